@@ -105,11 +105,11 @@ void ManagerDriver::Check() {
   ReadPrefixCache();
   if (Chance(0.05)) {
     for (const auto& [slot, sequence] : model_.sequences()) {
-      model_.CheckRegion(manager_, slot);
-      CheckWindowRegions(slot);
-      const int32_t cut =
-          sequence.cut + config_.layout.page_size *
-                             Int(0, static_cast<int32_t>(sequence.tail.size()));
+      model_.CheckRegions(manager_, slot);
+      CheckCovered(slot);
+      const auto end = static_cast<int32_t>(sequence.groups[0].pages.size());
+      const int32_t cut = config_.layout.page_size *
+                          Int(sequence.cut() / config_.layout.page_size, end);
       EXPECT_EQ(manager_.NumOwnBlocks(slot, cut),
                 model_.NumOwnBlocks(slot, cut));
       for (const int32_t back : {0, 1, config_.layout.page_size}) {
@@ -289,7 +289,7 @@ void ManagerDriver::Open() {
   model_.Open(slot, std::move(sequence), expected);
   const int32_t num_part = match.has_part ? 1 : 0;
   EXPECT_EQ(manager_.NumBlocks(slot), match.num_blocks() + num_part);
-  model_.CheckRegion(manager_, slot);
+  model_.CheckRegions(manager_, slot);
   if (match.cached != nullptr) {
     ++tally_->matched_regions;
     EXPECT_TRUE(findable_.contains(match.cached->record->id));
@@ -408,7 +408,7 @@ bool ManagerDriver::IsReady(const NaiveSequence& sequence) const {
   return config_.layout.has_windows() &&
          sequence.num_settled == sequence.num_reserved &&
          sequence.num_settled % page_size == 0 &&
-         sequence.num_settled > sequence.cut + page_size;
+         sequence.num_settled > sequence.cut() + page_size;
 }
 
 SequenceSlot ManagerDriver::SlotToCompress() {
@@ -430,14 +430,14 @@ bool ManagerDriver::OrderEviction() {
 bool ManagerDriver::OrderFirstEviction(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t page_size = config_.layout.page_size;
-  const int32_t num_full = (sequence.num_reserved - sequence.cut) / page_size;
+  const int32_t num_full = (sequence.num_reserved - sequence.cut()) / page_size;
   if (sequence.pending.has_value() || num_full == 0) return false;
   // What falls out of the window need not be evicted.
   if (config_.layout.window > 0) return false;
   NaiveSequence::Order order;
-  order.cut = sequence.cut + page_size * Int(1, num_full);
+  order.cut = sequence.cut() + page_size * Int(1, num_full);
   if (Chance(config_.layout.has_windows() ? 0.8 : 0.5) && num_full > 1) {
-    order.cut = sequence.cut + page_size * (num_full - 1);
+    order.cut = sequence.cut() + page_size * (num_full - 1);
   }
   const int32_t num_pages =
       config_.layout.pages_per_block() / config_.layout.num_shards;
@@ -475,10 +475,10 @@ void ManagerDriver::AbortRun() {
 }
 
 void ManagerDriver::Undo(const Run& run) {
-  const std::vector<BlockId> before = model_.at(run.slot).tail;
+  const std::vector<BlockId> before = model_.at(run.slot).groups[0].pages;
   manager_.Abort(run.slot, run.num_tokens);
   model_.Abort(run.slot, run.num_tokens);
-  const std::vector<BlockId>& after = model_.at(run.slot).tail;
+  const std::vector<BlockId>& after = model_.at(run.slot).groups[0].pages;
   const bool kept = std::equal(after.begin(), after.end(), before.begin());
   tally_->undone_copies += kept ? 0 : 1;
 }

@@ -172,8 +172,8 @@ class ManagerDriver {
   // Whether the step being planned evicts from one of its windows: what that
   // covers follows from what is reserved then.
   bool HasWindowOrder(SequenceSlot slot) const;
-  // The regions, and what an eviction would cover.
-  void CheckWindowRegions(SequenceSlot slot);
+  // What an eviction from window groups would cover.
+  void CheckCovered(SequenceSlot slot);
   void Undo(const Run& run);
   void UndoReserve();
   void UndoOrder();

@@ -21,13 +21,13 @@ void ManagerDriver::Fork() {
   if (!possible) return;
   const int32_t available = manager_.num_available();
   const NaiveSequence& parent = model_.at(slot);
-  const int32_t least = std::max(parent.cut, 1);
+  const int32_t least = std::max(parent.cut(), 1);
   SequenceSlot child = kNoSequenceSlot;
   if (parent.num_settled >= least && Chance(0.5)) {
     const int32_t num_tokens = RandomBack(slot, least);
     const PrefixMatch match = manager_.MatchFork(slot, num_tokens);
     EXPECT_EQ(match.num_tokens, num_tokens);
-    EXPECT_EQ(match.cut(), parent.cut);
+    EXPECT_EQ(match.cut(), parent.cut());
     EXPECT_EQ(match.num_blocks(), model_.NumFullBlocks(slot, num_tokens));
     tally_->part_forks += num_tokens < parent.num_settled ? 1 : 0;
     child = manager_.Open(parent.names, match);
@@ -37,8 +37,8 @@ void ManagerDriver::Fork() {
     model_.Fork(slot, child);
   }
   EXPECT_EQ(manager_.num_available(), available);
-  model_.CheckRegion(manager_, child);
-  CheckWindowRegions(child);
+  model_.CheckRegions(manager_, child);
+  CheckCovered(child);
   incarnations_[child] = next_incarnation_++;
   ++tally_->forks;
 }
@@ -55,9 +55,7 @@ void ManagerDriver::CheckCopies(const std::vector<TokenDemand>& demands,
     const NaiveSequence& sequence = model_.at(slot);
     EXPECT_EQ(copies[i].slot, slot);
     EXPECT_EQ(copies[i].group, group);
-    EXPECT_EQ(copies[i].blocks.source,
-              group == 0 ? sequence.tail.back()
-                         : sequence.windows[group - 1].rbegin()->second);
+    EXPECT_EQ(copies[i].blocks.source, sequence.groups[group].pages.back());
     EXPECT_EQ(copies[i].num_tokens, sequence.num_reserved % page_size);
     tally_->group_copies += group > 0 ? 1 : 0;
   }
@@ -72,7 +70,8 @@ void ManagerDriver::CheckCopies(const std::vector<TokenDemand>& demands,
     const bool shared =
         std::ranges::any_of(leavers, [&](const TokenDemand& leaver) {
           return leaver.slot != demand.slot &&
-                 model_.at(leaver.slot).tail.back() == sequence.tail.back();
+                 model_.at(leaver.slot).groups[0].pages.back() ==
+                     sequence.groups[0].pages.back();
         });
     tally_->last_holders += stays && shared ? 1 : 0;
   }
@@ -116,12 +115,12 @@ void ManagerDriver::CutBack(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
   if (model_.HasPending(slot)) return;
   int32_t num_tokens = 0;
-  if (Chance(0.8) && sequence.num_settled >= sequence.cut) {
-    num_tokens = RandomBack(slot, sequence.cut);
+  if (Chance(0.8) && sequence.num_settled >= sequence.cut()) {
+    num_tokens = RandomBack(slot, sequence.cut());
   }
   manager_.CutBack(slot, num_tokens);
   model_.CutBack(slot, num_tokens);
-  model_.CheckRegion(manager_, slot);
+  model_.CheckRegions(manager_, slot);
   Forget(slot);
   incarnations_[slot] = next_incarnation_++;
   ++tally_->cut_backs;
@@ -182,7 +181,7 @@ void ManagerDriver::LoseBlocks() {
   const int32_t num_cached = model_.num_cached_blocks();
   std::vector<SequenceSlot> compressed;
   for (const auto& [slot, sequence] : model_.sequences()) {
-    if (!sequence.kept.empty()) compressed.push_back(slot);
+    if (!sequence.region().kept.empty()) compressed.push_back(slot);
   }
   const absl::StatusOr<LossReport> report = manager_.LoseBlocks(reported);
   ASSERT_OK(report);
@@ -191,7 +190,7 @@ void ManagerDriver::LoseBlocks() {
   std::vector<CutSequence> expected;
   for (const auto& [slot, num_tokens] : left) {
     expected.push_back({slot, num_tokens});
-    model_.CheckRegion(manager_, slot);
+    model_.CheckRegions(manager_, slot);
     Forget(slot);
     incarnations_[slot] = next_incarnation_++;
     const bool had_region = std::ranges::count(compressed, slot) > 0;

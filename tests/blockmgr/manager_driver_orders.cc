@@ -70,8 +70,7 @@ bool ManagerDriver::HasWindowOrder(SequenceSlot slot) const {
   });
 }
 
-void ManagerDriver::CheckWindowRegions(SequenceSlot slot) {
-  model_.CheckWindowRegions(manager_, slot);
+void ManagerDriver::CheckCovered(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t page_size = config_.layout.page_size;
   for (int32_t group = 1; group < config_.layout.num_groups(); ++group) {
@@ -80,14 +79,10 @@ void ManagerDriver::CheckWindowRegions(SequenceSlot slot) {
     if (cut <= manager_.window(slot, group).cut()) continue;
     const CoveredBlocks covered =
         manager_.CoveredInWindow(slot, group, cut, length);
-    const auto [pages, with_region] =
-        model_.CoveredInWindow(slot, group, cut, length);
-    const size_t num_blocks =
-        pages.size() +
-        (with_region ? sequence.window_regions[group - 1].blocks.size() : 0);
-    EXPECT_EQ(covered.num_blocks, num_blocks);
+    EXPECT_EQ(covered.num_blocks,
+              model_.CoveredBy(slot, group, cut, length).Blocks().size());
     EXPECT_EQ(covered.num_own,
-              model_.OwnInWindow(slot, group, cut, length).size());
+              model_.OwnBlocks(slot, cut, group, length).size());
   }
 }
 
@@ -102,9 +97,9 @@ bool ManagerDriver::OrderWindowEviction(SequenceSlot slot, int32_t group) {
   if (Chance(0.7)) {
     order.cut = (sequence.num_reserved - 1) / page_size * page_size;
   }
-  if (order.cut <= sequence.window_regions[order.group - 1].cut) return false;
-  const auto [pages, with_region] =
-      model_.CoveredInWindow(slot, order.group, order.cut, order.length);
+  if (order.cut <= sequence.groups[order.group].region.cut) return false;
+  const std::vector<BlockId> pages =
+      model_.CoveredBy(slot, order.group, order.cut, order.length).pages;
   if (pages.empty()) return false;
   const int32_t num_pages =
       config_.layout.pages_per_block() / config_.layout.num_shards;
@@ -112,7 +107,7 @@ bool ManagerDriver::OrderWindowEviction(SequenceSlot slot, int32_t group) {
       Int(1, num_pages * (1 + static_cast<int32_t>(pages.size())));
   order.page_totals.assign(config_.layout.num_shards, page_total);
   const auto num_own = static_cast<int32_t>(
-      model_.OwnInWindow(slot, order.group, order.cut, order.length).size());
+      model_.OwnBlocks(slot, order.cut, order.group, order.length).size());
   return PlaceOrder(slot, std::move(order), page_total, num_own, {});
 }
 
@@ -136,15 +131,12 @@ void ManagerDriver::ConcludeInWindow(const Ordered& order) {
     ++tally_->refused_evictions;
     return;
   }
-  const auto [pages, with_region] =
-      model_.CoveredInWindow(slot, group, pending.cut, pending.length);
-  const NaiveRegion& region = sequence.window_regions[group - 1];
-  std::vector<int32_t> held(config_.layout.pages_per_block(),
-                            static_cast<int32_t>(pages.size()) *
-                                config_.layout.page_size);
-  for (size_t i = 0; with_region && i < held.size(); ++i) {
-    held[i] += region.kept[i];
-  }
+  const auto& [region, pages] =
+      model_.CoveredBy(slot, group, pending.cut, pending.length);
+  std::vector<int32_t> held(
+      config_.layout.pages_per_block(),
+      static_cast<int32_t>(pages.size()) * config_.layout.page_size);
+  for (size_t i = 0; i < region.kept.size(); ++i) held[i] += region.kept[i];
   const std::vector<int32_t> counts = RandomCounts(pending, held);
   EXPECT_OK(manager_.ValidateCounts(slot, counts, group));
   std::vector<int32_t> illegal = counts;
@@ -158,7 +150,8 @@ void ManagerDriver::ConcludeInWindow(const Ordered& order) {
   EXPECT_EQ(receipt.evicted_entries, expected.evicted_entries);
   EXPECT_EQ(receipt.freed_blocks, expected.freed_blocks);
   EXPECT_FALSE(receipt.published);
-  CheckWindowRegions(slot);
+  model_.CheckRegions(manager_, slot);
+  CheckCovered(slot);
 }
 
 }  // namespace blockmgr

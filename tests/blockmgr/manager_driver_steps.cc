@@ -92,7 +92,7 @@ void ManagerDriver::UndoOrder() {
 void ManagerDriver::Close(SequenceSlot slot) {
   tally_->closed_in_flight += model_.has_steps_in_flight() ? 1 : 0;
   const NaiveSequence& sequence = model_.at(slot);
-  if (config_.evicts_in_windows && !sequence.kept.empty() &&
+  if (config_.evicts_in_windows && !sequence.region().kept.empty() &&
       sequence.chain != 0) {
     // What was computed over its regions, too, is to be found again.
     const auto end = sequence.tokens.begin() + sequence.num_settled;
@@ -113,9 +113,9 @@ int32_t ManagerDriver::ShardOf(int32_t head_index) const {
 std::vector<int32_t> ManagerDriver::RandomCounts(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
   std::vector<int32_t> held(config_.layout.pages_per_block(),
-                            sequence.pending->cut - sequence.cut);
-  for (size_t i = 0; i < sequence.kept.size(); ++i) {
-    held[i] += sequence.kept[i];
+                            sequence.pending->cut - sequence.cut());
+  for (size_t i = 0; i < sequence.region().kept.size(); ++i) {
+    held[i] += sequence.region().kept[i];
   }
   return RandomCounts(*sequence.pending, held);
 }
@@ -144,8 +144,9 @@ void ManagerDriver::CheckIllegalCounts(SequenceSlot slot,
                                        std::vector<int32_t> counts) {
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t i = Int(0, static_cast<int32_t>(counts.size()) - 1);
-  const int32_t held = sequence.pending->cut - sequence.cut +
-                       (sequence.kept.empty() ? 0 : sequence.kept[i]);
+  const std::vector<int32_t>& kept = sequence.region().kept;
+  const int32_t held =
+      sequence.pending->cut - sequence.cut() + (kept.empty() ? 0 : kept[i]);
   // Of all shards' pages, one too many of one of them.
   const int32_t shard = ShardOf(i);
   const int64_t total = sequence.pending->page_totals[shard];
@@ -166,11 +167,12 @@ void ManagerDriver::CheckIllegalCounts(SequenceSlot slot,
 bool ManagerDriver::ExceedTotal(SequenceSlot slot, int32_t shard,
                                 std::vector<int32_t>* counts) const {
   const NaiveSequence& sequence = model_.at(slot);
+  const std::vector<int32_t>& kept = sequence.region().kept;
   int64_t num_pages = 0;
   for (int32_t i = 0; i < std::ssize(*counts); ++i) {
     if (ShardOf(i) != shard) continue;
-    (*counts)[i] = sequence.pending->cut - sequence.cut +
-                   (sequence.kept.empty() ? 0 : sequence.kept[i]);
+    (*counts)[i] =
+        sequence.pending->cut - sequence.cut() + (kept.empty() ? 0 : kept[i]);
     num_pages += CeilDiv((*counts)[i], config_.layout.page_size);
   }
   return num_pages > sequence.pending->page_totals[shard];
@@ -181,7 +183,7 @@ void ManagerDriver::Conclude(const Ordered& order) {
   const NaiveSequence::Order& pending = *model_.at(slot).pending;
   const bool has_own = !pending.own.empty();
   const bool has_fresh = !pending.fresh.empty();
-  const bool again = !model_.at(slot).kept.empty();
+  const bool again = !model_.at(slot).region().kept.empty();
   const std::vector<int32_t> counts = RandomCounts(slot);
   EXPECT_OK(manager_.ValidateCounts(slot, counts));
   if (Chance(0.4)) CheckIllegalCounts(slot, counts);
@@ -221,7 +223,7 @@ void ManagerDriver::Conclude(const Ordered& order) {
   }
   EXPECT_EQ(receipt.evicted_entries, expected.evicted_entries);
   EXPECT_EQ(receipt.freed_blocks, expected.freed_blocks);
-  model_.CheckRegion(manager_, slot);
+  model_.CheckRegions(manager_, slot);
   tally_->repeated_evictions += again ? 1 : 0;
   (has_own && has_fresh ? tally_->mixed_evictions
    : has_own            ? tally_->in_place_evictions

@@ -40,7 +40,7 @@ void ManagerDriver::Swap() {
 
 bool ManagerDriver::IsPublished(const NaiveSequence& sequence) {
   return sequence.context.find('/') != std::string::npos &&
-         sequence.num_settled > sequence.length;
+         sequence.num_settled > sequence.region().length;
 }
 
 SequenceSlot ManagerDriver::SlotToSwapOut() {
@@ -76,7 +76,7 @@ void ManagerDriver::SwapOut(SequenceSlot slot) {
     return;
   }
   ++tally_->swap_outs;
-  tally_->region_outs += sequence.kept.empty() ? 0 : 1;
+  tally_->region_outs += sequence.region().kept.empty() ? 0 : 1;
   model_.SwapOut(slot, swap, transfers);
   Close(slot);
 }
@@ -109,9 +109,9 @@ void ManagerDriver::MatchPastOf(SwapId swap, const NaiveSequence& sequence,
 
 void ManagerDriver::SwapIn(SwapId swap) {
   NaiveSequence sequence = model_.SwappedAt(swap);
-  int32_t least = std::max({sequence.cut, sequence.length, 1});
-  for (const NaiveRegion& region : sequence.window_regions) {
-    least = std::max(least, region.length);
+  int32_t least = std::max(sequence.cut(), 1);
+  for (const GroupBook& book : sequence.groups) {
+    least = std::max(least, book.region.length);
   }
   if (sequence.num_settled < least) return;
   int32_t num_tokens = sequence.num_settled;
@@ -121,7 +121,7 @@ void ManagerDriver::SwapIn(SwapId swap) {
   NaiveMatch expected;
   MatchPastOf(swap, sequence, num_tokens, &match, &expected);
   const bool is_needless = match.num_tokens >= num_tokens;
-  manager_.MatchSwapped(swap, num_tokens, sequence.length, &match);
+  manager_.MatchSwapped(swap, num_tokens, sequence.region().length, &match);
   model_.MatchSwapped(swap, num_tokens, &expected);
   CheckMatch(match, expected);
   EXPECT_EQ(match.swap, expected.swap);
@@ -143,7 +143,7 @@ void ManagerDriver::SwapIn(SwapId swap) {
   manager_.SwapIn(slot, match, &transfers);
   EXPECT_EQ(available - manager_.num_available(), match.num_taken());
   model_.SwapIn(slot, expected, transfers, num_free);
-  model_.CheckRegion(manager_, slot);
+  model_.CheckRegions(manager_, slot);
   incarnations_[slot] = next_incarnation_++;
   returning_.insert(slot);
   ++tally_->swap_ins;

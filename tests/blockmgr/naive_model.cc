@@ -12,6 +12,7 @@ namespace blockmgr {
 NaiveModel::NaiveModel(const ModelLayout& layout, bool caching,
                        int32_t num_host_blocks, NaiveTally* tally)
     : layout_(layout),
+      rules_(layout),
       caching_(caching),
       num_host_blocks_(num_host_blocks),
       tally_(tally),
@@ -71,33 +72,45 @@ void NaiveModel::Check(const BlockManager& manager) const {
   for (const auto& [slot, sequence] : sequences_) {
     const SequenceCache& product = manager.sequence(slot);
     EXPECT_TRUE(product.open);
-    EXPECT_EQ(product.tail, sequence.tail);
-    EXPECT_EQ(product.cut(), sequence.cut);
+    const std::vector<BlockId>& pages = sequence.groups[0].pages;
+    EXPECT_EQ(
+        product.tail,
+        std::vector<BlockId>(pages.begin() + sequence.cut() / layout_.page_size,
+                             pages.end()));
+    EXPECT_EQ(product.cut(), sequence.cut());
     EXPECT_EQ(product.num_reserved, sequence.num_reserved);
     EXPECT_EQ(product.num_settled, sequence.num_settled);
     EXPECT_EQ(product.pending.has_value(), sequence.pending.has_value());
-    EXPECT_EQ(std::ssize(product.tail),
-              CeilDiv(sequence.num_reserved - sequence.cut, layout_.page_size));
+    EXPECT_EQ(std::ssize(pages),
+              CeilDiv(sequence.num_reserved, layout_.page_size));
     EXPECT_EQ(manager.NumReleasable(slot), NumReleasable(slot));
     CheckWindows(manager, slot, holders);
   }
   CheckHost(manager);
 }
 
-void NaiveModel::CheckRegion(const BlockManager& manager,
-                             SequenceSlot slot) const {
-  const NaiveSequence& sequence = at(slot);
-  const SequenceCache& product = manager.sequence(slot);
-  ASSERT_EQ(product.region != nullptr, !sequence.kept.empty());
-  if (product.region == nullptr) return;
-  EXPECT_EQ(product.region->blocks, sequence.region_blocks);
-  EXPECT_EQ(product.region->kept, sequence.kept);
-  const RaggedRegion region = manager.DeriveRegion(slot);
-  EXPECT_EQ(PagesOf(layout_, region), sequence.pages);
-  EXPECT_EQ(region.cut(), sequence.cut);
-  for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
-    EXPECT_EQ(std::ssize(region.pages(i)),
-              CeilDiv(sequence.kept[i], layout_.page_size));
+void NaiveModel::CheckRegions(const BlockManager& manager,
+                              SequenceSlot slot) const {
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const BookRegion& region = at(slot).groups[group].region;
+    const RegionRecord* const product =
+        group == 0 ? manager.sequence(slot).region.get()
+                   : manager.window(slot, group).region.get();
+    ASSERT_EQ(product != nullptr, !region.kept.empty());
+    if (product == nullptr) continue;
+    EXPECT_EQ(product->blocks, region.blocks);
+    EXPECT_EQ(product->kept, region.kept);
+    EXPECT_EQ(product->cut, region.cut);
+    if (group > 0) {
+      EXPECT_EQ(manager.window(slot, group).region_length, region.length);
+    }
+    const RaggedRegion derived = manager.DeriveRegion(slot, group);
+    EXPECT_EQ(PagesOf(layout_, derived), region.pages);
+    EXPECT_EQ(derived.cut(), region.cut);
+    for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
+      EXPECT_EQ(std::ssize(derived.pages(i)),
+                CeilDiv(region.kept[i], layout_.page_size));
+    }
   }
 }
 
@@ -112,7 +125,7 @@ int32_t NaiveModel::BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const {
   int32_t blocks = 0;
   for (int32_t group = 0; group < num_groups(); ++group) {
     for (int32_t i = 0; i < num_tokens; ++i) {
-      const int32_t place = sequence.num_reserved + i - sequence.cut;
+      const int32_t place = sequence.num_reserved + i;
       if (place % layout_.page_size == 0) ++blocks;
     }
   }
@@ -258,14 +271,9 @@ void NaiveModel::Reserve(SequenceSlot slot, int32_t num_tokens,
     written_.erase(part);
   }
   for (const BlockId block : blocks) writers_[block] = slot;
-  const int32_t page = CeilDiv(sequence.num_reserved, layout_.page_size);
-  const int32_t count = static_cast<int32_t>(blocks.size()) / num_groups();
-  for (int32_t i = 0; i < count; ++i) {
-    sequence.tail.push_back(blocks[i]);
-    for (size_t j = 0; j < sequence.windows.size(); ++j) {
-      const size_t before = (j + 1) * static_cast<size_t>(count);
-      sequence.windows[j][page + i] = blocks[before + static_cast<size_t>(i)];
-    }
+  const size_t count = blocks.size() / sequence.groups.size();
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    sequence.groups[i / count].pages.push_back(blocks[i]);
   }
   sequence.num_reserved += num_tokens;
 }
@@ -291,8 +299,7 @@ void NaiveModel::Publish(NaiveSequence* sequence) {
          (sequence->num_offered + 1) * layout_.page_size <=
              sequence->num_settled) {
     const int32_t begin = sequence->num_offered * layout_.page_size;
-    const BlockId block =
-        sequence->tail[(begin - sequence->cut) / layout_.page_size];
+    const BlockId block = sequence->groups[0].pages[sequence->num_offered];
     if (sequence->pending.has_value() &&
         std::ranges::count(sequence->pending->own, block) > 0) {
       sequence->chain = 0;
@@ -345,9 +352,8 @@ void NaiveModel::Close(SequenceSlot slot) {
   NaiveSequence sequence = std::move(at(slot));
   sequences_.erase(slot);
   Pop(&sequence, 0, true);
-  for (const BlockId block : sequence.region_blocks) Released(block);
-  for (const NaiveRegion& region : sequence.window_regions) {
-    for (const BlockId block : region.blocks) Released(block);
+  for (const GroupBook& book : sequence.groups) {
+    for (const BlockId block : book.region.blocks) Released(block);
   }
 }
 

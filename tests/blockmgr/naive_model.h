@@ -19,36 +19,20 @@
 
 #include "blockmgr/block_manager.h"
 #include "tests/blockmgr/naive_layout.h"
+#include "tests/testing/books.h"
 
 namespace blockmgr {
-
-// What an eviction has made.
-struct NaiveRegion {
-  int32_t cut = 0;
-  int32_t length = 0;  // tokens computed when it was made
-  std::vector<BlockId> blocks;
-  std::vector<int32_t> kept;  // by (layer, head); empty: there is none
-  NaivePages pages;
-};
 
 struct NaiveSequence {
   std::vector<int32_t> tokens;  // from position 0
   int32_t scope = 0;            // sequences of other scopes share nothing
   std::vector<RetentionRange> wishes;
   BlockChain names;
-  std::vector<BlockId> region_blocks;
-  std::vector<BlockId> tail;  // null: fell out of the window
-  // Of each window group, by page.
-  std::vector<std::map<int32_t, BlockId>> windows;
-  std::vector<NaiveRegion> window_regions;
-  int32_t cut = 0;
-  int32_t length = 0;  // tokens computed when the region was made
+  std::vector<GroupBook> groups;
   int32_t num_reserved = 0;
   int32_t num_settled = 0;
-  int32_t num_found = 0;      // came from the cache
-  bool was_writer = true;     // of its last block, before what is not settled
-  std::vector<int32_t> kept;  // by (layer, head); empty without a region
-  NaivePages pages;
+  int32_t num_found = 0;   // came from the cache
+  bool was_writer = true;  // of its last block, before what is not settled
 
   struct Order {
     int32_t group = 0;
@@ -74,6 +58,10 @@ struct NaiveSequence {
 
   int32_t num_offered = 0;  // blocks, to the cache
   uint64_t chain = 1;       // entry that precedes the next one; 0: broken
+
+  // Of group 0.
+  const BookRegion& region() const { return groups[0].region; }
+  int32_t cut() const { return region().cut; }
 };
 
 // The reservation of a sequence in one step.
@@ -137,7 +125,8 @@ class NaiveModel {
 
   // Compares all counters and tables, and what is derived from them.
   void Check(const BlockManager& manager) const;
-  void CheckRegion(const BlockManager& manager, SequenceSlot slot) const;
+  // The same of the regions of all groups.
+  void CheckRegions(const BlockManager& manager, SequenceSlot slot) const;
 
   // Blocks a prompt can start with, and how many only the cache holds.
   // The entry of a region is its id here.
@@ -185,21 +174,17 @@ class NaiveModel {
   bool HasPending(SequenceSlot slot) const {
     return at(slot).pending.has_value() || !at(slot).window_pending.empty();
   }
-  // Blocks of [0, cut) that are taken already and held by this sequence alone.
-  std::vector<BlockId> OwnBlocks(SequenceSlot slot, int32_t cut) const;
   // What an eviction of [0, cut) covers in a window group when `length` tokens
-  // are computed, of what the next one attends to: pages of its table, and its
-  // region if the second is true.
-  std::pair<std::vector<BlockId>, bool> CoveredInWindow(SequenceSlot slot,
-                                                        int32_t group,
-                                                        int32_t cut,
-                                                        int32_t length) const;
+  // are computed, of what the next one attends to.
+  BookCover CoveredBy(SequenceSlot slot, int32_t group, int32_t cut,
+                      int32_t length) const {
+    return rules_.CoveredBy(at(slot).groups[group], group, cut, length);
+  }
   // Those that are taken already and held by this sequence alone.
-  std::vector<BlockId> OwnInWindow(SequenceSlot slot, int32_t group,
-                                   int32_t cut, int32_t length) const;
+  std::vector<BlockId> OwnBlocks(SequenceSlot slot, int32_t cut,
+                                 int32_t group = 0, int32_t length = 0) const;
   EvictionReceipt CommitWindowEviction(SequenceSlot slot, int32_t group,
                                        const std::vector<int32_t>& counts);
-  void CheckWindowRegions(const BlockManager& manager, SequenceSlot slot) const;
   int32_t NumOwnBlocks(SequenceSlot slot, int32_t cut) const;
   int32_t NumReleasable(SequenceSlot slot) const;
   // Takes over the order, whose fresh blocks HandOut has seen. Returns how many
@@ -278,7 +263,7 @@ class NaiveModel {
     // Of each window group, by page: what is in the window at name.length, or
     // behind the group's region; that, and its entry (0: it has no block).
     std::vector<std::map<int32_t, Link>> windows;
-    std::vector<std::pair<NaiveRegion, uint64_t>> window_regions;
+    std::vector<std::pair<BookRegion, uint64_t>> window_regions;
     uint64_t lineage = 0;
     bool superseded = false;  // by a later one; then the priority tells
     Retention retention;
@@ -310,14 +295,10 @@ class NaiveModel {
   // Puts a region on the order's blocks in place of those and of the region
   // before.
   EvictionReceipt Rebuild(const NaiveSequence::Order& order,
-                          const std::vector<BlockId>& tail,
                           const std::vector<int32_t>& counts,
-                          NaiveRegion* region);
+                          NaiveSequence* sequence);
   // Nothing computed from now on is anybody else's.
   void BreakChain(NaiveSequence* sequence);
-  // Whether some of a window group's region is in the window.
-  bool IsRegionInWindow(const NaiveRegion& region, int32_t group,
-                        int32_t num_tokens) const;
   // Publishes what an eviction made, or ends the sequence's chain.
   void PublishOrBreak(SequenceSlot slot, const RegionName* name,
                       EvictionReceipt* receipt);
@@ -377,9 +358,9 @@ class NaiveModel {
                    Region* region);
   // The region that one of the cache has in a window group after so many
   // tokens, and its entry; null: none, or it has been left behind.
-  const std::pair<NaiveRegion, uint64_t>* CachedWindowRegion(
+  const std::pair<BookRegion, uint64_t>* CachedWindowRegion(
       uint64_t id, int32_t group, int32_t num_tokens) const;
-  std::pair<NaiveRegion, uint64_t> LinkWindowRegion(
+  std::pair<BookRegion, uint64_t> LinkWindowRegion(
       const NaiveSequence& sequence, int32_t group);
   // What is matched starts with it.
   void OpenWindowRegion(const PrefixMatch& match, int32_t group,
@@ -411,12 +392,7 @@ class NaiveModel {
   // Those that the first num_tokens need, in order.
   std::vector<Piece> PiecesOf(const NaiveSequence& sequence,
                               int32_t num_tokens) const;
-  static const std::vector<BlockId>& RegionBlocksOf(
-      const NaiveSequence& sequence, int32_t group);
   BlockId BlockOf(const NaiveSequence& sequence, const Piece& piece) const;
-  // The same pages when each block of `from` has moved to that of `to`.
-  static NaivePages OnBlocks(NaivePages pages, std::span<const BlockId> from,
-                             std::span<const BlockId> to);
   // What was written at settled positions that were not cached.
   static void ReturnValues(const NaiveSequence& from, int32_t num_cached,
                            NaiveSequence* sequence);
@@ -433,7 +409,6 @@ class NaiveModel {
 
   // Sequences that hold each block, and planned copies from it.
   std::vector<int32_t> Holders() const;
-  std::vector<BlockId> Below(const NaiveSequence& sequence, int32_t cut) const;
   // An entry of the cache: a block, or a region by id.
   using EntryName = std::pair<BlockId, uint64_t>;
   // Entries that nobody uses and no step can touch, in the order in which they
@@ -452,6 +427,7 @@ class NaiveModel {
                               int32_t num_blocks) const;
 
   const ModelLayout layout_;
+  const BookRules rules_;
   const bool caching_;
   const int32_t num_host_blocks_;
   NaiveTally* const tally_;

@@ -8,37 +8,23 @@
 
 #include <gtest/gtest.h>
 
-#include "blockmgr/base/bits.h"
 #include "tests/blockmgr/naive_model.h"
 
 namespace blockmgr {
 
-std::vector<BlockId> NaiveModel::Below(const NaiveSequence& sequence,
-                                       int32_t cut) const {
-  std::vector<BlockId> blocks = sequence.region_blocks;
-  int32_t position = sequence.cut;
-  for (const BlockId block : sequence.tail) {
-    if (position < cut && block != kNullBlock) blocks.push_back(block);
-    position += layout_.page_size;
-  }
-  return blocks;
-}
-
-std::vector<BlockId> NaiveModel::OwnBlocks(SequenceSlot slot,
-                                           int32_t cut) const {
+std::vector<BlockId> NaiveModel::OwnBlocks(SequenceSlot slot, int32_t cut,
+                                           int32_t group,
+                                           int32_t length) const {
   const std::vector<int32_t> holders = Holders();
-  std::vector<BlockId> own;
-  for (const BlockId block : Below(at(slot), cut)) {
-    if (holders[Index(block)] == 1) own.push_back(block);
-  }
+  std::vector<BlockId> own = CoveredBy(slot, group, cut, length).Blocks();
+  std::erase_if(own, [&](BlockId block) { return holders[Index(block)] != 1; });
   return own;
 }
 
 int32_t NaiveModel::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
   const NaiveSequence& sequence = at(slot);
   const int32_t end =
-      sequence.cut +
-      static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
+      static_cast<int32_t>(sequence.groups[0].pages.size()) * layout_.page_size;
   const std::vector<BlockId> parts = PartBlocks(sequence);
   const bool leaves = !parts.empty() && !IsWriter(slot, parts.front()) &&
                       cut >= end && Holders()[Index(parts.front())] > 1;
@@ -63,16 +49,14 @@ int32_t NaiveModel::NumReleasable(SequenceSlot slot) const {
 int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
                                     NaiveSequence::Order order) {
   const std::vector<BlockId> candidates =
-      order.group == 0
-          ? OwnBlocks(slot, order.cut)
-          : OwnInWindow(slot, order.group, order.cut, order.length);
+      OwnBlocks(slot, order.cut, order.group, order.length);
   int32_t num_uncached = 0;
   for (const BlockId block : candidates) {
     num_uncached += IsCached(block) ? 0 : 1;
   }
   // A region and its tail go last.
   const std::vector<BlockId>& region_blocks =
-      RegionBlocksOf(at(slot), order.group);
+      at(slot).groups[order.group].region.blocks;
   const uint64_t region =
       region_blocks.empty() ? 0 : RegionWith(region_blocks[0]);
   const auto is_region = [&](BlockId block) {
@@ -134,55 +118,30 @@ void NaiveModel::AbortEviction(SequenceSlot slot, int32_t group) {
 }
 
 EvictionReceipt NaiveModel::Rebuild(const NaiveSequence::Order& order,
-                                    const std::vector<BlockId>& tail,
                                     const std::vector<int32_t>& counts,
-                                    NaiveRegion* region) {
-  std::vector<BlockId> involved = region->blocks;
-  involved.insert(involved.end(), tail.begin(), tail.end());
-  EvictionReceipt receipt;
-  receipt.freed_blocks = static_cast<int32_t>(involved.size());
-  involved.insert(involved.end(), order.fresh.begin(), order.fresh.end());
-  std::vector<BlockId> destination_blocks = order.own;
-  destination_blocks.insert(destination_blocks.end(), order.fresh.begin(),
-                            order.fresh.end());
-  std::vector<int32_t> destinations(destination_blocks.size());
-  std::ranges::transform(destination_blocks, destinations.begin(),
-                         [](BlockId block) { return Index(block); });
-  NaivePages lists;
-  std::map<NaiveHead, int32_t> wanted;
-  for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
-    const NaiveHead head{i / layout_.num_heads, i % layout_.num_heads};
-    if (!region->kept.empty()) lists[head] = region->pages.at(head);
-    for (const BlockId block : tail) {
-      lists[head].push_back({head.first, Index(block), head.second});
-    }
-    wanted[head] = CeilDiv(counts[i], layout_.page_size);
-    const int32_t held = static_cast<int32_t>(tail.size()) * layout_.page_size +
-                         (region->kept.empty() ? 0 : region->kept[i]);
-    receipt.evicted_entries += held - counts[i];
-  }
-  region->pages =
-      NaiveLayout({layout_.num_layers, layout_.num_heads, layout_.num_shards},
-                  destinations, lists, wanted);
-
-  std::set<int32_t> used;
-  for (const auto& [head, pages] : region->pages) {
-    for (const NaivePage& page : pages) used.insert(page[1]);
-  }
-  region->blocks.clear();
-  for (const BlockId block : destination_blocks) {
-    if (used.contains(Index(block))) region->blocks.push_back(block);
+                                    NaiveSequence* sequence) {
+  GroupBook& book = sequence->groups[order.group];
+  std::vector<BlockId> destinations = order.own;
+  destinations.insert(destinations.end(), order.fresh.begin(),
+                      order.fresh.end());
+  const BookCover covered =
+      rules_.CoveredBy(book, order.group, order.cut, order.length);
+  book.region =
+      rules_.Rebuild(covered, destinations, counts, order.cut, order.length);
+  for (const BlockId block : destinations) {
     written_.erase(block);
     for (int32_t i = 0; i < layout_.page_size; ++i) rows_.erase({block, i});
   }
-  receipt.freed_blocks -= static_cast<int32_t>(region->blocks.size());
-  region->cut = order.cut;
-  region->length = order.length;
-  region->kept = counts;
   // The end of the table first.
+  std::vector<BlockId> involved = covered.Blocks();
+  involved.insert(involved.end(), order.fresh.begin(), order.fresh.end());
   for (auto block = involved.rbegin(); block != involved.rend(); ++block) {
-    if (!used.contains(Index(*block))) Released(*block);
+    if (std::ranges::count(book.region.blocks, *block) == 0) Released(*block);
   }
+  const BookReceipt made = rules_.ReceiptOf(covered, book.region);
+  EvictionReceipt receipt;
+  receipt.evicted_entries = made.evicted_entries;
+  receipt.freed_blocks = made.freed_blocks;
   return receipt;
 }
 
@@ -192,30 +151,20 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
   NaiveSequence& sequence = at(slot);
   const NaiveSequence::Order order = *std::move(sequence.pending);
   sequence.pending.reset();
-  const int32_t num_tail = (order.cut - sequence.cut) / layout_.page_size;
-  const std::vector<BlockId> tail(sequence.tail.begin(),
-                                  sequence.tail.begin() + num_tail);
-  const int32_t cut_before = sequence.cut;
-  const uint64_t region_before = sequence.region_blocks.empty()
-                                     ? 0
-                                     : RegionWith(sequence.region_blocks[0]);
-  NaiveRegion region{.cut = sequence.cut,
-                     .length = sequence.length,
-                     .blocks = sequence.region_blocks,
-                     .kept = sequence.kept,
-                     .pages = sequence.pages};
-  EvictionReceipt receipt = Rebuild(order, tail, counts, &region);
-  sequence.region_blocks = region.blocks;
-  sequence.pages = region.pages;
+  GroupBook& book = sequence.groups[0];
+  const int32_t cut_before = sequence.cut();
+  const std::vector<BlockId> tail =
+      CoveredBy(slot, 0, order.cut, order.length).pages;
+  const uint64_t region_before =
+      book.region.blocks.empty() ? 0 : RegionWith(book.region.blocks[0]);
+  EvictionReceipt receipt = Rebuild(order, counts, &sequence);
+  std::fill_n(book.pages.begin(), order.cut / layout_.page_size, kNullBlock);
   sequence.lineage = next_lineage_++;
-  sequence.tail.erase(sequence.tail.begin(), sequence.tail.begin() + num_tail);
-  sequence.cut = order.cut;
-  sequence.kept = counts;
   PublishOrBreak(slot, name, &receipt);
-  for (int32_t i = num_tail; receipt.cached && i-- > 0;) {
-    if (cut_before + i * layout_.page_size >= sequence.num_found) {
-      Supersede(tail[static_cast<size_t>(i)]);
-    }
+  for (size_t i = tail.size(); receipt.cached && i-- > 0;) {
+    const int32_t begin =
+        cut_before + static_cast<int32_t>(i) * layout_.page_size;
+    if (begin >= sequence.num_found) Supersede(tail[i]);
   }
   if (receipt.cached && sequence.num_found <= cut_before) {
     SupersedeRegion(region_before);
@@ -226,7 +175,7 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
 void NaiveModel::PublishOrBreak(SequenceSlot slot, const RegionName* name,
                                 EvictionReceipt* receipt) {
   NaiveSequence& sequence = at(slot);
-  sequence.length = sequence.num_settled;
+  sequence.groups[0].region.length = sequence.num_settled;
   receipt->published = caching_ && name != nullptr &&
                        sequence.window_pending.empty() &&
                        PublishRegion(&sequence, *name, &receipt->cached);
@@ -241,9 +190,8 @@ void NaiveModel::BreakChain(NaiveSequence* sequence) {
 
 bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
                                bool* is_new) {
-  if (sequence->region_blocks.empty() || sequence->num_settled != name.length) {
-    return false;
-  }
+  const BookRegion& own = sequence->region();
+  if (own.blocks.empty() || sequence->num_settled != name.length) return false;
   const std::vector<int32_t> tokens =
       Prefix(sequence->tokens, name.length / layout_.page_size);
   uint64_t id = 0;
@@ -269,7 +217,8 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
   *is_new = id == 0;
   if (id == 0) {
     // The block after the region, in the cache already or not.
-    const BlockId tail = sequence->tail.front();
+    const int32_t page = own.cut / layout_.page_size;
+    const BlockId tail = sequence->groups[0].pages[page];
     if (!cached_.contains(tail)) {
       Entry entry;
       entry.prefix = tokens;
@@ -279,24 +228,22 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
       by_content_[ContentOf(entry)] = tail;
       cached_[tail] = std::move(entry);
     }
-    ApplyWishes(*sequence, {tail, 0}, sequence->cut, name.length,
-                sequence->cut);
-    PublishWindows(*sequence, sequence->cut / layout_.page_size,
-                   cached_.at(tail).id, sequence->cut);
+    ApplyWishes(*sequence, {tail, 0}, own.cut, name.length, own.cut);
+    PublishWindows(*sequence, page, cached_.at(tail).id, own.cut);
     Region region;
     region.scope = sequence->scope;
     region.name = name;
     region.tokens = tokens;
-    region.blocks = sequence->region_blocks;
-    region.kept = sequence->kept;
-    region.pages = sequence->pages;
+    region.blocks = own.blocks;
+    region.kept = own.kept;
+    region.pages = own.pages;
     region.tail = tail;
     region.tail_id = cached_.at(tail).id;
     region.lineage = sequence->lineage;
     LinkWindows(*sequence, name.length, &region);
     id = next_entry_++;
     regions_[id] = std::move(region);
-    ApplyWishes(*sequence, {kNullBlock, id}, 0, 0, sequence->cut);
+    ApplyWishes(*sequence, {kNullBlock, id}, 0, 0, own.cut);
   }
   sequence->chain = id;
   sequence->num_offered = name.length / layout_.page_size;

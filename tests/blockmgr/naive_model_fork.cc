@@ -88,10 +88,8 @@ std::vector<TokenDemand> NaiveModel::Leavers(
 
 void NaiveModel::Leave(const CopyOnWrite& copy) {
   NaiveSequence& sequence = at(copy.slot);
-  BlockId& block = copy.group == 0
-                       ? sequence.tail.back()
-                       : sequence.windows.at(copy.group - 1)
-                             .at(sequence.num_reserved / layout_.page_size);
+  BlockId& block = sequence.groups[copy.group].pages.at(sequence.num_reserved /
+                                                        layout_.page_size);
   EXPECT_EQ(block, copy.blocks.source);
   block = copy.blocks.destination;
   copies_.push_back(copy);
@@ -101,12 +99,9 @@ void NaiveModel::Return(SequenceSlot slot) {
   NaiveSequence& sequence = at(slot);
   for (const CopyOnWrite& copy : copies_) {
     if (copy.slot != slot) continue;
-    std::ranges::replace(sequence.tail, copy.blocks.destination,
-                         copy.blocks.source);
-    for (std::map<int32_t, BlockId>& window : sequence.windows) {
-      for (auto& [page, block] : window) {
-        if (block == copy.blocks.destination) block = copy.blocks.source;
-      }
+    for (GroupBook& book : sequence.groups) {
+      std::ranges::replace(book.pages, copy.blocks.destination,
+                           copy.blocks.source);
     }
   }
   std::erase_if(copies_, [slot = slot](const CopyOnWrite& copy) {
@@ -179,11 +174,8 @@ void NaiveModel::CheckRows(SequenceSlot slot) const {
         group == 0 ? sequence.values : sequence.window_values[group - 1];
     // What the next position attends to, and what comes after that.
     const int32_t window = WindowOf(group);
-    int32_t i = group == 0 ? sequence.cut : 0;
+    int32_t i = sequence.groups[group].region.cut;
     if (window > 0) i = std::max(i, sequence.num_settled - window + 1);
-    if (group > 0) {
-      i = std::max(i, sequence.window_regions.at(group - 1).cut);
-    }
     for (; i < std::ssize(values); ++i) {
       const BlockId block = BlockAt(sequence, group, i / layout_.page_size);
       const auto row = rows_.find({block, i % layout_.page_size});

@@ -22,29 +22,23 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
   for (std::vector<uint64_t>& values : sequence.window_values) {
     values.resize(num_tokens);
   }
-  const std::vector<BlockId> region_blocks = sequence.region_blocks;
+  const std::vector<BlockId> region_blocks = sequence.region().blocks;
   const bool was_evicted =
-      !sequence.kept.empty() || sequence.was_evicted_in_windows;
+      !sequence.region().kept.empty() || sequence.was_evicted_in_windows;
   if (num_tokens == 0 && was_evicted) {
-    sequence.region_blocks.clear();
-    for (const BlockId block : region_blocks) Released(block);
-    sequence.kept.clear();
-    sequence.pages.clear();
     sequence.context.clear();
     sequence.lineage = 0;
-    sequence.length = 0;
-    sequence.cut = 0;
     sequence.was_evicted_in_windows = false;
-    for (NaiveRegion& region : sequence.window_regions) {
-      for (const BlockId block : region.blocks) Released(block);
-      region = NaiveRegion();
+    for (GroupBook& book : sequence.groups) {
+      for (const BlockId block : book.region.blocks) Released(block);
+      book.region = BookRegion();
     }
   }
   StopWriting(slot);
 
   const int32_t num_full = num_tokens / layout_.page_size;
-  const int32_t num_before = sequence.cut / layout_.page_size;
-  const bool over = !sequence.kept.empty();
+  const int32_t num_before = sequence.cut() / layout_.page_size;
+  const bool over = !sequence.region().kept.empty();
   if (num_full == 0 && !over) {
     sequence.chain = 1;
     sequence.num_offered = 0;
@@ -54,7 +48,7 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
   if (sequence.chain == 0) return;
   sequence.chain = 0;
   if (!over || num_full > num_before + 1) {
-    const auto entry = cached_.find(sequence.tail[num_full - num_before - 1]);
+    const auto entry = cached_.find(sequence.groups[0].pages[num_full - 1]);
     if (entry != cached_.end()) sequence.chain = entry->second.id;
   } else if (num_full == num_before + 1) {
     for (const auto& [id, region] : regions_) {
@@ -138,7 +132,6 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
     const auto is_sound = [&](int32_t position) {
       for (int32_t group = 0; group < num_groups(); ++group) {
         const int32_t page = position / layout_.page_size;
-        if (group == 0 && position < sequence.cut) continue;
         if (unsound.contains(BlockAt(sequence, group, page))) return false;
       }
       return true;
@@ -146,12 +139,9 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
     while (num_tokens < sequence.num_settled && is_sound(num_tokens)) {
       ++num_tokens;
     }
-    if (num_tokens < sequence.cut) num_tokens = 0;
-    for (const BlockId block : sequence.region_blocks) {
-      if (unsound.contains(block)) num_tokens = 0;
-    }
-    for (const NaiveRegion& region : sequence.window_regions) {
-      for (const BlockId block : region.blocks) {
+    if (num_tokens < sequence.cut()) num_tokens = 0;
+    for (const GroupBook& book : sequence.groups) {
+      for (const BlockId block : book.region.blocks) {
         if (unsound.contains(block)) num_tokens = 0;
       }
     }

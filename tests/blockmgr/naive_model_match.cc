@@ -150,15 +150,15 @@ void NaiveModel::MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
 void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
                       const PrefixMatch& match) {
   const int32_t page_size = layout_.page_size;
-  sequence.tail = match.blocks;
+  sequence.groups.resize(static_cast<size_t>(num_groups()));
   if (match.region != PrefixCache::kNone) {
     const auto id = static_cast<uint64_t>(match.region);
     const Region& region = regions_.at(id);
-    sequence.cut = region.name.length - page_size;
-    sequence.length = region.name.length;
-    sequence.region_blocks = region.blocks;
-    sequence.kept = region.kept;
-    sequence.pages = region.pages;
+    sequence.groups[0].region = {.cut = region.name.length - page_size,
+                                 .length = region.name.length,
+                                 .blocks = region.blocks,
+                                 .kept = region.kept,
+                                 .pages = region.pages};
     sequence.context = ContextOf(region.name);
     sequence.lineage = region.lineage;
     sequence.chain = id;
@@ -166,8 +166,11 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     for (const BlockId block : region.blocks) left_.erase(block);
     if (region.superseded) regions_.at(id).retention = {};
     regions_.at(id).superseded = false;
-    ApplyWishes(sequence, {kNullBlock, id}, 0, 0, sequence.cut);
+    ApplyWishes(sequence, {kNullBlock, id}, 0, 0, sequence.cut());
   }
+  std::vector<BlockId>& pages = sequence.groups[0].pages;
+  pages.assign(sequence.cut() / page_size, kNullBlock);
+  pages.insert(pages.end(), match.blocks.begin(), match.blocks.end());
   const bool over = match.region != PrefixCache::kNone;
   const auto use = [&](BlockId block) {
     left_.erase(block);
@@ -175,25 +178,25 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     if (cached_.at(block).superseded) cached_.at(block).retention = {};
     cached_.at(block).superseded = false;
   };
-  sequence.windows.resize(layout_.group_windows.size());
-  sequence.window_regions.resize(layout_.group_windows.size());
   auto next = match.window_blocks.begin();
   for (int32_t group = 1; group < num_groups(); ++group) {
     if (match.swap != kNoSwap) break;  // these come back
     OpenWindowRegion(match, group, &sequence);
+    GroupBook& book = sequence.groups[group];
+    book.pages.assign(match.num_tokens / page_size, kNullBlock);
     for (int32_t i = 0; i < match.num_tokens / page_size; ++i) {
       if (!IsInWindow(group, i, match.num_tokens)) continue;
-      if (i * page_size < sequence.window_regions[group - 1].cut) continue;
+      if (i * page_size < book.region.cut) continue;
       const BlockId block = *next++;
       use(block);
       ApplyWishes(sequence, {block, 0}, i * page_size, (i + 1) * page_size);
-      sequence.windows[group - 1][i] = block;
+      book.pages[i] = block;
     }
   }
   for (size_t i = 0; i < match.blocks.size(); ++i) {
     const BlockId block = match.blocks[i];
     if (block == kNullBlock) continue;
-    const int32_t begin = sequence.cut + static_cast<int32_t>(i) * page_size;
+    const int32_t begin = sequence.cut() + static_cast<int32_t>(i) * page_size;
     use(block);
     if (begin + page_size > match.num_tokens) continue;  // a part of it
     ApplyWishes(sequence, {block, 0}, begin, begin + page_size,
@@ -211,13 +214,12 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
 void NaiveModel::FindRows(NaiveSequence* sequence) {
   sequence->values.resize(sequence->num_settled);
   sequence->window_values.resize(
-      sequence->windows.size(),
+      layout_.group_windows.size(),
       std::vector<uint64_t>(static_cast<size_t>(sequence->num_settled)));
   for (int32_t group = 0; group < num_groups(); ++group) {
     std::vector<uint64_t>& values =
         group == 0 ? sequence->values : sequence->window_values[group - 1];
     for (int32_t i = 0; i < sequence->num_settled; ++i) {
-      if (group == 0 && i < sequence->cut) continue;
       const BlockId block = BlockAt(*sequence, group, i / layout_.page_size);
       if (block == kNullBlock) continue;
       values[i] = rows_.at({block, i % layout_.page_size});

@@ -1,7 +1,6 @@
 // What NaiveModel knows of the host tier.
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -15,24 +14,15 @@
 
 namespace blockmgr {
 
-const std::vector<BlockId>& NaiveModel::RegionBlocksOf(
-    const NaiveSequence& sequence, int32_t group) {
-  return group == 0 ? sequence.region_blocks
-                    : sequence.window_regions.at(group - 1).blocks;
-}
-
 std::vector<NaiveModel::Piece> NaiveModel::PiecesOf(
     const NaiveSequence& sequence, int32_t num_tokens) const {
   std::vector<Piece> pieces;
   for (int32_t group = 0; group < num_groups(); ++group) {
-    const auto num_blocks =
-        static_cast<int32_t>(RegionBlocksOf(sequence, group).size());
+    const GroupBook& book = sequence.groups[group];
+    const auto num_blocks = static_cast<int32_t>(book.region.blocks.size());
     for (int32_t i = -num_blocks; i < 0; ++i) pieces.emplace_back(group, i);
-    const int32_t cut =
-        group == 0 ? sequence.cut : sequence.window_regions.at(group - 1).cut;
-    for (int32_t i = 0; i < CeilDiv(num_tokens, layout_.page_size); ++i) {
-      const bool in_region = i * layout_.page_size < cut;
-      if (in_region || !IsInWindow(group, i, num_tokens)) continue;
+    const PageRange pages = rules_.PagesBehind(book, group, num_tokens);
+    for (int32_t i = pages.begin; i < pages.end; ++i) {
       pieces.emplace_back(group, i);
     }
   }
@@ -43,7 +33,7 @@ BlockId NaiveModel::BlockOf(const NaiveSequence& sequence,
                             const Piece& piece) const {
   const auto& [group, index] = piece;
   if (index >= 0) return BlockAt(sequence, group, index);
-  const std::vector<BlockId>& blocks = RegionBlocksOf(sequence, group);
+  const std::vector<BlockId>& blocks = sequence.groups[group].region.blocks;
   return blocks.at(blocks.size() - static_cast<size_t>(-index));
 }
 
@@ -90,7 +80,7 @@ void NaiveModel::CheckHost(const BlockManager& manager) const {
   for (const auto& [id, swap] : swaps_) {
     ASSERT_TRUE(host.Contains(id));
     EXPECT_EQ(host.at(id).num_tokens, swap.sequence.num_settled);
-    EXPECT_EQ(host.at(id).cut(), swap.sequence.cut);
+    EXPECT_EQ(host.at(id).cut(), swap.sequence.cut());
     EXPECT_EQ(host.at(id).blocks, HostBlocksOf(swap));
     num_used += static_cast<int32_t>(host.at(id).blocks.size());
   }
@@ -137,7 +127,7 @@ void NaiveModel::SwapOut(SequenceSlot slot, SwapId id,
 bool NaiveModel::HasPastOf(SwapId id, const PrefixMatch& match) const {
   const NaiveSequence& sequence = SwappedAt(id);
   if (sequence.was_evicted_in_windows) return false;
-  if (match.region == PrefixCache::kNone) return sequence.kept.empty();
+  if (match.region == PrefixCache::kNone) return sequence.region().kept.empty();
   const Region& region = regions_.at(static_cast<uint64_t>(match.region));
   return ContextOf(region.name) == sequence.context;
 }
@@ -170,28 +160,17 @@ void NaiveModel::MatchSwapped(SwapId id, int32_t num_tokens,
                         static_cast<int32_t>(match->blocks.size());
   match->num_ins = match->num_window_blocks + match->num_tail_ins;
   if (match->region == PrefixCache::kNone) {
-    match->num_ins += static_cast<int32_t>(swap.sequence.region_blocks.size());
+    match->num_ins +=
+        static_cast<int32_t>(swap.sequence.region().blocks.size());
   }
-}
-
-NaivePages NaiveModel::OnBlocks(NaivePages pages, std::span<const BlockId> from,
-                                std::span<const BlockId> to) {
-  std::map<int32_t, int32_t> moved;
-  for (size_t i = 0; i < to.size(); ++i) moved[Index(from[i])] = Index(to[i]);
-  for (auto& [head, list] : pages) {
-    for (NaivePage& page : list) page[1] = moved.at(page[1]);
-  }
-  return pages;
 }
 
 void NaiveModel::MoveRegion(const NaiveSequence& from,
                             std::span<const BlockId> blocks,
                             NaiveSequence* sequence) {
-  sequence->region_blocks.assign(blocks.begin(), blocks.end());
-  sequence->pages = OnBlocks(from.pages, from.region_blocks, blocks);
-  sequence->kept = from.kept;
-  sequence->cut = from.cut;
-  sequence->length = from.length;
+  GroupBook& book = sequence->groups[0];
+  book.region = BookRules::OnBlocks(from.region(), blocks);
+  book.pages.assign(from.cut() / layout_.page_size, kNullBlock);
   sequence->lineage = from.lineage;
   sequence->context = "private " + std::to_string(next_entry_++);
   sequence->chain = 0;
@@ -214,7 +193,7 @@ void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
   const int32_t page_size = layout_.page_size;
   const Swap& swap = swaps_.at(match.swap);
   const NaiveSequence& from = swap.sequence;
-  const int32_t cut = match.region == PrefixCache::kNone ? 0 : from.cut;
+  const int32_t cut = match.region == PrefixCache::kNone ? 0 : from.cut();
   NaiveMatch cached = match;
   cached.num_tokens =
       cut + static_cast<int32_t>(match.blocks.size()) * page_size;
@@ -233,8 +212,8 @@ void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
   HandOut(taken, num_free);
   NaiveSequence& sequence = at(slot);
   size_t next = 0;
-  if (match.region == PrefixCache::kNone && !from.kept.empty()) {
-    next = from.region_blocks.size();
+  if (match.region == PrefixCache::kNone && !from.region().kept.empty()) {
+    next = from.region().blocks.size();
     MoveRegion(from, std::span(taken).first(next), &sequence);
     sequence.num_offered = match.num_tokens / page_size;
   }
@@ -244,7 +223,7 @@ void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
   }
   for (const Piece& piece : pieces) {
     const auto& [group, page] = piece;
-    const int32_t in_tail = page - sequence.cut / page_size;
+    const int32_t in_tail = page - sequence.cut() / page_size;
     if (group == 0 && (page < 0 || in_tail < std::ssize(match.blocks))) {
       continue;
     }
@@ -252,16 +231,19 @@ void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
     const BlockId block = taken[next];
     if (page >= 0) CopyIn(transfers[next]);
     ++next;
+    GroupBook& book = sequence.groups[group];
     if (page < 0) {
-      sequence.window_regions[group - 1].blocks.push_back(block);
-    } else if (group > 0) {
-      sequence.windows[group - 1][page] = block;
-    } else {
-      // Of what is behind the window nothing is left to find it by.
-      if (in_tail > std::ssize(sequence.tail)) sequence.chain = 0;
-      sequence.tail.resize(static_cast<size_t>(in_tail), kNullBlock);
-      sequence.tail.push_back(block);
+      book.region.blocks.push_back(block);
+      continue;
     }
+    // Of what is behind the window nothing is left to find it by.
+    if (group == 0 && page > std::ssize(book.pages)) sequence.chain = 0;
+    book.pages.resize(static_cast<size_t>(page), kNullBlock);
+    book.pages.push_back(block);
+  }
+  for (GroupBook& book : sequence.groups) {
+    const int32_t num_pages = CeilDiv(match.num_tokens, page_size);
+    book.pages.resize(static_cast<size_t>(num_pages), kNullBlock);
   }
   if (from.was_evicted_in_windows) ReturnWindowRegions(from, &sequence);
   sequence.num_reserved = match.num_tokens;

@@ -1,7 +1,6 @@
 // What NaiveModel knows of layer groups with a window.
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <span>
 #include <utility>
@@ -20,40 +19,22 @@ int32_t NaiveModel::WindowOf(int32_t group) const {
 
 bool NaiveModel::IsInWindow(int32_t group, int32_t page,
                             int32_t num_tokens) const {
-  const int32_t window = WindowOf(group);
-  if (window == 0) return true;
-  // The query at position num_tokens - 1 attends to itself and to window - 1
-  // positions before.
-  for (int32_t i = 0; i < layout_.page_size; ++i) {
-    const int32_t position = page * layout_.page_size + i;
-    if (position + window >= num_tokens) return true;
-  }
-  return false;
+  return !rules_.IsOut(group, page, num_tokens);
 }
 
 BlockId NaiveModel::BlockAt(const NaiveSequence& sequence, int32_t group,
                             int32_t page) const {
-  if (group == 0) {
-    const int32_t in_tail = page - sequence.cut / layout_.page_size;
-    const bool is_there = 0 <= in_tail && in_tail < std::ssize(sequence.tail);
-    return is_there ? sequence.tail[in_tail] : kNullBlock;
-  }
-  const std::map<int32_t, BlockId>& window = sequence.windows.at(group - 1);
-  const auto found = window.find(page);
-  return found == window.end() ? kNullBlock : found->second;
+  const std::vector<BlockId>& pages = sequence.groups[group].pages;
+  return page < std::ssize(pages) ? pages[page] : kNullBlock;
 }
 
 std::vector<BlockId> NaiveModel::Held(const NaiveSequence& sequence) const {
-  std::vector<BlockId> held = sequence.region_blocks;
-  for (const BlockId block : sequence.tail) {
-    if (block != kNullBlock) held.push_back(block);
-  }
-  for (const std::map<int32_t, BlockId>& window : sequence.windows) {
-    for (const auto& [page, block] : window) held.push_back(block);
-  }
-  for (const NaiveRegion& region : sequence.window_regions) {
+  std::vector<BlockId> held;
+  for (const auto& [pages, region] : sequence.groups) {
     held.insert(held.end(), region.blocks.begin(), region.blocks.end());
+    held.insert(held.end(), pages.begin(), pages.end());
   }
+  std::erase(held, kNullBlock);
   return held;
 }
 
@@ -98,9 +79,10 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
                                               pending->second.fresh.size());
     }
     if (group > 0) {
-      const NaiveRegion& region = sequence.window_regions.at(group - 1);
-      const bool falls = !IsRegionInWindow(region, group, num_falls);
-      const bool stays = IsRegionInWindow(region, group, sequence.num_reserved);
+      const BookRegion& region = sequence.groups[group].region;
+      const bool falls = !rules_.IsInWindow(region, group, num_falls);
+      const bool stays =
+          rules_.IsInWindow(region, group, sequence.num_reserved);
       for (const BlockId block : region.blocks) {
         count(block, falls, stays && !has_order);
       }
@@ -120,9 +102,10 @@ bool NaiveModel::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
   for (int32_t group = 0; group < num_groups(); ++group) {
     const int32_t window = WindowOf(group);
     if (window == 0) continue;
-    if (group > 0 && !sequence.window_regions.at(group - 1).kept.empty()) {
+    const BookRegion& region = sequence.groups[group].region;
+    if (!region.kept.empty()) {
       // What a query before that attends to is not all there.
-      if (num_tokens < sequence.window_regions[group - 1].length) return false;
+      if (num_tokens < region.length) return false;
       continue;
     }
     for (int32_t i = std::max(0, num_tokens - window + 1); i <= num_tokens;
@@ -139,11 +122,10 @@ bool NaiveModel::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
 
 int32_t NaiveModel::NumFullBlocks(SequenceSlot slot, int32_t num_tokens) const {
   const NaiveSequence& sequence = at(slot);
-  auto num_blocks = static_cast<int32_t>(sequence.region_blocks.size());
-  for (const NaiveRegion& region : sequence.window_regions) {
-    num_blocks += static_cast<int32_t>(region.blocks.size());
-  }
+  int32_t num_blocks = 0;
   for (int32_t group = 0; group < num_groups(); ++group) {
+    num_blocks +=
+        static_cast<int32_t>(sequence.groups[group].region.blocks.size());
     for (int32_t i = 0; (i + 1) * layout_.page_size <= num_tokens; ++i) {
       num_blocks += BlockAt(sequence, group, i) != kNullBlock ? 1 : 0;
     }
@@ -152,22 +134,9 @@ int32_t NaiveModel::NumFullBlocks(SequenceSlot slot, int32_t num_tokens) const {
 }
 
 void NaiveModel::Pop(NaiveSequence* sequence, int32_t num_tokens, bool seen) {
-  const auto pop = [&](BlockId block) {
-    if (seen && block != kNullBlock) Released(block);
-  };
-  const auto last = [&] {
-    return sequence->cut / layout_.page_size +
-           static_cast<int32_t>(sequence->tail.size()) - 1;
-  };
-  while (!sequence->tail.empty() && last() * layout_.page_size >= num_tokens) {
-    pop(sequence->tail.back());
-    sequence->tail.pop_back();
-  }
-  for (std::map<int32_t, BlockId>& window : sequence->windows) {
-    while (!window.empty() &&
-           window.rbegin()->first * layout_.page_size >= num_tokens) {
-      pop(window.rbegin()->second);
-      window.erase(std::prev(window.end()));
+  for (GroupBook& book : sequence->groups) {
+    for (const BlockId block : rules_.CutBack(num_tokens, &book)) {
+      if (seen) Released(block);
     }
   }
   const auto num_values =
@@ -187,30 +156,13 @@ void NaiveModel::Write(const NaiveSequence& sequence, int32_t page) {
 }
 
 void NaiveModel::LeaveWindows(NaiveSequence* sequence) {
-  const int32_t num_pages = CeilDiv(sequence->num_settled, layout_.page_size);
   for (int32_t group = 0; group < num_groups(); ++group) {
-    if (WindowOf(group) == 0) continue;
-    for (int32_t i = 0; i < num_pages; ++i) {
-      const BlockId block = BlockAt(*sequence, group, i);
-      if (block == kNullBlock) continue;
-      if (IsInWindow(group, i, sequence->num_settled)) break;
-      Released(block);
-      ++tally_->fallen_blocks;
-      if (group == 0) {
-        sequence->tail[i] = kNullBlock;
-      } else {
-        sequence->windows[group - 1].erase(i);
-      }
-    }
-    if (group == 0) continue;
-    NaiveRegion& region = sequence->window_regions.at(group - 1);
-    if (region.kept.empty() ||
-        IsRegionInWindow(region, group, sequence->num_settled)) {
-      continue;
-    }
-    for (const BlockId block : region.blocks) Released(block);
-    region = NaiveRegion();
-    ++tally_->fallen_regions;
+    const BookCover left = rules_.LeaveWindow(group, sequence->num_settled,
+                                              &sequence->groups[group]);
+    for (const BlockId block : left.pages) Released(block);
+    for (const BlockId block : left.region.blocks) Released(block);
+    tally_->fallen_blocks += std::ssize(left.pages);
+    tally_->fallen_regions += left.region.kept.empty() ? 0 : 1;
   }
 }
 
@@ -256,7 +208,7 @@ void NaiveModel::PublishWindows(const NaiveSequence& sequence, int32_t page,
 bool NaiveModel::HasWindows(const NaiveSequence& sequence) const {
   const int32_t num_pages = CeilDiv(sequence.num_settled, layout_.page_size);
   for (int32_t group = 1; group < num_groups(); ++group) {
-    const int32_t cut = sequence.window_regions.at(group - 1).cut;
+    const int32_t cut = sequence.groups[group].region.cut;
     for (int32_t i = cut / layout_.page_size; i < num_pages; ++i) {
       if (IsInWindow(group, i, sequence.num_settled) &&
           BlockAt(sequence, group, i) == kNullBlock) {
@@ -279,7 +231,7 @@ void NaiveModel::LinkWindows(const NaiveSequence& sequence, int32_t length,
       const BlockId block = BlockAt(sequence, group, i);
       if (!cached_.contains(block)) {
         CacheWindow(sequence, block, group, 0);
-        ApplyWishes(sequence, {block, 0}, 0, 0, sequence.cut);
+        ApplyWishes(sequence, {block, 0}, 0, 0, sequence.cut());
         ++tally_->linked_alone;
       }
       links[group - 1][i] = {block, cached_.at(block).id};

@@ -146,9 +146,9 @@ void SchedulerDriver::CheckPlan() {
     if (start.swap != kNoSwap) {
       served.issued = swapped_.at(start.swap);
     } else if (start.source != kNoSequenceSlot) {
-      served.issued = engine_.table(start.source).evictions;
+      served.issued = engine_.evictions(start.source);
     } else if (start.region != kNoRegion) {
-      served.issued = engine_.region(start.region).evictions;
+      served.issued = engine_.evictions(start.region);
     }
     const auto both =
         std::min(std::ssize(served.issued), std::ssize(served.recorded));
@@ -266,22 +266,23 @@ void SchedulerDriver::CompareTables() {
     const SequenceCache& sequence = manager.sequence(slot);
     // The engine hears of it with the next step.
     if (!sequence.open || cut_.contains(slot)) continue;
-    const CanaryTable& table = engine_.table(slot);
-    bool is_equal = IsTable(sequence.tail, table.tail);
-    for (size_t i = 0; i < table.windows.size(); ++i) {
+    const SequenceTable& table = engine_.row(slot);
+    bool is_equal = IsTable(sequence.tail, table.tail_blocks);
+    for (size_t i = 0; i < table.window_blocks.size(); ++i) {
       is_equal &=
           IsTable(manager.window_tail(slot, static_cast<int32_t>(i) + 1),
-                  table.windows[i]);
+                  table.window_blocks[i]);
     }
-    if (!is_equal || sequence.num_settled != table.length() ||
-        (sequence.region != nullptr) != table.region.has_value()) {
+    if (!is_equal || sequence.num_settled != table.num_computed ||
+        (sequence.region != nullptr) != (table.region_layout != nullptr)) {
       Fail("the engine's table is not the manager's");
       return;
     }
     if (sequence.region == nullptr) continue;
     const RaggedRegion region = manager.DeriveRegion(slot);
-    if (!std::ranges::equal(region.page_list(), table.region->page_list()) ||
-        !std::ranges::equal(region.kept(), table.region->kept())) {
+    const RaggedRegion theirs(manager.layout(), *table.region_layout);
+    if (!std::ranges::equal(region.page_list(), theirs.page_list()) ||
+        !std::ranges::equal(region.kept(), theirs.kept())) {
       Fail("the engine's region is not the manager's");
     }
   }

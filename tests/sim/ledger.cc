@@ -6,25 +6,18 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/bits.h"
-
 namespace blockmgr::sim {
 
 std::set<BlockId> Ledger::Table::Blocks() const {
-  std::set<BlockId> blocks = region_blocks;
-  blocks.insert(tail.begin(), tail.end());
-  for (const std::vector<BlockId>& window : windows) {
-    blocks.insert(window.begin(), window.end());
+  std::set<BlockId> blocks;
+  for (const GroupBook& group : groups) {
+    blocks.insert(group.pages.begin(), group.pages.end());
+    blocks.insert(group.region.blocks.begin(), group.region.blocks.end());
   }
   blocks.erase(kNullBlock);
-  const auto add_pending = [&blocks](const std::optional<Order>& order) {
-    if (!order.has_value()) return;
+  for (const std::optional<Order>& order : pending) {
+    if (!order.has_value()) continue;
     blocks.insert(order->destinations.begin(), order->destinations.end());
-  };
-  add_pending(pending);
-  for (const WindowRegion& region : window_regions) {
-    blocks.insert(region.blocks.begin(), region.blocks.end());
-    add_pending(region.pending);
   }
   return blocks;
 }
@@ -32,6 +25,7 @@ std::set<BlockId> Ledger::Table::Blocks() const {
 Ledger::Ledger(const ModelLayout& layout, const SchedulerOptions& options,
                bool replays, Report* report)
     : layout_(layout),
+      rules_(layout),
       options_(options),
       replays_(replays),
       report_(report),
@@ -181,12 +175,12 @@ int64_t Ledger::CountReserved(const Served& served) const {
   if (served.slot == kNoSequenceSlot) return 0;
   const Table& table = tables_.at(served.slot);
   // Until it is compressed; with windows, always.
-  if (layout_.has_windows() || (served.peak > 0 && table.cut == 0)) {
+  if (layout_.has_windows() || (served.peak > 0 && table.cut() == 0)) {
     return served.peak;
   }
   // Of what an order in flight gives back, and of what a loss has cost, the
   // quota knows better.
-  if (table.pending.has_value() || table.takes_more) return 0;
+  if (table.pending[0].has_value() || table.takes_more) return 0;
   return std::ssize(table.Blocks());
 }
 
@@ -260,7 +254,7 @@ void Ledger::OnReset() {
     if (CountHolders(BlockId{i}) == 0) blocks_[i].content.clear();
   }
   std::erase_if(regions_, [this](const auto& region) {
-    for (const BlockId block : region.second.blocks) {
+    for (const BlockId block : region.second.regions[0].blocks) {
       if (CountHolders(block) > 0) return false;
     }
     lost_regions_.insert(region.first);
@@ -314,34 +308,24 @@ void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
     const std::set<BlockId> blocks = table.Blocks();
     used.insert(blocks.begin(), blocks.end());
     const SequenceCache& sequence = manager.sequence(slot);
-    if (!sequence.open || sequence.tail != table.tail ||
-        sequence.num_reserved != table.num_reserved ||
-        sequence.num_settled != table.num_settled ||
-        sequence.cut() != table.cut) {
+    if (!sequence.open || sequence.num_reserved != table.num_reserved ||
+        sequence.num_settled != table.num_settled) {
       report_->Fail("slot ", Index(slot), ": the manager has ",
-                    sequence.tail.size(), " tail blocks, ",
                     sequence.num_settled, " of ", sequence.num_reserved,
-                    " tokens settled, cut ", sequence.cut(), "; expected ",
-                    table.tail.size(), ", ", table.num_settled, " of ",
-                    table.num_reserved, ", ", table.cut);
+                    " tokens settled; expected ", table.num_settled, " of ",
+                    table.num_reserved);
       return;
     }
-    CompareWindows(manager, slot, table);
-    std::set<BlockId> region;
-    if (sequence.region != nullptr) {
-      region.insert(sequence.region->blocks.begin(),
-                    sequence.region->blocks.end());
-    }
-    if (region != table.region_blocks) {
-      report_->Fail("slot ", Index(slot), ": another region than expected");
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      CompareGroup(manager, slot, group, table.groups[group]);
     }
   }
   std::set<BlockId> in_regions;
   for (const auto& [id, region] : regions_) {
-    in_regions.insert(region.blocks.begin(), region.blocks.end());
-    for (const WindowRegion& window : region.windows) {
-      if (window.is_gone) continue;
-      in_regions.insert(window.blocks.begin(), window.blocks.end());
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      if (region.gone.contains(group)) continue;
+      const std::vector<BlockId>& blocks = region.regions[group].blocks;
+      in_regions.insert(blocks.begin(), blocks.end());
     }
   }
   int32_t num_cacheable = 0;

@@ -48,8 +48,8 @@
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
-#include "tests/blockmgr/naive_layout.h"
 #include "tests/sim/report.h"
+#include "tests/testing/books.h"
 #include "tests/testing/canary_engine.h"
 
 namespace blockmgr::sim {
@@ -135,40 +135,11 @@ class Ledger {
     std::vector<BlockId> destinations;
     std::set<BlockId> own;
   };
-  // What a window group has below `cut`, in place of pages.
-  struct WindowRegion {
-    int32_t cut = 0;            // 0: none
-    std::vector<int32_t> kept;  // empty: none
-    NaivePages pages;
-    std::set<BlockId> blocks;
-    std::optional<Order> pending;
-    bool is_gone = false;  // of one that the engine keeps: nobody has it
-  };
-  // What an eviction covers, in blocks.
-  struct Covered {
-    NaivePages region_pages;
-    std::set<BlockId> region_blocks;
-    std::vector<int32_t> kept;
-    std::vector<BlockId> tail;
-
-    std::set<BlockId> Blocks() const;
-  };
-  // What evictions of one order came to.
-  struct Receipt {
-    int64_t evicted_entries = 0;
-    int32_t freed_blocks = 0;
-  };
   struct Table {
     RequestId request{0};
     uint64_t stay = 0;  // tells stays in one slot apart
-    std::vector<BlockId> tail;
-    // Of the window groups, by page. Null, here and in the tail: left behind.
-    std::vector<std::vector<BlockId>> windows;
-    std::vector<WindowRegion> window_regions;
-    int32_t cut = 0;
-    std::vector<int32_t> kept;  // of the region; empty: none
-    NaivePages region_pages;
-    std::set<BlockId> region_blocks;
+    std::vector<GroupBook> groups;
+    std::vector<std::optional<Order>> pending;  // by group
     int32_t num_reserved = 0;
     int32_t num_settled = 0;
     int32_t last_length = 0;   // at the last eviction
@@ -176,7 +147,6 @@ class Ledger {
     std::string context;       // see Block
     std::string tail_context;  // of the block that a region started with has
     Contexts contexts;
-    std::optional<Order> pending;
     // Positions that a loss has left, until TakeCuts.
     std::optional<int32_t> num_sound;
     bool restart_due = false;  // with the next plan
@@ -185,11 +155,12 @@ class Ledger {
     bool takes_more = false;
     // What it needs without the eviction may be more than its tenant has left.
     bool may_leave = false;
-    // Blocks of the prefix cache that its tail, and each of `windows`, starts
-    // with, pages left behind included; those that come back are its own.
+    // Pages that group 0, and each window group, starts with in the prefix
+    // cache, pages left behind included; those that come back are its own.
     int32_t num_shared = 0;
     int32_t num_shared_windows = 0;
 
+    int32_t cut() const { return groups[0].region.cut; }
     std::set<BlockId> Blocks() const;
   };
   // What was swapped out; the blocks of its table are void.
@@ -197,8 +168,6 @@ class Ledger {
     Table table;
     std::vector<CanaryEviction> issued;
     std::vector<HostBlockId> blocks;
-    // Of every group's region, in order of the copies.
-    std::vector<std::vector<BlockId>> region_blocks;
     bool is_due = false;  // to be dropped with the next plan
   };
   struct Step {
@@ -235,11 +204,8 @@ class Ledger {
     std::string tail_context;  // of the block after its cut
     std::string context;       // of what is computed over it
     Contexts contexts;
-    int32_t cut = 0;
-    std::vector<int32_t> kept;
-    NaivePages pages;
-    std::set<BlockId> blocks;
-    std::vector<WindowRegion> windows;      // of the other groups, beside it
+    std::vector<BookRegion> regions;        // by group
+    std::set<int32_t> gone;                 // window groups whose nobody has
     std::vector<CanaryEviction> evictions;  // that made it
   };
 
@@ -286,15 +252,6 @@ class Ledger {
   void CheckBudgets(const Served& served, const EvictionOrder& order);
   void TakeRun(const StepPlan& plan, size_t index, Step* step);
   // Window groups, and pages left behind (ledger_windows.cc).
-  // Whether the tokens from the last of `length` on need the page no more.
-  bool IsOut(int32_t group, int32_t page, int32_t length) const;
-  // The pages that a group has of `length` tokens behind its region, by their
-  // places in its table.
-  PageRange PagesBehind(const Table& table, int32_t group,
-                        int32_t length) const;
-  int32_t FirstPage(int32_t group, int32_t length) const;
-  std::vector<BlockId>& BlocksOf(Table* table, int32_t group) const;
-  const std::vector<BlockId>& BlocksOf(const Table& table, int32_t group) const;
   // The blocks that a run adds to a group.
   std::vector<BlockId> NewBlocks(const StepPlan& plan, size_t index,
                                  int32_t group);
@@ -314,44 +271,21 @@ class Ledger {
     int32_t most = 0;
   };
   Peaks PeaksOf(const Request& request, const EvictionTarget& target) const;
-  void CompareWindows(const BlockManager& manager, SequenceSlot slot,
-                      const Table& table);
-  void CompareWindowRegion(const BlockManager& manager, SequenceSlot slot,
-                           int32_t group, const Table& table);
-  void ReleaseRegionsBehind(Table* table);
+  void CompareGroup(const BlockManager& manager, SequenceSlot slot,
+                    int32_t group, const GroupBook& own);
   void TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
                   Table* table);
   void TakeOrder(const StepPlan& plan, const EvictionOrder& order, Step* step);
   // The order, with its destinations taken from `below` or the pool.
   std::optional<Order> TakeDestinations(const StepPlan& plan,
                                         const EvictionOrder& order,
-                                        const std::set<BlockId>& below);
+                                        const std::vector<BlockId>& below);
   // Regions of window groups (ledger_window_regions.cc).
   void TakeWindowOrder(const StepPlan& plan, const EvictionOrder& order,
                        Step* step);
-  // Whether the tokens from `length` on attend to something below the region's
-  // cut, if there is one.
-  bool IsInWindow(const WindowRegion& region, int32_t group,
-                  int32_t length) const;
-  Covered CoveredBy(const Table& table, int32_t group, int32_t cut,
-                    int32_t length) const;
-  // The order of the group that is not answered.
-  static const std::optional<Order>& PendingOf(const Table& table,
-                                               int32_t group);
-  Receipt BuildWindowRegion(int32_t group, const std::vector<int32_t>& counts,
-                            Table* table);
-  static std::set<BlockId> BlocksOf(const NaivePages& pages);
-  // Where the region lies that takes the place of what was covered.
-  NaivePages LayOut(const Order& order, const Covered& covered,
-                    const std::vector<int32_t>& counts) const;
   // Whether a checksum, if there is one, is that of the lists.
   bool ChecksumIsValid(const Table& table, int32_t group,
                        const EvictionOutcome& outcome) const;
-  Receipt ReceiptOf(const Covered& covered, const std::vector<int32_t>& counts,
-                    const std::set<BlockId>& region_blocks) const;
-  // Gives up blocks that the sequence had before, or that were reserved for it.
-  void ReleaseGone(const std::set<BlockId>& before, const Order& order,
-                   const Table& table);
   void CheckReplay(const StepPlan& plan);
   // That the block may have the page of this group from `begin` on, for the
   // first num_tokens of the sequence.
@@ -382,7 +316,6 @@ class Ledger {
   bool ReturnRegions(const StepPlan& plan, const SequenceStart& start,
                      const Swap& swap, const std::vector<HostPlace>& hosts,
                      int64_t num_ins, Table* table);
-  static const std::set<BlockId>& RegionOf(const Table& table, int32_t group);
   // Once it is known which regions the plan drops.
   void TakeReturning();
   // The copies of the step `fence` are the last to touch its host blocks.
@@ -411,7 +344,6 @@ class Ledger {
   // Answers (ledger_settle.cc).
   bool CountsAreValid(const Table& table, int32_t group,
                       const std::vector<int32_t>& counts) const;
-  std::vector<int64_t> PagesByShard(const std::vector<int32_t>& counts) const;
   Table* Find(const Step::Run& run);
   void Settle(const Step& step, const StepResult& result,
               const Effects& effects);
@@ -439,8 +371,10 @@ class Ledger {
   // An eviction of `parent` was recorded: its forks that have not started, and
   // theirs, are compressed likewise.
   void NoteInherited(const std::string& parent);
-  Receipt BuildRegion(const std::vector<int32_t>& counts, Table* table);
-  void CheckReceipt(const EvictionEffect& effect, const Receipt& receipt,
+  // Carries out the order of a group.
+  BookReceipt BuildRegion(int32_t group, const std::vector<int32_t>& counts,
+                          Table* table);
+  void CheckReceipt(const EvictionEffect& effect, const BookReceipt& receipt,
                     const std::vector<int32_t>& counts);
   // Remembers what the engine keeps. REQUIRES: the table has the region.
   void KeepRegion(RegionId id, const Table& table, const Served& served,
@@ -455,6 +389,7 @@ class Ledger {
   void CloseTable(SequenceSlot slot);
 
   const ModelLayout layout_;
+  const BookRules rules_;
   const SchedulerOptions options_;
   const bool replays_;
   Report* const report_;

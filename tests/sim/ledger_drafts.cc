@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {

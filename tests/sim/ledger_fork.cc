@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {
@@ -11,7 +10,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
                       Table* table) {
   const auto found = tables_.find(start.source);
   if (found == tables_.end() || found->second.restart_due ||
-      found->second.pending.has_value() || start.region != kNoRegion) {
+      found->second.pending[0].has_value() || start.region != kNoRegion) {
     report_->Fail("request ", Index(start.request), " starts on slot ",
                   Index(start.source), ", whose table is not to be had");
     return;
@@ -22,7 +21,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   if (parent.request.id != served->request.fork_of ||
       ScopeOf(parent.request.scope, num_shared) !=
           ScopeOf(served->request.scope, num_shared) ||
-      num_shared < std::max({1, source.cut, source.last_length}) ||
+      num_shared < std::max({1, source.cut(), source.last_length}) ||
       num_shared > source.num_settled || !CanGoOn(source, num_shared) ||
       !std::equal(parent.tokens.begin(), parent.tokens.begin() + num_shared,
                   served->tokens.begin())) {
@@ -33,18 +32,8 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
                   source.last_length);
     return;
   }
-  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const std::vector<BlockId>& blocks = BlocksOf(source, group);
-    const int32_t length = num_shared - (group == 0 ? source.cut : 0);
-    BlocksOf(table, group)
-        .assign(blocks.begin(),
-                blocks.begin() + CeilDiv(length, layout_.page_size));
-  }
-  table->window_regions = source.window_regions;
-  table->cut = source.cut;
-  table->kept = source.kept;
-  table->region_pages = source.region_pages;
-  table->region_blocks = source.region_blocks;
+  table->groups = source.groups;
+  for (GroupBook& book : table->groups) rules_.CutBack(num_shared, &book);
   table->last_length = source.last_length;
   table->context = source.context;
   table->tail_context = source.tail_context;
@@ -61,10 +50,10 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   }
   if (std::ssize(served->issued) > num_both) served->recorded = served->issued;
   ++report_->counts().forks;
-  report_->counts().region_forks += table->cut > 0 ? 1 : 0;
-  const bool has_window_region = std::ranges::any_of(
-      source.window_regions,
-      [](const WindowRegion& region) { return region.cut > 0; });
+  report_->counts().region_forks += table->cut() > 0 ? 1 : 0;
+  const bool has_window_region =
+      std::any_of(source.groups.begin() + 1, source.groups.end(),
+                  [](const GroupBook& book) { return book.region.cut > 0; });
   report_->counts().window_region_forks += has_window_region ? 1 : 0;
 }
 
@@ -92,14 +81,13 @@ void Ledger::TakeCopies(const StepPlan& plan) {
       return;
     }
     Table& table = found->second;
-    std::vector<BlockId>& own = BlocksOf(&table, copy.group);
+    std::vector<BlockId>& own = table.groups[copy.group].pages;
     if (own.empty()) {
       TakePart(plan, copy, table);
       continue;
     }
     const auto [source, destination] = copy.blocks;
-    const int32_t num_rows =
-        (table.num_reserved - table.cut) % layout_.page_size;
+    const int32_t num_rows = table.num_reserved % layout_.page_size;
     if (own.back() != source || copy.num_tokens != num_rows || num_rows == 0 ||
         CountHolders(source) < 2) {
       report_->Fail("slot ", Index(copy.slot), " copies ", copy.num_tokens,
@@ -119,7 +107,7 @@ void Ledger::TakePart(const StepPlan& plan, const CopyOnWrite& copy,
                       const Table& table) {
   const auto [source, destination] = copy.blocks;
   const int32_t num_rows = table.num_reserved % layout_.page_size;
-  const int32_t index = (table.num_reserved - table.cut) / layout_.page_size;
+  const int32_t index = (table.num_reserved - table.cut()) / layout_.page_size;
   const auto run = std::ranges::find(plan.slots, copy.slot);
   if (run == plan.slots.end() || num_rows == 0 || layout_.has_windows() ||
       copy.num_tokens != num_rows) {
@@ -134,7 +122,7 @@ void Ledger::TakePart(const StepPlan& plan, const CopyOnWrite& copy,
                   Index(plan.blocks[place]));
     return;
   }
-  CheckHit(table, 0, table.cut + index * layout_.page_size, source,
+  CheckHit(table, 0, table.cut() + index * layout_.page_size, source,
            table.num_reserved);
   // Read by this very step.
   blocks_[Index(source)].fence = Index(plan.id);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {
@@ -16,10 +15,10 @@ void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
   for (auto& [slot, table] : tables_) {
     const std::set<BlockId> blocks = table.Blocks();
     if (std::ranges::none_of(blocks, is_lost)) continue;
-    bool has_lost_region = std::ranges::any_of(table.region_blocks, is_lost);
-    for (const WindowRegion& region : table.window_regions) {
-      has_lost_region |= std::ranges::any_of(region.blocks, is_lost);
-    }
+    const bool has_lost_region =
+        std::ranges::any_of(table.groups, [&](const GroupBook& book) {
+          return std::ranges::any_of(book.region.blocks, is_lost);
+        });
     table.num_sound =
         has_lost_region ? 0
                         : std::min(table.num_settled, SoundBefore(table, lost));
@@ -31,7 +30,8 @@ void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
   for (const BlockId block : lost) blocks_[Index(block)].content.clear();
   LoseWindowRegions(is_lost);
   std::erase_if(regions_, [&](const auto& region) {
-    if (std::ranges::none_of(region.second.blocks, is_lost)) return false;
+    if (std::ranges::none_of(region.second.regions[0].blocks, is_lost))
+      return false;
     lost_regions_.insert(region.first);
     return true;
   });
@@ -49,13 +49,13 @@ void Ledger::TakeCuts(const BlockManager& manager) {
       continue;
     }
     const int32_t num_kept = sequence.num_settled;
-    if (table.pending.has_value() || num_kept < 1 || num_kept > num_sound ||
-        num_kept < std::max(table.cut, table.last_length) ||
+    if (table.pending[0].has_value() || num_kept < 1 || num_kept > num_sound ||
+        num_kept < std::max(table.cut(), table.last_length) ||
         !CanGoOn(table, num_kept)) {
       report_->Fail("slot ", Index(slot), " goes on from ", num_kept,
-                    " tokens; it has ", num_sound, " left, cut ", table.cut,
+                    " tokens; it has ", num_sound, " left, cut ", table.cut(),
                     ", was compressed at ", table.last_length,
-                    ", under way: ", table.pending.has_value());
+                    ", under way: ", table.pending[0].has_value());
       return;
     }
     CutTables(num_kept, &table);

@@ -133,8 +133,8 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   table.stay = next_stay_++;
   table.num_reserved = start.num_cached_tokens;
   table.num_settled = start.num_cached_tokens;
-  table.windows.resize(layout_.group_windows.size());
-  table.window_regions.resize(layout_.group_windows.size());
+  table.groups.resize(layout_.num_groups());
+  table.pending.resize(layout_.num_groups());
   table.has_scores = start.scorer_state != ScorerState::kNone;
   if (is_fork) TakeFork(start, &served, &table);
   if (start.region != kNoRegion) TakeRegion(start, &served, &table);
@@ -143,11 +143,11 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
       ScopeOf(served.request.scope, start.num_cached_tokens) !=
       ScopeOf(served.request.scope, 0);
   report_->counts().media_hits += has_media && start.swap == kNoSwap ? 1 : 0;
-  table.num_shared = (start.num_cached_tokens - table.cut) / layout_.page_size;
-  table.num_shared_windows = start.num_cached_tokens / layout_.page_size;
+  table.num_shared = start.num_cached_tokens / layout_.page_size;
+  table.num_shared_windows = table.num_shared;
   if (start.swap != kNoSwap) {
     TakeSwapIn(plan, start, &served, &table);
-    report_->counts().region_swap_ins += table.cut > 0 ? 1 : 0;
+    report_->counts().region_swap_ins += table.cut() > 0 ? 1 : 0;
   }
   for (const auto& [id, swap] : swaps_) {
     if (swap.table.request == start.request) {
@@ -177,10 +177,7 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
                   " of other tokens, evictions or scope");
     return;
   }
-  table->cut = region.cut;
-  table->kept = region.kept;
-  table->region_pages = region.pages;
-  table->region_blocks = region.blocks;
+  table->groups[0].region = region.regions[0];
   table->last_length = num_tokens;
   table->context = region.context;
   table->tail_context = region.tail_context;
@@ -228,7 +225,7 @@ void Ledger::CheckFresh(BlockId block) {
   blocks_[Index(block)] = Block{};
   LoseWindowRegions([block](BlockId other) { return other == block; });
   for (const auto& [id, region] : regions_) {
-    if (region.blocks.contains(block)) {
+    if (std::ranges::count(region.regions[0].blocks, block) > 0) {
       report_->Fail("block ", Index(block), " of region ", Index(id),
                     " is handed out");
     }
@@ -242,7 +239,7 @@ void Ledger::CheckHit(const Table& table, int32_t group, int32_t begin,
   const std::vector<int32_t>& content = blocks_[Index(block)].content;
   const int32_t end = begin + layout_.page_size;
   // The block after a region was computed before it.
-  const bool is_next = begin == table.cut && table.cut > 0;
+  const bool is_next = begin == table.cut() && begin > 0;
   const std::string context =
       group > 0 ? ContextAt(table, begin).value_or("of several")
                 : (is_next ? table.tail_context : table.context);
@@ -269,25 +266,27 @@ void Ledger::CheckHit(const Table& table, int32_t group, int32_t begin,
 
 void Ledger::TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
                         Table* table) {
-  std::vector<BlockId>& own = BlocksOf(table, group);
-  const int32_t cut = group == 0 ? table->cut : 0;
+  std::vector<BlockId>& own = table->groups[group].pages;
+  const int32_t page_size = layout_.page_size;
   // A table that goes on has some.
   const bool is_new = own.empty();
+  const int32_t num_in_region = table->groups[group].region.cut / page_size;
+  // Plans name those of group 0 from the cut on.
+  if (is_new && group == 0) own.assign(num_in_region, kNullBlock);
   const int32_t num_hit = !is_new      ? 0
                           : group == 0 ? table->num_shared
                                        : table->num_shared_windows;
   for (const BlockId block : NewBlocks(plan, index, group)) {
     const auto place = static_cast<int32_t>(own.size());
-    const int32_t begin = cut + place * layout_.page_size;
-    const bool is_in_region =
-        group > 0 && begin < table->window_regions.at(group - 1).cut;
-    if (is_new && (is_in_region || IsOut(group, place, table->num_reserved))) {
+    const int32_t begin = place * page_size;
+    if (is_new && (place < num_in_region ||
+                   rules_.IsOut(group, place, table->num_reserved))) {
       if (block != kNullBlock) {
         report_->Fail("request ", Index(table->request), " starts with page ",
                       place, " of group ", group, ", which is left behind");
       }
     } else if (place < num_hit) {
-      CheckHit(*table, group, begin, block, begin + layout_.page_size);
+      CheckHit(*table, group, begin, block, begin + page_size);
     } else {
       CheckFresh(block);
     }
@@ -295,9 +294,9 @@ void Ledger::TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
     own.push_back(block);
   }
   const int32_t end = plan.positions[index] + plan.num_tokens[index];
-  if (std::ssize(own) != CeilDiv(end - cut, layout_.page_size)) {
+  if (std::ssize(own) != CeilDiv(end, page_size)) {
     report_->Fail("request ", Index(table->request), ": ", own.size(),
-                  " blocks of group ", group, " for [", cut, ", ", end, ")");
+                  " pages of group ", group, " for ", end, " tokens");
   }
 }
 
@@ -362,11 +361,11 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
   const int32_t page_size = layout_.page_size;
   if (run->num_drafts > 0) report_->Fail("an eviction in a run with drafts");
   if (layout_.window > 0) report_->Fail("an eviction from a window");
-  if (table.pending.has_value() || order.length != table.num_reserved ||
-      order.cut % page_size != 0 || order.cut <= table.cut ||
+  if (table.pending[0].has_value() || order.length != table.num_reserved ||
+      order.cut % page_size != 0 || order.cut <= table.cut() ||
       order.cut >= order.length) {
     report_->Fail("an eviction of [0, ", order.cut, ") at ", order.length,
-                  " of ", table.num_reserved, " tokens, cut ", table.cut);
+                  " of ", table.num_reserved, " tokens, cut ", table.cut());
     return;
   }
   if (requests_.at(table.request).refused.contains(order.length)) {
@@ -374,14 +373,13 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
                   Index(table.request), " is ordered again and was refused");
     return;
   }
-  std::set<BlockId> below = table.region_blocks;
-  below.insert(table.tail.begin(),
-               table.tail.begin() + (order.cut - table.cut) / page_size);
   CheckRegionOrder(requests_.at(table.request), order);
   CheckBudgets(requests_.at(table.request), order);
-  std::optional<Order> pending = TakeDestinations(plan, order, below);
+  std::optional<Order> pending = TakeDestinations(
+      plan, order,
+      rules_.CoveredBy(table.groups[0], 0, order.cut, order.length).Blocks());
   if (!pending.has_value()) return;
-  table.pending = *std::move(pending);
+  table.pending[0] = *std::move(pending);
   step->orders.push_back({.run = static_cast<size_t>(run - step->runs.begin()),
                           .group = 0,
                           .region = order.region});
@@ -391,7 +389,7 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
 
 std::optional<Ledger::Order> Ledger::TakeDestinations(
     const StepPlan& plan, const EvictionOrder& order,
-    const std::set<BlockId>& below) {
+    const std::vector<BlockId>& below) {
   Order taken{.region = order.region,
               .cut = order.cut,
               .length = order.length,
@@ -422,7 +420,7 @@ std::optional<Ledger::Order> Ledger::TakeDestinations(
       report_->Fail("block ", Index(block), " is a destination twice");
     }
     taken.destinations.push_back(block);
-    if (!below.contains(block)) {
+    if (std::ranges::count(below, block) == 0) {
       CheckFresh(block);
       continue;
     }

@@ -1,12 +1,10 @@
 // What an answer must bring about.
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 
 namespace blockmgr::sim {
@@ -27,31 +25,21 @@ Ledger::Table* Ledger::Find(const Step::Run& run) {
 bool Ledger::CountsAreValid(const Table& table, int32_t group,
                             const std::vector<int32_t>& counts) const {
   if (std::ssize(counts) != layout_.pages_per_block()) return false;
-  const Order& order = *PendingOf(table, group);
-  const Covered covered = CoveredBy(table, group, order.cut, order.length);
+  const Order& order = *table.pending[group];
+  const BookCover covered =
+      rules_.CoveredBy(table.groups[group], group, order.cut, order.length);
+  const std::vector<int32_t>& kept = covered.region.kept;
   const auto in_tail =
-      static_cast<int32_t>(covered.tail.size()) * layout_.page_size;
+      static_cast<int32_t>(covered.pages.size()) * layout_.page_size;
   for (size_t i = 0; i < counts.size(); ++i) {
-    const int32_t held = in_tail + (covered.kept.empty() ? 0 : covered.kept[i]);
+    const int32_t held = in_tail + (kept.empty() ? 0 : kept[i]);
     if (counts[i] < 0 || counts[i] > held) return false;
   }
-  const std::vector<int64_t> num_pages = PagesByShard(counts);
+  const std::vector<int64_t> num_pages = rules_.PagesByShard(counts);
   for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
     if (num_pages[shard] > order.page_totals[shard]) return false;
   }
   return true;
-}
-
-std::vector<int64_t> Ledger::PagesByShard(
-    const std::vector<int32_t>& counts) const {
-  const NaiveShape shape{layout_.num_layers, layout_.num_heads,
-                         layout_.num_shards};
-  std::vector<int64_t> num_pages(layout_.num_shards);
-  for (int32_t i = 0; i < std::ssize(counts); ++i) {
-    num_pages[NaiveShardOf(shape, i % layout_.num_heads)] +=
-        CeilDiv(counts[i], layout_.page_size);
-  }
-  return num_pages;
 }
 
 bool Ledger::IsValid(const StepResult& result) const {
@@ -203,24 +191,20 @@ void Ledger::NoteContent(const Served& served, const Table& table) {
     noted.content.assign(served.tokens.begin(),
                          served.tokens.begin() + begin + page_size);
   };
-  for (int32_t begin = table.cut; begin + page_size <= table.num_settled;
-       begin += page_size) {
-    const BlockId block = table.tail[(begin - table.cut) / page_size];
-    const bool is_doomed =
-        table.pending.has_value() && table.pending->own.contains(block);
-    if (begin < table.last_length || is_doomed || block == kNullBlock) continue;
-    note(0, begin, block, table.context);
-  }
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const std::optional<Order>& pending = table.pending[group];
     for (int32_t begin = 0; begin + page_size <= table.num_settled;
          begin += page_size) {
-      const BlockId block = BlocksOf(table, group)[begin / page_size];
+      const BlockId block = table.groups[group].pages[begin / page_size];
       const std::optional<std::string> context = ContextAt(table, begin);
-      const std::optional<Order>& pending = PendingOf(table, group);
       const bool is_doomed =
           pending.has_value() && pending->own.contains(block);
-      if (block == kNullBlock || is_doomed || !context.has_value()) continue;
-      note(group, begin, block, *context);
+      const bool is_before = group == 0 && begin < table.last_length;
+      if (block == kNullBlock || is_doomed || is_before ||
+          !context.has_value()) {
+        continue;
+      }
+      note(group, begin, block, group == 0 ? table.context : *context);
     }
   }
 }
@@ -258,7 +242,7 @@ void Ledger::SettleOrders(const Step::Run& run,
   // All groups are evicted from, or none.
   const bool ok = std::ranges::all_of(outcomes, &EvictionOutcome::ok);
   if (effect == nullptr || effect->status.ok() != ok ||
-      effect->cut != table->pending->cut) {
+      effect->cut != table->pending[0]->cut) {
     report_->Fail("request ", Index(run.request),
                   ": its eviction was answered and nobody said so");
     return;
@@ -278,16 +262,16 @@ void Ledger::TakeRegions(const Step::Run& run,
                          const EvictionEffect& effect, Table* table) {
   Served& served = requests_.at(run.request);
   const std::vector<int32_t>& counts = outcomes.front().counts;
-  const RegionId region = table->pending->region;
+  const RegionId region = table->pending[0]->region;
   const int32_t length = served.issued.back().length;
   served.kept_less |=
       served.request.eviction.mode > EvictionMode::kAfterPrefill &&
-      PagesByShard(counts) != table->pending->page_totals;
+      rules_.PagesByShard(counts) != table->pending[0]->page_totals;
   const std::string tail_context = table->context;
-  Receipt receipt = BuildRegion(counts, table);
-  for (size_t i = 1; i < orders.size(); ++i) {
-    const Receipt more =
-        BuildWindowRegion(orders[i].group, outcomes[i].counts, table);
+  BookReceipt receipt;
+  for (size_t i = 0; i < orders.size(); ++i) {
+    const BookReceipt more =
+        BuildRegion(orders[i].group, outcomes[i].counts, table);
     receipt.evicted_entries += more.evicted_entries;
     receipt.freed_blocks += more.freed_blocks;
   }
@@ -310,23 +294,28 @@ void Ledger::TakeRegions(const Step::Run& run,
   }
 }
 
-Ledger::Receipt Ledger::BuildRegion(const std::vector<int32_t>& counts,
-                                    Table* table) {
-  const Order order = *std::move(table->pending);
-  const std::set<BlockId> before = table->Blocks();
-  table->pending.reset();
-  const Covered covered = CoveredBy(*table, 0, order.cut, order.length);
-  table->region_pages = LayOut(order, covered, counts);
-  table->region_blocks = BlocksOf(table->region_pages);
-  table->kept = counts;
-  table->cut = order.cut;
-  table->tail.erase(table->tail.begin(),
-                    table->tail.begin() + std::ssize(covered.tail));
-  ReleaseGone(before, order, *table);
-  return ReceiptOf(covered, counts, table->region_blocks);
+BookReceipt Ledger::BuildRegion(int32_t group,
+                                const std::vector<int32_t>& counts,
+                                Table* table) {
+  const Order order = *std::exchange(table->pending[group], std::nullopt);
+  std::set<BlockId> before = table->Blocks();
+  before.insert(order.destinations.begin(), order.destinations.end());
+  GroupBook& book = table->groups[group];
+  const BookCover covered =
+      rules_.CoveredBy(book, group, order.cut, order.length);
+  book.region = rules_.Rebuild(covered, order.destinations, counts, order.cut,
+                               order.length);
+  std::fill_n(book.pages.begin(), order.cut / layout_.page_size, kNullBlock);
+  const std::set<BlockId> after = table->Blocks();
+  for (const BlockId block : before) {
+    if (!after.contains(block)) Release(block);
+  }
+  report_->counts().window_evictions += group > 0 ? 1 : 0;
+  return rules_.ReceiptOf(covered, book.region);
 }
 
-void Ledger::CheckReceipt(const EvictionEffect& effect, const Receipt& receipt,
+void Ledger::CheckReceipt(const EvictionEffect& effect,
+                          const BookReceipt& receipt,
                           const std::vector<int32_t>& counts) {
   if (effect.evicted_entries == receipt.evicted_entries &&
       effect.freed_blocks == receipt.freed_blocks &&
@@ -350,16 +339,8 @@ void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served,
   region.tail_context = tail_context;
   region.context = table.context;
   region.contexts = table.contexts;
-  region.cut = table.cut;
-  region.kept = table.kept;
-  region.pages = table.region_pages;
-  region.blocks = table.region_blocks;
-  for (const WindowRegion& window : table.window_regions) {
-    region.windows.push_back({.cut = window.cut,
-                              .kept = window.kept,
-                              .pages = window.pages,
-                              .blocks = window.blocks,
-                              .pending = std::nullopt});
+  for (const GroupBook& book : table.groups) {
+    region.regions.push_back(book.region);
   }
   region.evictions = served.issued;
 }

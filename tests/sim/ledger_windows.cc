@@ -9,42 +9,6 @@
 
 namespace blockmgr::sim {
 
-bool Ledger::IsOut(int32_t group, int32_t page, int32_t length) const {
-  const int32_t window =
-      group == 0 ? layout_.window : layout_.group_windows[group - 1];
-  if (window == 0) return false;
-  // The last token attends to itself and window - 1 before it.
-  const int32_t first_attended = length - window;
-  const int32_t page_end = (page + 1) * layout_.page_size;
-  return page_end <= first_attended;
-}
-
-int32_t Ledger::FirstPage(int32_t group, int32_t length) const {
-  int32_t page = 0;
-  while (IsOut(group, page, length)) ++page;
-  return page;
-}
-
-PageRange Ledger::PagesBehind(const Table& table, int32_t group,
-                              int32_t length) const {
-  const int32_t page_size = layout_.page_size;
-  if (group == 0) {
-    return {FirstPage(0, length), CeilDiv(length - table.cut, page_size)};
-  }
-  const WindowRegion& region = table.window_regions.at(group - 1);
-  return {std::max(FirstPage(group, length), region.cut / page_size),
-          CeilDiv(length, page_size)};
-}
-
-std::vector<BlockId>& Ledger::BlocksOf(Table* table, int32_t group) const {
-  return group == 0 ? table->tail : table->windows.at(group - 1);
-}
-
-const std::vector<BlockId>& Ledger::BlocksOf(const Table& table,
-                                             int32_t group) const {
-  return group == 0 ? table.tail : table.windows.at(group - 1);
-}
-
 void Ledger::CheckWindowArrays(const StepPlan& plan) {
   const size_t num_groups = layout_.group_windows.size();
   const size_t expected =
@@ -73,45 +37,24 @@ std::vector<BlockId> Ledger::NewBlocks(const StepPlan& plan, size_t index,
 
 bool Ledger::CanGoOn(const Table& table, int32_t length) const {
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const int32_t cut = group == 0 ? table.cut : 0;
-    const int32_t num_pages = CeilDiv(length - cut, layout_.page_size);
-    // A region stands for the pages below its cut.
-    const int32_t first =
-        group == 0 ? 0
-                   : table.window_regions[group - 1].cut / layout_.page_size;
-    for (int32_t i = first; i < num_pages; ++i) {
-      // The next token is the last of one more.
-      if (BlocksOf(table, group)[i] == kNullBlock &&
-          !IsOut(group, i, length + 1)) {
-        return false;
-      }
-    }
+    if (!rules_.CanGoOn(table.groups[group], group, length)) return false;
   }
   return true;
 }
 
 void Ledger::CutTables(int32_t length, Table* table) {
-  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    std::vector<BlockId>& own = BlocksOf(table, group);
-    const int32_t cut = group == 0 ? table->cut : 0;
-    const int32_t num_blocks = CeilDiv(length - cut, layout_.page_size);
-    while (std::ssize(own) > num_blocks) {
-      if (own.back() != kNullBlock) Release(own.back());
-      own.pop_back();
-    }
+  for (GroupBook& book : table->groups) {
+    for (const BlockId block : rules_.CutBack(length, &book)) Release(block);
   }
 }
 
 void Ledger::ReleaseBehindWindows(Table* table) {
-  ReleaseRegionsBehind(table);
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    std::vector<BlockId>& own = BlocksOf(table, group);
-    for (int32_t i = 0; IsOut(group, i, table->num_settled); ++i) {
-      if (own[i] == kNullBlock) continue;
-      Release(own[i]);
-      own[i] = kNullBlock;
-      ++report_->counts().left_behind;
-    }
+    const BookCover left =
+        rules_.LeaveWindow(group, table->num_settled, &table->groups[group]);
+    for (const BlockId block : left.Blocks()) Release(block);
+    report_->counts().left_behind += left.pages.size();
+    report_->counts().left_regions += left.region.cut > 0 ? 1 : 0;
   }
 }
 
@@ -119,11 +62,10 @@ int32_t Ledger::SoundBefore(const Table& table,
                             const std::vector<BlockId>& lost) const {
   int32_t num_sound = table.num_reserved;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const std::vector<BlockId>& own = BlocksOf(table, group);
-    const int32_t cut = group == 0 ? table.cut : 0;
+    const std::vector<BlockId>& own = table.groups[group].pages;
     for (int32_t i = 0; i < std::ssize(own); ++i) {
       if (std::ranges::count(lost, own[i]) == 0) continue;
-      num_sound = std::min(num_sound, cut + i * layout_.page_size);
+      num_sound = std::min(num_sound, i * layout_.page_size);
     }
   }
   return num_sound;
@@ -153,7 +95,8 @@ Ledger::Peaks Ledger::PeaksOf(const Request& request,
   for (int32_t i = 0; i < length; ++i) {
     int32_t num_blocks = 0;
     for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-      num_blocks += CeilDiv(i + 1, layout_.page_size) - FirstPage(group, i);
+      num_blocks +=
+          CeilDiv(i + 1, layout_.page_size) - rules_.FirstPage(group, i);
     }
     peaks.least = std::max(peaks.least, num_blocks);
   }
@@ -170,20 +113,32 @@ Ledger::Peaks Ledger::PeaksOf(const Request& request,
   return peaks;
 }
 
-void Ledger::CompareWindows(const BlockManager& manager, SequenceSlot slot,
-                            const Table& table) {
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const std::vector<BlockId>& own = BlocksOf(table, group);
-    const std::vector<BlockId>& theirs = manager.window_tail(slot, group);
-    CompareWindowRegion(manager, slot, group, table);
-    if (own == theirs) continue;
-    const auto count = [](const std::vector<BlockId>& blocks) {
-      return std::ssize(blocks) - std::ranges::count(blocks, kNullBlock);
-    };
-    report_->Fail("slot ", Index(slot), ", group ", group, ": the manager has ",
-                  count(theirs), " blocks of ", theirs.size(),
-                  " pages, expected ", count(own), " of ", own.size());
+void Ledger::CompareGroup(const BlockManager& manager, SequenceSlot slot,
+                          int32_t group, const GroupBook& own) {
+  const SequenceCache& sequence = manager.sequence(slot);
+  const RegionRecord* const region =
+      group == 0 ? sequence.region.get()
+                 : manager.window(slot, group).region.get();
+  const std::vector<BlockId>& table =
+      group == 0 ? sequence.tail : manager.window_tail(slot, group);
+  const int32_t cut = region == nullptr ? 0 : region->cut;
+  const bool has_blocks = region == nullptr
+                              ? own.region.blocks.empty()
+                              : region->blocks == own.region.blocks;
+  const auto expected = std::span(own.pages).subspan(
+      group == 0 ? own.region.cut / layout_.page_size : 0);
+  if (cut == own.region.cut && has_blocks &&
+      std::ranges::equal(table, expected)) {
+    return;
   }
+  const auto count = [](std::span<const BlockId> blocks) {
+    return std::ssize(blocks) - std::ranges::count(blocks, kNullBlock);
+  };
+  report_->Fail("slot ", Index(slot), ", group ", group, ": the manager has ",
+                count(table), " blocks of ", table.size(), " pages behind cut ",
+                cut, "; expected ", count(expected), " of ", expected.size(),
+                " behind ", own.region.cut,
+                "; the region is as expected: ", has_blocks);
 }
 
 }  // namespace blockmgr::sim

@@ -194,10 +194,10 @@ void Scripted::Fork(const std::string& name, const std::string& other,
 
 void Scripted::LoseBlock(const std::string& name, size_t index) {
   for (int32_t i = 0; i < scenario_.options.max_num_seqs; ++i) {
-    const CanaryTable& table = engine_.table(SequenceSlot{i});
-    if (table.open && table.request == names_[name] &&
-        index < table.tail.size()) {
-      engine_.LoseBlocks({table.tail[index]});
+    if (!engine_.is_open(SequenceSlot{i})) continue;
+    const SequenceTable& table = engine_.row(SequenceSlot{i});
+    if (table.request == names_[name] && index < table.tail_blocks.size()) {
+      engine_.LoseBlocks({table.tail_blocks[index]});
     }
   }
 }

@@ -1,6 +1,8 @@
 // CanaryEngine: a fake engine that is told only StepPlans, and notices when any
 // of them makes it read or write the wrong place.
 //
+// EngineTables read the plans, as in every engine, and refuse those that
+// contradict themselves or what came before. The canary follows contents.
 // Instead of K and V every slot of every page holds a tag: what was written
 // there (a hash of all tokens up to the position, and of the evictions before
 // it was computed), for which layer, head and position, and by whom. Every step
@@ -8,7 +10,7 @@
 // its sequences should still have. Use after free, aliasing, a block handed out
 // before the steps in flight are over, a prefix hit on the wrong content, a
 // region that manager and engine lay out differently: all end as a tag that is
-// not the one expected, or as one of the checks on tables below. With several
+// not the one expected, or as one of the checks on blocks below. With several
 // shards, no page may serve a head of another. A layer group with a window
 // reads no more than its queries attend to; what its tables name before that is
 // taken to be somebody else's.
@@ -39,7 +41,9 @@
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/compaction.h"
 #include "blockmgr/ragged_region.h"
+#include "blockmgr/region_layout.h"
 #include "blockmgr/step_plan.h"
+#include "engine/tables/tables.h"
 
 namespace blockmgr {
 
@@ -69,70 +73,12 @@ struct CanaryEviction {
                          const CanaryEviction&) = default;
 };
 
-// A region of a layer group with a window. Its entries are read as long as
-// their positions are in the window.
-struct CanaryWindowRegion {
-  RaggedRegion layout;
-  std::vector<int32_t> positions;
-};
-
-// What the engine knows of one sequence slot.
-struct CanaryTable {
-  bool open = false;
-  RequestId request{0};
-  uint64_t incarnation = 0;  // unique for every start of a sequence
-  int32_t query_window = 0;
-  int32_t num_cached = 0;
-  // Blocks of others that its tail, and each of `windows`, starts with, pages
-  // left out included.
-  int32_t num_shared = 0;
-  int32_t num_shared_windows = 0;
-  std::vector<int32_t> tokens;
-  std::vector<uint64_t> chain;    // hash of the tokens up to each position
-  std::vector<uint64_t> content;  // what each computed position must hold
-  std::vector<StepId> steps;      // that computed it; 0: another's, cached
-  uint64_t history = 0;           // of the evictions so far
-  std::vector<CanaryEviction> evictions;
-  std::optional<RaggedRegion> region;
-  std::vector<int32_t> region_positions;
-  std::vector<BlockId> tail;
-  // Of the window groups; null below the cut of a region.
-  std::vector<std::vector<BlockId>> windows;
-  std::vector<std::optional<CanaryWindowRegion>> window_regions;
-  int32_t first_query = 0;  // of the last run
-  // It has computed with lost content: what follows from that stays wrong, even
-  // if the window has left it behind.
-  bool is_tainted = false;
-  std::vector<int32_t> drafts;  // ready for the next run
-
-  int32_t length() const { return static_cast<int32_t>(content.size()); }
-  int32_t cut() const { return region.has_value() ? region->cut() : 0; }
-};
-
-// What a sequence had when it was swapped out.
-struct CanarySwap {
-  CanaryTable table;  // its blocks are void
-  std::vector<HostBlockId> blocks;
-};
-
-// What orders told to keep by one name, with all that it stands for.
-struct CanaryRegion {
-  // Of group 0, and of the window groups that had one.
-  RaggedRegion layout;
-  std::vector<int32_t> positions;
-  std::vector<std::optional<CanaryWindowRegion>> window_regions;
-  std::vector<uint64_t> content;  // of the positions when they were made
-  uint64_t chain = 0;             // hash of the tokens, then
-  uint64_t history = 0;
-  std::vector<CanaryEviction> evictions;
-};
-
 class CanaryEngine {
  public:
   CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
                const CanaryOptions& options);
 
-  // Accepts a plan for later. Errors: malformed arrays.
+  // Accepts a plan for later. Errors: no sequence runs, or the id is too low.
   absl::Status Enqueue(const StepPlan& plan);
   int32_t num_queued() const { return static_cast<int32_t>(queue_.size()); }
   // The oldest plan. REQUIRES: num_queued() > 0.
@@ -148,17 +94,30 @@ class CanaryEngine {
   // The step executed next does not copy to these host blocks what it should,
   // nor did those before, and says so.
   void LoseHostBlocks(const std::vector<HostBlockId>& blocks);
-  // Whether it holds a block whose content is lost.
-  bool IsDamaged(const CanaryTable& table) const;
+  // Whether the sequence holds a block whose content is lost.
+  bool IsDamaged(SequenceSlot slot) const;
   // Loses all memory, tables and plans, like a new engine.
   void Restart();
 
-  const CanaryTable& table(SequenceSlot slot) const {
-    return tables_[Index(slot)];
+  bool is_open(SequenceSlot slot) const { return contents_of(slot).open; }
+  // What plans have made of the sequence. REQUIRES: is_open(slot).
+  const SequenceTable& row(SequenceSlot slot) const {
+    return tables_.row(slot);
   }
-  // REQUIRES: an executed order told to keep it, and no executed plan to drop
-  // it.
-  const CanaryRegion& region(RegionId id) const { return regions_.at(id); }
+  // The sequence's evictions, its past's included, in order.
+  const std::vector<CanaryEviction>& evictions(SequenceSlot slot) const {
+    return contents_of(slot).evictions;
+  }
+  // Positions of the entries of a group's region, head after head.
+  const std::vector<int32_t>& positions(SequenceSlot slot,
+                                        int32_t group) const {
+    return contents_of(slot).positions[group];
+  }
+  // The evictions that made a region. REQUIRES: an executed order told to keep
+  // it, and no executed plan to drop it.
+  const std::vector<CanaryEviction>& evictions(RegionId id) const {
+    return regions_.at(id).contents.evictions;
+  }
   // What a request that runs alone outputs.
   std::vector<int32_t> OutputsAlone(
       std::span<const int32_t> prompt, int32_t max_tokens,
@@ -174,9 +133,44 @@ class CanaryEngine {
     int32_t head_index = -1;
     int32_t group = -1;  // of layers
   };
+  // What the slots of a sequence must hold.
+  struct Contents {
+    bool open = false;
+    uint64_t incarnation = 0;  // unique for every start of a sequence
+    int32_t num_cached = 0;
+    std::vector<uint64_t> chain;    // hash of the tokens up to each position
+    std::vector<uint64_t> content;  // what each computed position must hold
+    std::vector<StepId> steps;      // that computed it; 0: another's, cached
+    uint64_t history = 0;           // of the evictions so far
+    std::vector<CanaryEviction> evictions;
+    std::vector<std::vector<int32_t>> positions;  // in regions, by group
+    int32_t first_query = 0;                      // of the last run
+    // It has computed with lost content: what follows from that stays wrong,
+    // even if the window has left it behind.
+    bool is_tainted = false;
+
+    int32_t length() const { return static_cast<int32_t>(content.size()); }
+  };
+  // What orders told to keep by one name.
+  struct Region {
+    Contents contents;            // of the sequence that it was made of
+    std::vector<BlockId> blocks;  // of group 0
+  };
   struct Queued {
     StepPlan plan;
     std::vector<StepId> in_flight;  // when it was issued
+  };
+  // What a group of a sequence has from a position on.
+  struct View {
+    std::optional<RaggedRegion> region;
+    std::span<const BlockId> tail;
+    int32_t tail_begin = 0;
+
+    CacheView cache() const {
+      return {.region = region.has_value() ? &*region : nullptr,
+              .tail_blocks = tail,
+              .tail_begin = tail_begin};
+    }
   };
 
   static uint64_t Extend(uint64_t hash, uint64_t value);
@@ -184,124 +178,78 @@ class CanaryEngine {
   static absl::Status Wrong(const Parts&... parts) {
     return absl::InternalError(absl::StrCat(parts...));
   }
+  // What tables refuse is wrong.
+  static absl::Status Right(const absl::Status& status) {
+    return status.ok() ? status : Wrong(status.message());
+  }
+  Contents& contents_of(SequenceSlot slot) { return contents_[Index(slot)]; }
+  const Contents& contents_of(SequenceSlot slot) const {
+    return contents_[Index(slot)];
+  }
 
-  // Swaps (canary_swaps.cc).
-  absl::Status ApplySwapOuts(const Queued& queued, StepResult* result);
-  absl::Status ApplySwapOut(const Queued& queued, const SwapOut& out,
-                            StepResult* result);
-  // That what was swapped out is the beginning of the table.
-  absl::Status CheckReturn(const SequenceStart& start,
-                           const CanaryTable& table) const;
-  // Starts with what comes back.
-  absl::Status StartFromHost(const Queued& queued, const SequenceStart& start,
-                             StepResult* result, CanaryTable* table);
-  // A host block of a swap: of a page, or of the region of a group.
-  struct HostPlace {
-    int64_t place = 0;
-    int32_t region_group = -1;  // -1: of a page
-  };
-  // Those of what the first `length` tokens get back, but the region, if they
-  // have one, and the first pages of the tail.
-  std::vector<HostPlace> PlacesInHost(const CanaryTable& was, bool has_region,
-                                      int32_t length, int64_t num_cached) const;
-  // The regions on the blocks, by group, that they come back to.
-  void ReturnRegions(const CanaryTable& was,
-                     const std::vector<std::vector<BlockId>>& blocks,
-                     CanaryTable* table) const;
-  void CopyTags(const BlockTransfer& transfer, bool to_host);
-  absl::Status CheckFreshHost(const Queued& queued, HostBlockId block) const;
-  void CarryOutHostLosses(StepResult* result);
-
-  // Tables (canary_tables.cc).
-  absl::Status ApplyStarts(const Queued& queued, StepResult* result);
-  absl::Status ApplyStart(const Queued& queued, const SequenceStart& start,
-                          StepResult* result);
-  absl::Status StartOnRegion(const SequenceStart& start, CanaryTable* table);
-  // Starts with what `source`, a table before this plan, has of the tokens.
-  absl::Status StartFrom(const CanaryTable& source, const SequenceStart& start,
-                         CanaryTable* table);
-  absl::Status ApplyCopies(const Queued& queued, StepResult* result);
-  // Adds a run's blocks to the table of a group.
-  absl::Status AddBlocks(const Queued& queued, size_t run, int32_t group,
-                         std::vector<int32_t>* holders);
-  // The first block of a run that is not cached, where its sequence starts in
-  // the cache; the null block without one.
-  BlockId NextOwnBlock(const StepPlan& plan, const CanaryTable& table,
-                       SequenceSlot slot) const;
-  absl::Status ApplyBlocks(const Queued& queued);
-  void CarryOutLosses(StepResult* result);
-  absl::Status CheckFresh(const Queued& queued, BlockId block) const;
+  // Steps (canary_engine.cc).
   absl::Status Compute(const StepPlan& plan, StepResult* result);
-  // Drafts (canary_drafts.cc).
-  // The run's drafts become tokens, to be computed.
-  absl::Status TakeDrafts(const StepPlan& plan, size_t run);
+  absl::Status ComputeRun(const StepPlan& plan, size_t run,
+                          std::span<const int32_t> holders);
+  // The chain follows the tokens that the tables know.
+  void ExtendChain(SequenceSlot slot);
   // What was not accepted is forgotten, with the blocks behind it.
   void Verify(const StepPlan& plan, size_t run, StepResult* result);
-  void ProposeDrafts(CanaryTable* table) const;
+  void ProposeDrafts(SequenceSlot slot);
   // The tags of the position computed last.
-  absl::Status Write(const CanaryTable& table, int32_t group, int32_t position,
+  absl::Status Write(SequenceSlot slot, int32_t group, int32_t position,
                      std::span<const int32_t> holders);
-  absl::Status ReadAll(const CanaryTable& table) const;
-  absl::Status CheckTag(const CanaryTable& table, int32_t group,
-                        int32_t head_index, int32_t position,
-                        SlotIndex slot) const;
-  // Layer groups (canary_windows.cc).
-  absl::Status ReadWindow(const CanaryTable& table, int32_t group) const;
-  static std::vector<BlockId>& BlocksOf(CanaryTable* table, int32_t group);
-  static const std::vector<BlockId>& BlocksOf(const CanaryTable& table,
-                                              int32_t group);
-  std::span<const BlockId> NewBlocks(const StepPlan& plan, size_t run,
-                                     int32_t group) const;
-  // Blocks of the table of a group: those that going on takes, and those that
-  // its last run has read or written.
-  std::span<const BlockId> LiveBlocks(const CanaryTable& table,
-                                      int32_t group) const;
-  std::span<const BlockId> ReadBlocks(const CanaryTable& table,
-                                      int32_t group) const;
-  // The first position that the last run has read.
-  int32_t FirstRead(const CanaryTable& table, int32_t group) const;
-  // The pages that a group has of `length` tokens, in order.
-  std::vector<BlockId> PagesOf(const CanaryTable& table, int32_t group,
-                               int32_t length) const;
-  // Their regions (canary_window_regions.cc). The region of a group, if one of
-  // its positions from `first` on may be in it; else null.
-  static const CanaryWindowRegion* RegionFrom(const CanaryTable& table,
-                                              int32_t group, int32_t first);
-  // The cut of the region that goes into the host tier with `length` tokens,
-  // where the last of them counts, too; 0: none does.
-  int32_t SwappedCut(const CanaryTable& table, int32_t group,
-                     int32_t length) const;
-  // The first position that the token after `length` attends to.
+  absl::Status ReadAll(SequenceSlot slot) const;
+  absl::Status CheckTag(SequenceSlot slot, int32_t group, int32_t head_index,
+                        int32_t position, SlotIndex place) const;
+  int32_t SampleAfter(uint64_t chain) const;
+  // Slots of a block, of all heads, in order.
+  std::vector<SlotIndex> SlotsOf(BlockId block) const;
+
+  // Blocks and starts (canary_blocks.cc).
+  const std::vector<BlockId>& BlocksOf(SequenceSlot slot, int32_t group) const;
+  // The first position that the token after `length`, or the last run, attends
+  // to.
   int32_t FirstAttended(int32_t group, int32_t length) const;
-  // What an order covers: what the next token attends to, below the cut.
-  absl::Status CheckCut(const CanaryTable& table,
-                        const EvictionOrder& order) const;
-  CacheView ViewBelow(const CanaryTable& table,
-                      const EvictionOrder& order) const;
-  EntryIndex EntriesBelow(const CanaryTable& table,
-                          const EvictionOrder& order) const;
-  // Keeps what an order that has been carried out has made: by a name of its
-  // own, or, in a window group, with what an order before it made.
-  absl::Status Keep(const StepPlan& plan, const EvictionOrder& order);
-  // Removes those that have nothing of what `length` tokens need.
-  void LeavePastRegions(
-      int32_t length,
-      std::vector<std::optional<CanaryWindowRegion>>* regions) const;
-  // Puts a region in its place.
-  void Replace(const EvictionOrder& order, RaggedRegion next,
-               std::vector<int32_t> positions, CanaryTable* table) const;
-  absl::Status ReadRegion(const CanaryTable& table, int32_t group) const;
-  // What the last run of a table has touched.
-  void Touch(const CanaryTable& table, StepId step);
-  // Leaves what the first `length` tokens need. REQUIRES: it is there.
-  void CutTables(int32_t length, CanaryTable* table) const;
-  absl::Status CheckSourceWindows(const CanaryTable& source,
-                                  const SequenceStart& start) const;
-  absl::Status CheckOrder(const Queued& queued, const EvictionOrder& order,
-                          std::span<const BlockId> destinations) const;
+  int32_t FirstRead(SequenceSlot slot, int32_t group) const;
+  // The region of a group, if one of its positions from `first` on may be in
+  // it; else null.
+  const RegionLayout* RegionFrom(SequenceSlot slot, int32_t group,
+                                 int32_t first) const;
+  View ViewOf(SequenceSlot slot, int32_t group, int32_t first,
+              int32_t end) const;
+  // Blocks of all groups: those that going on takes, or those that the last run
+  // has read or written.
+  std::vector<BlockId> BlocksFrom(SequenceSlot slot,
+                                  const std::vector<int32_t>& first) const;
+  std::vector<BlockId> LiveBlocks(SequenceSlot slot) const;
+  std::vector<BlockId> ReadBlocks(SequenceSlot slot) const;
+  std::vector<int32_t> CountHolders() const;
+  // What the last run of a sequence has touched.
+  void Touch(SequenceSlot slot, StepId step);
+  absl::Status CheckFresh(const Queued& queued, BlockId block) const;
+  // Nobody else has the blocks that the plan hands out, and what was lost of
+  // them is of no interest any more.
+  absl::Status CheckNewBlocks(const Queued& queued);
+  absl::Status Start(const SequenceStart& start);
+  // The first `length` tokens are those of `past`, and so is what is computed.
+  absl::Status GoOn(const Contents& past, int32_t length,
+                    const SequenceStart& start);
+  // What goes to the host tier, before anything else; what comes back, and
+  // copies on write.
+  absl::Status CopyOut(const Queued& queued, StepResult* result);
+  void CopyIn(const StepPlan& plan, StepResult* result);
+  void CopyTags(const BlockTransfer& transfer, bool to_host);
+  void CarryOutLosses(StepResult* result);
+
+  // Orders (canary_orders.cc).
+  absl::Status CheckOrder(const Queued& queued, const EvictionOrder& order);
+  absl::Status CheckTotals(const EvictionOrder& order, int64_t num_below) const;
   absl::Status CarryOut(const StepPlan& plan, const EvictionOrder& order,
                         EvictionOutcome* outcome);
-  KeepSets ChooseSurvivors(const CanaryTable& table, const EntryIndex& entries,
+  // The entries that an order may keep.
+  View ViewBelow(const EvictionOrder& order) const;
+  KeepSets ChooseSurvivors(const EntryIndex& entries,
                            const EvictionOrder& order) const;
   // In an order, and with groups put together, that must not matter.
   void Move(CompactionMoves moves, uint64_t seed);
@@ -311,18 +259,17 @@ class CanaryEngine {
   // The pages that each shard may have by the order's policy.
   std::vector<int64_t> PageTotals(const EvictionOrder& order) const;
   absl::Status CheckShards(const RaggedRegion& region) const;
-  std::vector<int32_t> CountHolders() const;
-  int32_t SampleAfter(uint64_t chain) const;
 
   const ModelLayout layout_;
   const CanaryOptions options_;
-  std::vector<CanaryTable> tables_;
-  absl::flat_hash_map<RegionId, CanaryRegion> regions_;  // kept
-  std::vector<Tag> memory_;                              // by SlotIndex
+  EngineTables tables_;
+  std::vector<Contents> contents_;                 // by slot
+  absl::flat_hash_map<RegionId, Region> regions_;  // kept
+  absl::flat_hash_map<SwapId, Contents> swaps_;
+  std::vector<Tag> memory_;  // by SlotIndex
   std::deque<Queued> queue_;
   // Blocks that executed steps have touched, by step.
   absl::flat_hash_map<StepId, absl::flat_hash_set<BlockId>> touched_;
-  absl::flat_hash_map<SwapId, CanarySwap> swaps_;
   std::vector<std::vector<Tag>> host_memory_;  // by host block
   absl::flat_hash_map<StepId, absl::flat_hash_set<HostBlockId>> touched_host_;
   std::vector<HostBlockId> host_losses_;        // to be reported

