@@ -5,10 +5,10 @@
 // pages come from the blocks it is built on; pages are interchangeable between
 // heads and layers, so a region wastes less than one block, and freeing its
 // blocks frees it all. Immutable once built. Manager and engine build equal
-// regions from equal inputs (docs/engine.md, "How a region is laid out"), so page
-// lists never travel. Under tensor parallelism every shard's heads are laid out
-// among themselves: a rank that lays its heads out by ShardLayout() gets the
-// lists that the whole model's region has for them.
+// regions from equal inputs (docs/engine.md, "How a region is laid out"), so
+// page lists never travel. Under tensor parallelism every shard's heads are
+// laid out among themselves: a rank that lays its heads out by ShardLayout()
+// gets the lists that the whole model's region has for them.
 //
 // Thread-safe (immutable value).
 #ifndef BLOCKMGR_RAGGED_REGION_H_
