@@ -1,38 +1,47 @@
 // BlockManager: transactions over pool, prefix cache and sequences.
 //
-// It decides which memory each sequence has, and never touches K or V bytes.
-// Everything comes in pairs that a step spans:
+// BlockManager decides which memory each sequence has. It never touches K or V
+// bytes. Its calls come in pairs, one when a step is issued and one when the
+// step is answered:
 //
 //   Reserve         takes slots for the tokens of a step about to be issued
-//   Commit          the step is acknowledged: tokens are settled, full blocks
-//                   are published to the prefix cache
-//   Abort           the step was never issued: the slots are given back
-//   Rollback        it was, but some of its tokens are rejected
+//   Commit          settles tokens that the step has computed, and publishes
+//                   full blocks to the prefix cache
+//   Abort           gives the slots back: the step was never issued
+//   Rollback        voids tokens of an issued step: drafts that were rejected
 //
 //   ReserveEviction takes the destination blocks of an order
-//   CommitEviction  the engine has moved the entries: the region exists, what
-//                   it no longer needs is released
-//   AbortEviction   the engine has refused the order: the old table holds
+//   CommitEviction  makes the region, and releases the blocks that it replaces:
+//                   the engine has moved the entries
+//   AbortEviction   keeps the old table: the engine has refused the order
 //
-// and, for sequences that are preempted, with or without a region:
-//   SwapOut         takes host blocks for one that is about to be closed
-//   SwapIn          gives it blocks again, to copy the KV back to
+// Two more calls serve preempted sequences, with or without a region:
 //
-// Sequences share blocks, by the prefix cache and by Fork. A shared block is
-// written by nobody: the first Reserve of a sequence that would write into one
-// gives it a fresh block instead, and tells what to copy (copy on write).
+//   SwapOut         takes host blocks for a sequence that is about to be closed
+//   SwapIn          takes blocks for it again, to copy the KV back to
 //
-// A group of layers with a window (ModelLayout) has of each sequence the pages
-// from FirstPage(group, num_settled) on (or one less, having gone back): what
-// falls out of the window of what is settled, not of what is only scheduled, is
-// released by Commit, and stays in the prefix cache as long as there is room.
-// A region of its own in place of the first of them is released whole.
+// Sequences share blocks through the prefix cache and through Fork. No sequence
+// writes to a shared block. The first Reserve that would do so takes a fresh
+// block instead and names the copy to make (copy on write).
 //
-// Every call either succeeds or changes nothing. Scarcity is a value (false);
-// broken REQUIRES abort. A block is used (by sequences), cached (only the
-// prefix cache holds it: reclaimable), fenced or free:
+// A group of layers with a sliding window (ModelLayout) holds the pages of a
+// sequence from FirstPage(group, num_settled) on, or from one page earlier
+// after the sequence was cut back. Commit releases the pages that leave the
+// window of the settled tokens; tokens that are only scheduled do not count.
+// Released pages stay in the prefix cache while there is room. A window group
+// may have a region of its own in place of its first pages. The region is
+// released whole.
 //
-//   used + cached + fenced + free == num_blocks - 1
+// Every call either succeeds or changes nothing. A call returns false where
+// blocks are short, and aborts the program where a REQUIRES is broken. A block
+// is in one of four states:
+//
+//   used    a sequence holds it
+//   cached  the prefix cache alone holds it; it can be reclaimed
+//   fenced  it is released, but a step in flight may still touch it
+//   free
+//
+//   used + cached + fenced + free == num_blocks - 1 (block 0 is the null block)
 //
 // Cost: O(blocks named or changed by the call), independent of layers and heads
 // except for the eviction calls. A steady decode step allocates nothing, though
@@ -75,15 +84,17 @@ class BlockManager {
 
   const ModelLayout& layout() const { return layout_; }
   bool prefix_caching() const { return prefix_caching_; }
-  // Blocks that Reserve could take now: free, or reclaimable.
+  // Returns how many blocks Reserve could take now: the free and the
+  // reclaimable ones.
   int32_t num_available() const {
     return pool_.num_free() + cache_.num_reclaimable();
   }
-  // Released blocks, available when the steps in flight are acknowledged.
+  // Returns how many blocks are released but still fenced. They become
+  // available when the steps in flight are acknowledged.
   int32_t num_fenced() const {
     return pool_.num_fenced() + cooling_.num_blocks();
   }
-  // Blocks that one sequence could ever use: all but the null block.
+  // Returns how many blocks one sequence could use: all but the null block.
   int32_t num_usable() const { return layout_.num_blocks - 1; }
   int32_t num_open_slots() const {
     return static_cast<int32_t>(free_slots_.size());
@@ -95,241 +106,272 @@ class BlockManager {
   const WindowCache& window(SequenceSlot slot, int32_t group) const {
     return windows_[WindowIndex(slot, group)];
   }
-  // The table of a window group: its block i has page i, null before FirstPage
-  // of what is settled and below its region's cut. REQUIRES: as window().
+  // Returns the block table of a window group. Entry i is the block with page
+  // i. It is null before FirstPage of the settled tokens and below the cut of
+  // the group's region. REQUIRES: as window().
   const std::vector<BlockId>& window_tail(SequenceSlot slot,
                                           int32_t group) const {
     return window(slot, group).tail;
   }
-  // Blocks that it holds, in all groups.
+  // Returns the number of blocks the sequence holds, summed over all groups.
   int32_t NumBlocks(SequenceSlot slot) const;
-  // Of those, the ones that leave windows when all that is reserved is settled:
-  // its own, or all; and its own that stay in windows then. O(windows).
+  // Return how many blocks leave the windows of the sequence once all of its
+  // reserved tokens are settled. NumFalling counts the blocks that nobody else
+  // holds, NumFallingOrShared all of them. O(windows).
   int32_t NumFalling(SequenceSlot slot) const;
   int32_t NumFallingOrShared(SequenceSlot slot) const;
+  // Returns the sequence's own blocks that stay in windows then. O(windows).
   OwnInWindows NumOwnInWindows(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
   const PrefixCache& prefix_cache() const { return cache_; }
   BlockManagerStats stats() const;
-  // Host memory that keeps account of the pool: of blocks, the prefix cache,
-  // sequences and regions. O(sequences + regions), for occasional reports.
+  // Returns the bytes of host memory in which blocks, prefix cache, sequences
+  // and regions are accounted for. O(sequences + regions), for reports.
   int64_t metadata_bytes() const;
 
-  // Steps in flight, see BlockPool. The next step to be dispatched is the one
-  // that carries the copies of every Reserve since the last.
+  // Tell which steps are in flight (see BlockPool). The next dispatched step
+  // carries the copies of every Reserve since the step before.
   void Dispatch(StepId step) {
     pool_.Dispatch(step);
     host_.Dispatch(step);
     if (!copies_.empty()) ReleaseCopySources();
   }
   void Acknowledge(StepId step);
-  // The engine is gone with all KV, in the host tier, too: every sequence must
-  // be closed; fences fall and the cache is emptied.
+  // Forgets all KV, in the host tier too, because the engine is gone. Fences
+  // fall, and the prefix cache is emptied. REQUIRES: every sequence is closed.
   void LoseEngine();
 
-  // The longest cached prefix of `tokens` in whole blocks, at most max_tokens
-  // tokens and as far as `chain` names them. With a query, a compressed prefix
-  // that covers no less is preferred (whose limit the query has). As long as
-  // every group has what is in its window there. Valid until the cache changes.
-  // What `used` has memory for takes no more.
+  // Returns the longest cached prefix of `tokens`: whole blocks, at most
+  // max_tokens tokens, and no more than `chain` has names for. In every window
+  // group the pages inside the window must be cached, too. With a query, a
+  // compressed prefix is preferred to blocks of the same or a shorter length
+  // (the query has its limit). The match is valid until the cache changes.
+  // `used` is an old match whose vectors are reused: the call allocates nothing
+  // unless the new match is longer.
   PrefixMatch Match(const BlockChain& chain, std::span<const int32_t> tokens,
                     int32_t max_tokens, const RegionQuery* query = nullptr,
                     PrefixMatch used = {}) const;
 
-  // Extends what Match has found by the first rows of a block that begins as
-  // the sequence goes on, up to max_tokens; Open's sequence copies them with
-  // its first Reserve. Not in models with windows. O(1). REQUIRES: it is valid.
+  // Extends a match by the first rows of a cached block whose tokens begin as
+  // the sequence goes on, up to max_tokens in all. The sequence that Open makes
+  // of the match copies these rows with its first Reserve. Does nothing in
+  // models with windows. O(1). REQUIRES: the match is valid.
   void MatchPart(const BlockChain& chain, std::span<const int32_t> tokens,
                  int32_t max_tokens, PrefixMatch* match) const;
 
-  // The first num_tokens of a sequence, to be forked by Open. Valid until the
-  // sequence changes. REQUIRES: CanFork(source), and Open in its place;
-  // num_tokens is settled, not below the cut, and it can go back there.
+  // Returns the first num_tokens of a sequence as a match, so that Open makes a
+  // fork that begins with them. Valid until the sequence changes. REQUIRES:
+  // CanFork(source); num_tokens is at most num_settled and not below the cut;
+  // CanGoBack(source, num_tokens).
   PrefixMatch MatchFork(SequenceSlot source, int32_t num_tokens) const;
 
-  // Whether every group still has what the sequence needs to go on from its
-  // first num_tokens settled tokens; always so for 0 and all of them, and for
-  // all but one of a sequence that has not gone back already.
+  // Returns whether the sequence could go on from its first num_tokens settled
+  // tokens: every window group must still have the pages that the next token
+  // attends to. Always true for 0 and for all settled tokens. Also true for all
+  // but one of them, unless the sequence was cut back before.
   bool CanGoBack(SequenceSlot slot, int32_t num_tokens) const;
 
-  // Opens a sequence whose first tokens are `match` (settled and published as
-  // far as there), found by `chain` and still in the cache, or of a sequence.
-  // A part of a block is copied by the first Reserve; for what comes back from
-  // the host tier SwapIn is to follow. Its tables have room for num_expected
-  // tokens: growing to that allocates nothing. REQUIRES: num_open_slots() > 0.
+  // Opens a sequence that begins with the tokens of `match`. They count as
+  // settled, and as published where the cache has them. The match was found by
+  // `chain` and is still valid. If it ends inside a block, the first Reserve
+  // copies the part. If it has blocks in the host tier, SwapIn must follow.
+  // Growing to num_expected tokens will allocate no memory. REQUIRES:
+  // num_open_slots() > 0.
   SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match,
                     int32_t num_expected = 0);
 
-  // Whether its tail is back from the host tier, and yet to be published.
+  // Returns whether the sequence's tail has come back from the host tier and is
+  // not published yet.
   bool IsComingBack(SequenceSlot slot) const { return WillPublish(slot, 0); }
-  // Whether Fork(slot) is possible now: a slot is open, no eviction is pending
-  // (what it moves cannot be shared), nor a copy that the next step carries,
-  // and it is not coming back.
+  // Returns whether Fork(slot) is possible now. It is not while no slot is
+  // open, while an eviction of the sequence is pending (the entries it moves
+  // cannot be shared), while the next step carries a copy for the sequence, or
+  // while IsComingBack(slot).
   bool CanFork(SequenceSlot slot) const;
-  // A new sequence that shares everything settled that the given one holds, and
-  // is published as far; what steps in flight write is not shared. Takes no
-  // blocks: who writes into the last block, where it is partly filled, takes
-  // one per group then, the first of the two where both have the same rows. The
-  // two know nothing of each other. REQUIRES: CanFork(slot). O(its blocks).
+  // Opens a sequence that shares all settled tokens of the given one and is
+  // published as far. Tokens of steps in flight are not shared. Takes no
+  // blocks. If the last block is partly filled, the first of the two sequences
+  // that writes to it takes a fresh one, in every group. Afterwards the two
+  // sequences are independent. REQUIRES: CanFork(slot). O(its blocks).
   SequenceSlot Fork(SequenceSlot slot);
 
-  // Blocks that Reserve would take for this sequence alone. For several that
-  // share a last block the sum may be one more (per group) than for all in one
-  // call, where the last of them finds that the others have left it.
+  // Returns the number of blocks that Reserve would take for this sequence
+  // alone. For sequences that share a partly filled last block, the sum is one
+  // block per group too high: when all of them are reserved for in one call,
+  // the last one finds the block left by the others and writes in place.
   int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // Takes slots for the next tokens of each sequence. Appends to `blocks` the
-  // ids added to each tail, then as many for each window group in turn, and to
-  // `offsets` where each sequence's ids end. All or nothing: false when fewer
-  // blocks are available than needed.
+  // ids that are added to the sequence's tail, then the same number of ids for
+  // each window group in turn, and appends to `offsets` where the ids of each
+  // sequence end. Returns false, with nothing changed, if fewer blocks are
+  // available than are needed.
   //
-  // A last block that is partly filled and shared (with other sequences that
-  // have not left it, or the cache) is replaced, in all groups, and the copies
-  // appended to `copies`; that takes a block more per group. Who is alone with
-  // it writes in place. Sources stay held until the next step is dispatched,
-  // fenced until it is acknowledged. REQUIRES: copies, where sequences were
-  // forked or opened on part of a block; no sequence is named twice.
+  // If a sequence's last block is partly filled and shared, with another
+  // sequence or with the cache, it is replaced in all groups, which takes one
+  // block more per group. The copies to make are appended to `copies`. Their
+  // sources stay held until the next step is dispatched, and fenced until that
+  // step is acknowledged. A sequence that is alone with the block writes in
+  // place. REQUIRES: `copies` is given if a sequence was forked, or opened on
+  // part of a block; no sequence is named twice.
   [[nodiscard]] bool Reserve(std::span<const TokenDemand> demands,
                              std::vector<int64_t>* offsets,
                              std::vector<BlockId>* blocks,
                              std::vector<CopyOnWrite>* copies = nullptr);
-  // Settles the next num_tokens reserved positions. Publishes the blocks that
-  // are full of settled tokens, were computed without a region, and are not
-  // about to be overwritten. tokens, chain: of the sequence from position 0, at
-  // least as far as settled (read only while publishing).
+  // Settles the next num_tokens reserved positions. Publishes each block that
+  // is full of settled tokens, was computed without a region, and will not be
+  // overwritten. `tokens` and `chain` are the sequence's from position 0 on, at
+  // least as far as it is settled; they are read only if WillPublish.
   void Commit(SequenceSlot slot, int32_t num_tokens,
               std::span<const int32_t> tokens, const BlockChain& chain);
-  // Whether Commit(slot, num_tokens) would publish, so that names are needed.
+  // Returns whether Commit(slot, num_tokens) would publish a block, and so read
+  // the chain.
   bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
   // Gives back the last num_tokens reserved positions, which no dispatched step
-  // has seen. With the last of them goes a copy that the step was to carry: the
-  // shared block is back in the table, and the caller forgets the copy; so also
-  // when the sequence is closed. REQUIRES: they are not settled, nor below the
+  // has seen. If that empties a block that Reserve took for a copy, the shared
+  // block is back in the table, and the caller must not make the copy. (Close
+  // does the same.) REQUIRES: the positions are not settled, and not below the
   // cut of a pending eviction.
   void Abort(SequenceSlot slot, int32_t num_tokens);
   // Voids the last num_tokens reserved positions, which dispatched steps may
-  // have seen: draft tokens that were not accepted (Reserve took slots for all
-  // of them; Commit settles the accepted ones first). Blocks wholly behind the
-  // new end are released, through the fence; the next Reserve hands out the
-  // positions anew. Positions go from the end only: to reject some of one step
-  // is to void all that later steps, in flight or being planned, hold of this
-  // sequence, and what those steps answer for it is not committed. What they
-  // still write lands in slots that are rewritten by a later step or released.
-  // Nothing void is ever published, since only what is settled is.
+  // have seen: drafts that were not accepted. (Reserve took slots for all
+  // drafts, and Commit has settled the accepted ones.) Blocks wholly behind the
+  // new end are released through the fence. The next Reserve hands the
+  // positions out again.
+  //
+  // Positions are voided from the end only. So rejecting drafts of one step
+  // also voids what later steps, in flight or being planned, hold of this
+  // sequence, and the caller must not commit their answers for it. Rows that
+  // those steps still write are overwritten by a later step, or lie in released
+  // blocks. A void position is never published, because only settled ones are.
   // REQUIRES: as Abort.
   void Rollback(SequenceSlot slot, int32_t num_tokens);
-  // Forgets all positions from num_tokens on, settled or not, and releases
-  // what holds them alone, through the fence. As after Rollback, nothing that
-  // steps in flight or being planned answer for the sequence is committed. Cut
-  // back into a block that others hold, the cache for one, it will copy before
-  // it writes. What it publishes next follows what it has left; where that has
-  // no entry of its own in the cache, or is less than was computed when its
-  // region was made, it publishes nothing more.
-  // REQUIRES: num_tokens <= num_settled; 0, which drops the region too, or not
-  // below the region's cut, and CanGoBack(slot, num_tokens); no eviction is
+  // Forgets all positions from num_tokens on, settled or not, and releases the
+  // blocks that held only those, through the fence. As after Rollback, the
+  // caller must not commit answers of steps in flight, or being planned, for
+  // the sequence. If the new end lies inside a block that others hold (the
+  // cache is one of them), the sequence will copy the block before it writes.
+  // Blocks that it publishes later follow the last one it has left. It
+  // publishes nothing more if that one has no entry in the cache, or if fewer
+  // tokens are left than were computed when its region was made. REQUIRES:
+  // num_tokens is 0, which drops the region too, or not below the region's cut;
+  // num_tokens <= num_settled; CanGoBack(slot, num_tokens); no eviction is
   // pending.
   void CutBack(SequenceSlot slot, int32_t num_tokens);
-  // The engine reports that the content of these blocks is lost (the memory is
-  // good). Each sequence that holds one is cut back to its settled positions
-  // before the first: 0, if one belongs to its region, or it cannot go back
-  // there. A pending order of such a sequence is aborted, and the blocks it may
-  // have moved entries into count as lost. The cache drops these blocks and all
-  // that is found only through them. The engine names copies it made of lost
-  // blocks as well; blocks that nobody holds do no harm. InvalidArgument,
-  // naming the place, for a block that the pool does not have; then nothing is
-  // changed. O(blocks of all sequences + entries of the cache).
+  // Handles blocks whose content the engine has lost (their memory is good).
+  // Each sequence that holds such a block is cut back to its settled positions
+  // before the first one. It is cut back to 0 if the block belongs to its
+  // region, or if it cannot go back there. A pending order of such a sequence
+  // is aborted, and the blocks that the order may have moved entries into count
+  // as lost. The cache drops the lost blocks and every entry that is found only
+  // through them. The engine must also name the copies it made of lost blocks.
+  // Blocks that nobody holds are ignored. InvalidArgument, naming the place,
+  // for a block that the pool does not have; then nothing is changed. O(blocks
+  // of all sequences + entries of the cache).
   absl::StatusOr<LossReport> LoseBlocks(std::span<const BlockId> blocks);
-  // Releases everything the sequence holds, the tail's end first, and any
-  // destinations of an eviction under way.
+  // Releases everything the sequence holds, the end of its tail first, and the
+  // destinations of a pending eviction.
   void Close(SequenceSlot slot);
-  // Blocks that Close would give back to the pool, now or after the fence.
+  // Returns the number of blocks that Close would give back to the pool, at
+  // once or after the fence.
   int32_t NumReleasable(SequenceSlot slot) const;
 
   // Takes host blocks for the settled tokens of a sequence that is about to be
-  // closed, for its region first, then the tail, then the same of the window
-  // groups; appends the copies, which are made before the next step to be
-  // dispatched, or any later one, writes to blocks. kNoSwap, with nothing
-  // changed, when the tier has too few left, no entry is left to copy, or it
-  // has gone back and a window lacks a page.
-  // REQUIRES: something is settled; no eviction is pending, nor a copy. O(its
-  // blocks).
+  // closed: for its region, then for its tail, then the same for each window
+  // group. Appends the copies. They must be made before the next dispatched
+  // step writes to blocks. Returns kNoSwap, with nothing changed, if the tier
+  // has too few blocks left, if no entry is left to copy, or if a window lacks
+  // a page because the sequence was cut back. REQUIRES: something is settled;
+  // no eviction and no copy of the sequence is pending. O(its blocks).
   SwapId SwapOut(SequenceSlot slot, std::vector<BlockTransfer>* transfers);
-  // Extends what Match has found of the same tokens by what comes back of a
-  // sequence that was swapped out: its first num_tokens, unless the cache has
-  // as many, or it cannot go back there. What is cached in group 0 stays, where
-  // it has the same past. `length`: as PrefixMatch::length of the sequence.
-  // REQUIRES: num_tokens is at most what was swapped out, and not below its cut
-  // or length, nor 0.
+  // Extends a match of the same tokens by the host blocks of a sequence that
+  // was swapped out, to its first num_tokens. Leaves the match as it is if the
+  // cache has as many tokens, or if the sequence cannot go back there. Cached
+  // blocks of group 0 stay in the match if they have the same past. `length` is
+  // the sequence's PrefixMatch::length. REQUIRES: num_tokens is above 0, at
+  // most what was swapped out, and not below the cut or the length.
   void MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
                     PrefixMatch* match) const;
-  // Takes blocks for what comes back to the sequence that Open(match) has
-  // opened, and appends the copies that the next step to be dispatched carries;
-  // then the host tier forgets it. REQUIRES: match.num_ins() blocks are
+  // Takes blocks for the swapped-out part of the sequence that Open(match) has
+  // opened. Appends the copies, which the next dispatched step carries. The
+  // host tier then forgets the sequence. REQUIRES: match.num_ins() blocks are
   // available.
   void SwapIn(SequenceSlot slot, const PrefixMatch& match,
               std::vector<BlockTransfer>* transfers);
-  // It will not come back. REQUIRES: it has not.
+  // Releases the host blocks of a sequence that will not come back. REQUIRES:
+  // it has not come back.
   void DropSwapped(SwapId swap) { host_.Drop(swap); }
-  // The engine reports that these host blocks do not hold what they should:
-  // drops, and returns, those who hold one. InvalidArgument as for LoseBlocks.
+  // Handles host blocks whose content the engine has lost. Drops the
+  // swapped-out sequences that hold one, and returns them. InvalidArgument as
+  // LoseBlocks.
   absl::StatusOr<std::vector<SwapId>> LoseHostBlocks(
       std::span<const HostBlockId> blocks);
 
-  // Whether one sequence at most holds the region.
+  // Returns whether at most one sequence holds the region.
   bool IsOwnRegion(const RegionRecord& region) const;
-  // Blocks of positions [0, cut) that no other sequence holds. Positions not
-  // reserved yet count: their blocks will be its own.
+  // Returns the number of blocks of positions [0, cut) that no other sequence
+  // holds. Positions that are not reserved yet count, because their blocks will
+  // be the sequence's own.
   int32_t NumOwnBlocks(SequenceSlot slot, int32_t cut) const;
-  // Blocks that a window group has of them when `length` tokens are computed,
-  // and how many of these nobody else holds, likewise. REQUIRES: cut <= length.
+  // Returns how many blocks of positions [0, cut) a window group has when
+  // `length` tokens are computed, and how many of these no other sequence
+  // holds. REQUIRES: cut <= length.
   CoveredBlocks CoveredInWindow(SequenceSlot slot, int32_t group, int32_t cut,
                                 int32_t length) const;
-  // Orders an eviction of [0, cut) in one group: takes num_fresh available
-  // blocks and, for the rest of CeilDiv(page_total, shard_pages_per_block),
-  // blocks below cut that only this sequence (and the cache, whose entry is
-  // dropped) holds. Appends the destinations. False, with nothing changed, when
-  // there are too few. Of a window group it covers what the token after those
-  // reserved attends to. REQUIRES: cut is a multiple of page_size, above the
-  // group's region's cut and what is left out, at most num_reserved; no
-  // eviction of the group is pending; no shard's total exceeds page_total.
+  // Orders an eviction of positions [0, cut) in one group. Of a window group it
+  // covers the positions that the token after the reserved ones attends to. The
+  // order needs CeilDiv(page_total, shard_pages_per_block) destination blocks.
+  // It takes num_fresh available blocks. The rest are blocks below the cut that
+  // only this sequence holds; where the cache holds one too, its entry is
+  // dropped. Appends the destinations. Returns false, with nothing changed, if
+  // there are too few. REQUIRES: cut is a multiple of page_size, above the cut
+  // of the group's region and what the window has left out, and at most
+  // num_reserved; no eviction of the group is pending; no shard's total exceeds
+  // page_total.
   [[nodiscard]] bool ReserveEviction(SequenceSlot slot,
                                      const EvictionDemand& demand,
                                      std::vector<BlockId>* destinations);
-  // Whether counts [num_layers * num_heads] are a legal answer to the group's
-  // pending order, whose page lists have the checksum, if any. InvalidArgument.
+  // Checks that `counts`, [num_layers * num_heads] kept entries, are a legal
+  // answer to the group's pending order, and that the page lists that follow
+  // from them have the checksum, if one is given. Otherwise InvalidArgument.
   absl::Status ValidateCounts(SequenceSlot slot,
                               std::span<const int32_t> counts,
                               int32_t group = 0,
                               std::optional<uint64_t> checksum = {}) const;
-  // The pending order was carried out. With a publication, whose length must be
-  // one page above the cut, the region can be found by others from now on,
-  // together with the block after it, wherever what is before the cut went; not
-  // so when more or less than that length is settled, nothing is kept, an order
-  // of a window group is pending, or it has gone back and a window lacks a
-  // page. REQUIRES: everything below the cut is settled,
-  // ValidateCounts(...).ok().
+  // Makes the region of the pending order, which the engine has carried out,
+  // and releases the blocks that it replaces. With a publication, whose length
+  // must be one page above the cut, other sequences can find the region from
+  // now on, together with the block behind it. The region is not published if
+  // the sequence has settled more or less than that length, if nothing is kept,
+  // if an order of a window group is pending, or if a window lacks a page
+  // because the sequence was cut back. REQUIRES: everything below the cut is
+  // settled; ValidateCounts(...).ok().
   EvictionReceipt CommitEviction(
       SequenceSlot slot, std::span<const int32_t> counts,
       const RegionPublication* publication = nullptr);
-  // The same of a window group. Nothing that the sequence computes from now on
-  // is published, until a region of group 0 is, with those that the windows
-  // have. REQUIRES: what was reserved when it was ordered is settled, and
-  // nothing since; ValidateCounts(...).ok().
+  // Makes the region of a window group's pending order. From now on the
+  // sequence publishes nothing that it computes, until a region of group 0 is
+  // published together with the regions of the windows. REQUIRES: the tokens
+  // reserved when the eviction was ordered are settled, and no later ones;
+  // ValidateCounts(...).ok().
   EvictionReceipt CommitWindowEviction(SequenceSlot slot, int32_t group,
                                        std::span<const int32_t> counts);
-  // The group's pending order was refused; the engine has moved nothing.
+  // Drops the group's pending order, which the engine has refused without
+  // moving anything. The old table stays.
   void AbortEviction(SequenceSlot slot, int32_t group = 0);
 
-  // The region of a group with its page lists, derived on demand.
-  // REQUIRES: it has one. O(pages).
+  // Returns the region of a group with its page lists, which are derived on
+  // demand. REQUIRES: the group has a region. O(pages).
   RaggedRegion DeriveRegion(SequenceSlot slot, int32_t group = 0) const;
 
-  CacheReset ResetPrefixCache();  // of what no sequence uses
-  // Regions that the cache has dropped since the last call: no sequence will be
-  // opened on them any more. Appends them. An engine may forget them.
+  // Drops every cached block and region that no sequence uses.
+  CacheReset ResetPrefixCache();
+  // Appends the regions that the cache has dropped since the last call. No
+  // sequence will be opened on them any more, so an engine may forget them.
   void TakeDroppedRegions(std::vector<RegionId>* regions);
   // Sets the time by which retention wishes expire. See ReclaimOrder::SetTime.
   void SetTime(int64_t now_ms) { cache_.SetTime(now_ms); }
-  // O(pool), for tests: equal for equal states; a recount of every holder.
+  // For tests, O(pool): a hash that is equal for equal states, and a recount of
+  // the holders of every block, which aborts where it differs.
   uint64_t StateHash() const;
   void CheckInvariants() const;
 
