@@ -80,9 +80,9 @@ struct SchedulerStats {
   int64_t metadata_bytes = 0;      // now: BlockManager::metadata_bytes()
 };
 
-// OK when there are engines for which Scheduler::ValidateEviction is: what the
-// eviction and the options say of each other, whatever the layout.
-// InvalidArgument: as there.
+// Checks what the eviction and the options say of each other, whatever the
+// engine's layout is. OK if Scheduler::ValidateEviction is OK for some layout.
+// InvalidArgument as there.
 absl::Status ValidateEviction(const RequestEviction& eviction,
                               const SchedulerOptions& options);
 
@@ -93,53 +93,61 @@ class Scheduler {
       const ModelLayout& layout, const SchedulerOptions& options);
   virtual ~Scheduler() = default;
 
-  // Queues a request. InvalidArgument: malformed (empty prompt, ...);
-  // AlreadyExists: a live request has this id; NotFound: none that it may be a
-  // fork of has that of fork_of; ResourceExhausted: the queue is full, the
-  // request can never fit in the pool, or a quota of its tenant (named) is used
-  // up; FailedPrecondition: the engine does not accumulate the scores that the
-  // policy needs.
+  // Queues a request. Errors:
+  //   InvalidArgument     the request is malformed (an empty prompt, ..)
+  //   AlreadyExists       a live request has this id
+  //   NotFound            fork_of names no live request that can be forked
+  //   ResourceExhausted   the queue is full, the request can never fit into the
+  //                       pool, or a quota of its tenant, which is named, is
+  //                       used up
+  //   FailedPrecondition  the engine does not accumulate the scores that the
+  //                       policy needs
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
-  // OK when Submit accepts requests with this eviction, as far as that is not
-  // for their tokens to say. InvalidArgument, FailedPrecondition: as Submit.
+  // Returns OK if Submit accepts the eviction for some request. The tokens of a
+  // request may still rule it out. InvalidArgument, FailedPrecondition: as
+  // Submit.
   virtual absl::Status ValidateEviction(
       const RequestEviction& eviction) const = 0;
-  // Ends a request at once; its FinishEffect says kCancelled. NotFound when it
-  // is unknown or already ended.
+  // Ends a request at once. Its FinishEffect says kCancelled. NotFound if the
+  // request is unknown or has ended.
   virtual absl::Status Cancel(RequestId request, Effects* effects) = 0;
-  // Orders an eviction of a live request that has computed its prompt; carried
-  // out with one of its next steps, answered by an EvictionEffect with the
-  // returned number. NotFound, InvalidArgument (shapes, cut), or
-  // FailedPrecondition (still in prefill, or an eviction is under way).
+  // Orders an eviction of a live request that has computed its prompt. One of
+  // the request's next steps carries it out, and an EvictionEffect with the
+  // returned number answers it. NotFound; InvalidArgument for wrong shapes or a
+  // wrong cut; FailedPrecondition if the request is in prefill or an eviction
+  // is under way.
   virtual absl::StatusOr<uint64_t> Evict(RequestId request,
                                          EvictionCommand command) = 0;
-  // Takes an eviction back that is not part of a step yet: it will not be, and
-  // has no effect to come. False: there is none of that number that waits.
+  // Withdraws an eviction that no step carries yet; no EvictionEffect will
+  // follow. Returns false if no eviction of that number waits.
   virtual bool WithdrawEviction(RequestId request, uint64_t command) = 0;
-  // The live request with this id, if any.
+  // Returns the live request with this id. NotFound if there is none.
   virtual absl::StatusOr<RequestId> Find(absl::string_view id) const = 0;
 
-  // Fills `plan` with the next step. False, with nothing changed, when there is
-  // nothing to run or max_steps_in_flight plans are out.
+  // Fills `plan` with the next step. Returns false, with nothing changed, if
+  // there is nothing to run or if max_steps_in_flight plans are unanswered.
   [[nodiscard]] virtual bool Schedule(StepPlan* plan) = 0;
-  // Takes the answer to the oldest plan in flight, appending to `effects`. Who
-  // holds a lost block loses what this and later steps compute for it, too, and
-  // goes on from what it has left. InvalidArgument, with nothing changed, for a
-  // wrong id, wrong shapes or blocks that the pool does not have.
+  // Settles the answer to the oldest plan in flight, and appends to `effects`.
+  // A request that holds a lost block goes on from what it has left; what this
+  // step and later ones compute for it is ignored. InvalidArgument, with
+  // nothing changed, for a wrong id, wrong shapes or blocks that the pool does
+  // not have.
   virtual absl::Status Update(const StepResult& result, Effects* effects) = 0;
 
-  // The engine is gone, and with it all KV. Everything in flight is forgotten,
-  // running requests wait again (they will be recomputed), the cache is empty.
-  // Evictions under way end with Aborted; others still wait for their step.
+  // Forgets all KV and all steps in flight, because the engine is gone. Running
+  // requests wait again and will be recomputed. The prefix cache is empty.
+  // Evictions that a step carried end with Aborted. The others still wait for
+  // their step.
   virtual void LoseEngine(Effects* effects) = 0;
 
   // Drops all cached prefixes that no request uses.
   virtual CacheReset ResetPrefixCache() = 0;
-  // To be read by those who want to know what is cached, see
-  // prefix_cache_delta.h. Changes in every call that is not const.
+  // Returns the prefix cache, to be read in deltas (prefix_cache_delta.h).
+  // Every call that is not const may change it.
   virtual const PrefixCache& prefix_cache() const = 0;
-  // Sets the time by which retention wishes expire; they count from submission.
-  // Milliseconds of any clock. While a clock has gone back, time stands still.
+  // Sets the time, in milliseconds of any clock. Retention wishes count from
+  // the submission of their request and expire by this time. If the clock goes
+  // back, time stands still until it has caught up.
   virtual void SetTime(int64_t now_ms) = 0;
 
   virtual bool has_unfinished_requests() const = 0;
@@ -149,8 +157,9 @@ class Scheduler {
   virtual int32_t num_used_blocks() const = 0;
   virtual const ModelLayout& layout() const = 0;
   virtual const SchedulerOptions& options() const = 0;
-  // O(largest count of kept entries + sequences + cached regions): for
-  // occasional reports.
+  // Returns all counters and gauges. O(largest count of kept entries +
+  // sequences
+  // + cached regions), for occasional reports.
   virtual SchedulerStats stats() const = 0;
   virtual void ForgetKeptEntries() = 0;
 
