@@ -23,7 +23,6 @@
 namespace blockmgr {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 ModelLayout SmallLayout(DType dtype) {
@@ -129,8 +128,8 @@ TEST_P(CpuBackendTest, MovesMatchTheModel) {
     CompactionMoves moves;
     moves.in_place = seed % 2 == 0;
     for (std::size_t begin = 0; begin + 2 <= slots.size();) {
-      const std::size_t size = std::min<std::size_t>(slots.size() - begin,
-                                                     2 * RandomInt(rng, 1, 40));
+      const auto drawn = static_cast<std::size_t>(RandomInt(rng, 1, 40));
+      const std::size_t size = std::min(slots.size() - begin, 2 * drawn);
       const std::size_t step = moves.in_place ? 1 : 2;
       for (std::size_t i = begin; i + 1 < begin + size; i += step) {
         moves.moves.push_back({slots[i], slots[i + 1]});

@@ -30,8 +30,9 @@ void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
   for (const BlockId block : lost) blocks_[Index(block)].content.clear();
   LoseWindowRegions(is_lost);
   std::erase_if(regions_, [&](const auto& region) {
-    if (std::ranges::none_of(region.second.regions[0].blocks, is_lost))
+    if (std::ranges::none_of(region.second.regions[0].blocks, is_lost)) {
       return false;
+    }
     lost_regions_.insert(region.first);
     return true;
   });
