@@ -393,45 +393,53 @@ class BlockManager {
   void ReleaseRegions(SequenceCache* sequence);  // of all groups
 
   // The prefix cache (block_manager_cache.cc).
-  // Of Match: what nobody uses; regions, in the memory of `used`.
+  // Counts the blocks of a match that no sequence uses: num_reclaimable and
+  // num_cooling.
   void CountUnused(PrefixMatch* match) const;
+  // Returns the longest match that begins with a cached region, in the memory
+  // of `used`. Adds the number of entries that it looked at to `num_looks`.
   PrefixMatch MatchOver(const BlockChain& chain,
                         std::span<const int32_t> tokens, RegionQuery query,
                         PrefixMatch used, int64_t* num_looks) const;
-  // What a sequence wishes for the entry; null: nothing.
+  // Passes a sequence's retention wish for the entry on. Null is no wish.
   void ApplyRetention(int32_t entry, const Retention* wish) {
     if (wish != nullptr) cache_.SetRetention(entry, *wish);
   }
-  // What the sequence publishes next comes after `entry`.
+  // Makes `entry` the predecessor of the block that the sequence publishes
+  // next.
   void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
-  // The sequence ends earlier than before: what it publishes next comes after
-  // the last full block it has left.
+  // Makes the last full block that the sequence has left the predecessor of the
+  // block that it publishes next. For a sequence that was cut back.
   void CutChain(SequenceCache* sequence) const;
-  // Pages whose content may be published after num_tokens more are settled.
+  // Returns how many pages may be published once num_tokens more are settled.
   int32_t NumPublishable(const SequenceCache& sequence,
                          int32_t num_tokens) const;
   void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
                const BlockChain& chain);
-  // Publishes the sequence's new region and continues its chain over it; false
-  // when it cannot be found again. `is_cached`: the cache has one like it.
+  // Publishes the sequence's new region and continues its chain over it.
+  // Returns false if the region cannot be found again. Sets `is_cached` if the
+  // cache has an equal region already.
   bool PublishRegion(SequenceSlot slot, const RegionPublication& publication,
                      bool* is_cached);
-  // The block after the region, or an equal one, in the cache from now on.
+  // Publishes the block behind the region. Returns that block, or the equal one
+  // that the cache has already.
   BlockId PublishTail(const SequenceCache& sequence,
                       const RegionPublication& publication);
-  // Some block of an entry: all were released together.
+  // Returns any block of an entry. All of its blocks were released together.
   BlockId SomeBlock(int32_t entry) const;
-  // Only the cache holds the entry now: reclaimable, after the fence.
+  // Makes an entry that only the cache holds reclaimable, after the fence.
   void BecomeUnused(int32_t entry);
-  // A sequence is about to use the entry.
+  // Makes an entry that a sequence is about to use no longer reclaimable.
   void Wake(int32_t entry);
-  // A region can be found now in place of these blocks: those behind the first
-  // num_found positions, which nobody has ever found or uses, go before others.
-  // The same of a region that it goes on from.
+  // Mark entries to be reclaimed before others, because a new region is found
+  // in their place. Of `blocks` these are the ones behind the first num_found
+  // positions that only the cache holds. `region` is the one that the new
+  // region was made of.
   void Supersede(int32_t num_found, std::span<const BlockId> blocks);
   void Supersede(RegionId region);
   void ReclaimNext();
-  // Gives up the cache's hold on an entry; the second: not a reclaimable one.
+  // Give up the cache's hold on an entry. DropFromCache takes entries that are
+  // not reclaimable only.
   void DropAnyEntry(int32_t entry);
   void DropFromCache(int32_t entry);
 
@@ -444,35 +452,39 @@ class BlockManager {
   }
   std::span<WindowCache> Windows(const SequenceCache& sequence);
   std::span<const WindowCache> Windows(const SequenceCache& sequence) const;
-  // The first page that a group's table has; whether every one has FirstPage.
+  // Returns the first page that a window group's table holds.
   int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
+  // Returns whether the table of every window group holds FirstPage.
   bool HasWindows(SequenceSlot slot) const;
   void ReleaseRegionBehind(WindowCache* window, int32_t group,
                            int32_t num_settled);
   // Releases what left the windows since num_before tokens were settled.
   void ReleaseBehindWindows(SequenceCache* sequence, int32_t num_before);
-  // The most pages of the match, at least num_least, for which every group has
-  // its window; -1: there are none.
+  // Returns the largest number of pages of the match, at least num_least, for
+  // which every group has its window. Returns -1 if there is none.
   int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
-  // Shortens a match to those and names the window blocks. False: to nothing.
+  // Shortens a match to that number of pages and names the window blocks.
+  // Returns false if nothing is left of the match.
   bool FitWindows(PrefixMatch* match) const;
-  // The block of a match in a window group that has this page, or null.
+  // Returns the match's block of this page in a window group, or null.
   BlockId WindowBlock(const PrefixMatch& match, int32_t page,
                       int32_t group) const;
-  // The beginning of the sequence's tables, from the cache.
+  // Fills the beginning of the sequence's window tables from the cache.
   void OpenWindows(const BlockChain& chain, const PrefixMatch& match,
                    SequenceCache* sequence);
-  // Publishes what the window groups have of a page with `entry`.
+  // Publishes the window groups' blocks of a page together with `entry`.
   void PublishWindows(const SequenceCache& sequence, int32_t page,
                       int32_t entry, const Retention* wish);
-  // What a region of `length` is to link; likewise.
+  // Publishes the window groups' blocks that a region of `length` tokens needs,
+  // and returns them for the region's entry to link.
   RegionWindows LinkWindows(const SequenceCache& sequence, int32_t length,
                             const Retention* wish);
-  // Of its region: all blocks, or none if they are not its own.
+  // Returns how many blocks the window's region has. Returns 0 for a shared
+  // region if `owned` is kOwn.
   int32_t RegionBlocksOf(const WindowCache& window, Owned owned) const;
 
   // Forks and copies on write (block_manager_fork.cc).
-  // A new sequence that is the same, reserved positions too.
+  // Opens a sequence that is equal to the given one, reserved positions too.
   SequenceSlot Duplicate(SequenceSlot slot);
   // Whether writing after the last position needs a copy of the last block:
   // somebody besides those in copies_ holds it, or one of those has rows there
@@ -497,7 +509,7 @@ class BlockManager {
   // Whether no other sequence holds a block of the tail. What the cache holds
   // can be taken from it.
   bool IsOwn(BlockId block) const;
-  // Of those covered, the ones that are the sequence's own, in table order.
+  // Returns the covered blocks that no other sequence holds, in table order.
   std::vector<BlockId> OwnOf(const HeldBlocks& covered) const;
   // For an order that covers those. False, with nothing changed: too few.
   bool TakeDestinations(const HeldBlocks& covered, const EvictionDemand& demand,

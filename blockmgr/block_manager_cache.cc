@@ -1,4 +1,4 @@
-// What sequences find in the prefix cache, and publish; what it gives back.
+// BlockManager and the prefix cache: matching, publishing, reclaiming.
 
 #include <algorithm>
 #include <utility>

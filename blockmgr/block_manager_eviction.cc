@@ -153,7 +153,7 @@ EvictionReceipt BlockManager::CommitWindowEviction(
   const EvictionReceipt receipt = Replace(covered, *pending, *region);
   std::fill_n(window.tail.begin() + begin, std::ssize(covered.tail),
               kNullBlock);
-  // What is left below the cut nobody attends to any more.
+  // Blocks that are left below the cut are outside of the window.
   for (int32_t i = 0; i < begin; ++i) {
     if (window.tail[i] != kNullBlock) ReleaseFrom(window.tail[i]);
     window.tail[i] = kNullBlock;

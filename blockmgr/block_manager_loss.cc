@@ -1,4 +1,4 @@
-// What is lost with blocks of the pool, or with the engine.
+// BlockManager after a loss: of blocks of the pool, or of the engine.
 
 #include <algorithm>
 #include <optional>

@@ -46,8 +46,8 @@
 
 namespace blockmgr {
 
-// What an engine may have to know of a request besides its tokens. Every start
-// of the request carries the same RequestInfo.
+// RequestInfo is what an engine may need of a request besides its tokens. Every
+// start of the request carries the same RequestInfo.
 struct RequestInfo {
   std::string id;                 // the frontend's, unique among live requests
   int32_t num_prompt_tokens = 0;  // the tokens behind them are outputs
@@ -107,8 +107,8 @@ struct SequenceStart {
   // How many queries before the end of each step the engine keeps for scoring.
   // Queries of rejected drafts are not kept, and displace no other query.
   int32_t query_window = 0;
-  // What the engine accumulates for scoring, from the query at position
-  // state_begin on.
+  // The state that the engine accumulates for scoring, from the query at
+  // position state_begin on.
   ScorerState scorer_state = ScorerState::kNone;
   int32_t state_begin = 0;
   // Never null in a scheduler's plan.
@@ -218,8 +218,9 @@ struct StepPlan {
   // blocks[block_offsets[i] .. block_offsets[i + 1]).
   std::vector<int64_t> block_offsets;  // [slots.size() + 1]
   std::vector<BlockId> blocks;
-  // The same for window groups: group 1 + j of run i has the number
-  // i * num_window_groups + j in window_offsets. Empty without window groups.
+  // The blocks appended to the tables of window groups (CSR). Group 1 + j of
+  // run i has the number i * num_window_groups + j in window_offsets. Both
+  // arrays are empty without window groups.
   std::vector<int64_t> window_offsets;  // [slots.size() * groups + 1]
   std::vector<BlockId> window_blocks;
 

@@ -84,7 +84,7 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
   for (const SequenceStart& start : plan.starts) Start(plan, start);
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
   for (const CopyOnWrite& copy : plan.copies) {
-    // Of a start in the cache the destination is among the run's blocks.
+    // A start on cached blocks has an empty table: its run brings the block.
     SequenceTable& table = rows_[static_cast<size_t>(Index(copy.slot))];
     std::vector<BlockId>& blocks =
         copy.group == 0

@@ -279,6 +279,17 @@ class PromiseTest : public testing::Test {
   static bool Runs(SchedulerDriver* driver, RequestId id) {
     return driver->SlotOf(id) != kNoSequenceSlot;
   }
+  // Requests may run together from `least` usable blocks on, and do with
+  // `most`.
+  static void ExpectTogether(bool together, int32_t num_usable, int32_t least,
+                             int32_t most) {
+    if (num_usable < least) {
+      EXPECT_FALSE(together);
+    }
+    if (num_usable == most) {
+      EXPECT_TRUE(together);
+    }
+  }
   // All end, and nobody is preempted on the way.
   static void ExpectKept(SchedulerDriver* driver) {
     driver->Finish();
@@ -305,12 +316,7 @@ TEST_F(PromiseTest, WhoBeginsToShareIsNotCopiedForNothing) {
       driver.Step();
       ASSERT_TRUE(driver.ok());
       const bool together = Runs(&driver, b) && Runs(&driver, c);
-      if (num_usable < kTogether) {
-        EXPECT_FALSE(together);
-      }
-      if (num_usable == 39) {
-        EXPECT_TRUE(together);
-      }
+      ExpectTogether(together, num_usable, kTogether, 39);
       ExpectKept(&driver);
       EXPECT_EQ(driver.served(a).recorded.size(), 1u);
     }
@@ -332,12 +338,7 @@ TEST_F(PromiseTest, WhoSharesAlreadyIsNotCopiedForNothing) {
     driver.Step();
     ASSERT_TRUE(driver.ok());
     const bool together = Runs(&driver, b) && Runs(&driver, c);
-    if (num_usable < kTogether) {
-      EXPECT_FALSE(together);
-    }
-    if (num_usable == 49) {
-      EXPECT_TRUE(together);
-    }
+    ExpectTogether(together, num_usable, kTogether, 49);
     ExpectKept(&driver);
     EXPECT_EQ(driver.served(a).recorded.size(), 1u);
   }
@@ -355,12 +356,7 @@ TEST_F(PromiseTest, WhoIsCompressedSavesNothingByBlocksInUse) {
     const RequestId b = Submit(&driver, Compressed("b", 18, 10, 3));
     driver.Step();
     ASSERT_TRUE(driver.ok());
-    if (num_usable < kTogether) {
-      EXPECT_FALSE(Runs(&driver, b));
-    }
-    if (num_usable == 59) {
-      EXPECT_TRUE(Runs(&driver, b));
-    }
+    ExpectTogether(Runs(&driver, b), num_usable, kTogether, 59);
     ExpectKept(&driver);
     EXPECT_EQ(driver.served(b).recorded.size(), 1u);
     EXPECT_GE(driver.served(b).finish->num_cached_tokens, 12);
@@ -383,12 +379,7 @@ TEST_F(PromiseTest, WhatOthersUseIsNotComing) {
     ASSERT_EQ(driver.plan().evictions.size(), 1u);
     const RequestId c = Submit(&driver, MakeRequest("c", 4, 25, 1));
     ASSERT_TRUE(driver.Issue());
-    if (num_usable < kTogether) {
-      EXPECT_FALSE(Runs(&driver, c));
-    }
-    if (num_usable == 109) {
-      EXPECT_TRUE(Runs(&driver, c));
-    }
+    ExpectTogether(Runs(&driver, c), num_usable, kTogether, 109);
     ExpectKept(&driver);
     EXPECT_EQ(driver.served(a).recorded.size(), 1u);
   }
@@ -408,12 +399,7 @@ TEST_F(PromiseTest, WhatTheAdmittedShareIsNotComing) {
     ASSERT_EQ(driver.plan().evictions.size(), 1u);
     const RequestId c = Submit(&driver, MakeRequest("c", 4, 25, 1));
     ASSERT_TRUE(driver.Issue());
-    if (num_usable < kTogether) {
-      EXPECT_FALSE(Runs(&driver, c));
-    }
-    if (num_usable == 129) {
-      EXPECT_TRUE(Runs(&driver, c));
-    }
+    ExpectTogether(Runs(&driver, c), num_usable, kTogether, 129);
     ExpectKept(&driver);
     EXPECT_EQ(driver.served(b).recorded.size(), 1u);
   }
