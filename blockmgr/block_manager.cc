@@ -18,10 +18,12 @@ BlockManager::BlockManager(const ModelLayout& layout, int32_t max_sequences,
       cache_(layout.num_blocks, layout.page_size, layout.num_window_groups()),
       host_(num_host_blocks),
       sequences_(max_sequences),
-      windows_(max_sequences * layout.group_windows.size()),
       cooling_(layout.num_blocks) {
   BM_CHECK(layout.Validate().ok());
   BM_CHECK(max_sequences > 0);
+  for (SequenceCache& sequence : sequences_) {
+    sequence.groups.resize(layout.num_groups());
+  }
   free_slots_.reserve(max_sequences);
   for (int32_t i = max_sequences - 1; i >= 0; --i) {
     free_slots_.push_back(SequenceSlot{i});
@@ -29,15 +31,12 @@ BlockManager::BlockManager(const ModelLayout& layout, int32_t max_sequences,
 }
 
 int32_t BlockManager::NumBlocks(SequenceSlot slot) const {
-  int32_t num_blocks = at(slot).num_blocks();
-  if (!layout_.has_windows()) return num_blocks;
+  const SequenceCache& sequence = at(slot);
+  int32_t num_blocks = 0;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    if (group > 0) {
-      const WindowCache& cache = window(slot, group);
-      num_blocks += static_cast<int32_t>(cache.tail.size()) +
-                    RegionBlocksOf(cache, Owned::kAny);
-    }
-    num_blocks -= FirstHeld(slot, group);
+    const GroupCache& cache = sequence.groups[group];
+    num_blocks += cache.tail_end() - FirstHeld(sequence, group) +
+                  cache.num_region_blocks();
   }
   return num_blocks;
 }
@@ -57,8 +56,7 @@ int64_t BlockManager::metadata_bytes() const {
   absl::flat_hash_set<const RegionContent*> contents;
   int64_t bytes = pool_.metadata_bytes() + cache_.metadata_bytes(&contents) +
                   host_.metadata_bytes() + HeapBytes(sequences_) +
-                  HeapBytes(windows_) + HeapBytes(free_slots_) +
-                  cooling_.metadata_bytes();
+                  HeapBytes(free_slots_) + cooling_.metadata_bytes();
   absl::flat_hash_set<RegionId> counted;  // forks share theirs
   const auto add_region = [&](const RegionRecord* region) {
     if (region == nullptr ||
@@ -67,21 +65,20 @@ int64_t BlockManager::metadata_bytes() const {
     }
     if (counted.insert(region->id).second) bytes += region->metadata_bytes();
   };
-  const auto add_pending = [&](const PendingEviction& pending) {
-    bytes += HeapBytes(pending.destinations) + HeapBytes(pending.page_totals);
-  };
-  for (const WindowCache& window : windows_) {
-    bytes += HeapBytes(window.tail);
-    add_region(window.region.get());
-    if (window.pending == nullptr) continue;
-    bytes += static_cast<int64_t>(sizeof(PendingEviction));
-    add_pending(*window.pending);
-  }
   for (const SequenceCache& sequence : sequences_) {
-    bytes += HeapBytes(sequence.tail) +
-             RegionContent::CountBytes(sequence.content.get(), &contents);
-    if (sequence.pending) add_pending(*sequence.pending);
-    add_region(sequence.region.get());
+    bytes += RegionContent::CountBytes(sequence.content.get(), &contents);
+    if (sequence.groups.size() > 1) {  // else they are in sequences_
+      bytes +=
+          static_cast<int64_t>(sequence.groups.capacity() * sizeof(GroupCache));
+    }
+    for (const GroupCache& cache : sequence.groups) {
+      bytes += HeapBytes(cache.tail);
+      add_region(cache.region.get());
+      if (cache.pending == nullptr) continue;
+      bytes += static_cast<int64_t>(sizeof(PendingEviction)) +
+               HeapBytes(cache.pending->destinations) +
+               HeapBytes(cache.pending->page_totals);
+    }
   }
   return bytes;
 }
@@ -117,44 +114,37 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
   sequence.chain_serial = sequence.root_serial;
   if (match.cached != nullptr) {
     BM_CHECK(cache_.region(match.region) == match.cached);
-    Wake(match.region);
-    sequence.region = match.cached->record;
-    for (const BlockId block : sequence.region->blocks) pool_.AddRef(block);
+    HoldRegion(match.region, chain.RetentionOfRegion(match.cut()));
+    sequence.first().region = match.cached->record;
+    sequence.first().region_length = match.cached->length;
+    sequence.first().tail_begin = match.cut() / layout_.page_size;
     ContinueAfter(match.region, &sequence);
     sequence.content = match.cached->content;
-    ApplyRetention(match.region, chain.RetentionOfRegion(sequence.cut()));
     cache_.SetSuperseded(match.region, false);
   }
-  if (!windows_.empty() && match.swap == kNoSwap) {
-    OpenWindows(chain, match, &sequence);
-  }
+  if (match.swap == kNoSwap) OpenLinkedGroups(chain, match, &sequence);
+  GroupCache& first = sequence.first();
   for (const BlockId block : match.blocks) {
     if (block == kNullBlock) {
-      sequence.tail.push_back(block);
+      first.tail.push_back(block);
       continue;
     }
-    BM_CHECK(cache_.Contains(block));
-    const int32_t begin =
-        sequence.cut() +
-        static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
+    const int32_t begin = first.tail_end() * layout_.page_size;
     const int32_t end = begin + layout_.page_size;
     // The block between a region and what was computed over it is not part of
     // the region's chain.
-    const bool is_between = sequence.region != nullptr && sequence.tail.empty();
+    const bool is_between = first.region != nullptr && first.tail.empty();
+    const Retention* wish = nullptr;
     if (end <= match.num_tokens) {
-      ApplyRetention(Index(block), is_between
-                                       ? chain.RetentionOfTail(begin, end)
-                                       : chain.RetentionOf(begin, end));
+      wish = is_between ? chain.RetentionOfTail(begin, end)
+                        : chain.RetentionOf(begin, end);
     }
     cache_.SetSuperseded(Index(block), false);
-    Wake(Index(block));
-    pool_.AddRef(block);
-    sequence.tail.push_back(block);
+    HoldBlock(block, wish);
+    first.tail.push_back(block);
     if (!is_between) ContinueAfter(Index(block), &sequence);
   }
-  sequence.num_reserved =
-      sequence.cut() +
-      static_cast<int32_t>(sequence.tail.size()) * layout_.page_size;
+  sequence.num_reserved = first.tail_end() * layout_.page_size;
   sequence.num_settled = sequence.num_reserved;
   sequence.num_found = sequence.num_reserved;
   sequence.num_published = sequence.num_reserved / layout_.page_size;
@@ -189,16 +179,13 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
       PlanCopy(demand.slot);
     }
   }
-  const auto num_copies =
-      num_groups * static_cast<int64_t>(copies_.size() - first_copy);
+  const auto num_copies = static_cast<int64_t>(copies_.size() - first_copy);
   if (needed + num_copies > num_available()) {
     ForgetPlanned(first_copy);
     return false;
   }
   BM_CHECK(num_copies == 0 || copies != nullptr);
-  for (size_t i = first_copy; i < copies_.size(); ++i) {
-    CarryOut(i, copies);
-  }
+  if (num_copies > 0) CarryOut(first_copy, copies);
   const size_t begin = blocks->size();
   blocks->resize(begin + needed);
   Take(std::span(*blocks).subspan(begin));
@@ -207,14 +194,10 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
     SequenceCache& sequence = at(demand.slot);
     const int32_t count =
         sequence.BlocksFor(demand.num_tokens, layout_.page_size);
-    const auto add = [&](std::vector<BlockId>* tail) {
+    for (GroupCache& cache : sequence.groups) {
       const auto added = std::span<const BlockId>(*blocks).subspan(next, count);
-      tail->insert(tail->end(), added.begin(), added.end());
+      cache.tail.insert(cache.tail.end(), added.begin(), added.end());
       next += count;
-    };
-    add(&sequence.tail);
-    if (num_groups > 1) {
-      for (WindowCache& window : Windows(sequence)) add(&window.tail);
     }
     if (demand.num_tokens > 0) {
       if (sequence.num_reserved == sequence.num_settled) {
@@ -239,7 +222,7 @@ void BlockManager::Commit(SequenceSlot slot, int32_t num_tokens,
   if (NumPublishable(sequence, 0) > sequence.num_published) {
     Publish(&sequence, tokens, chain);
   }
-  if (layout_.has_windows()) ReleaseBehindWindows(&sequence, num_before);
+  if (layout_.has_windows()) ReleaseOutOfSpan(&sequence, num_before);
 }
 
 void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
@@ -268,12 +251,11 @@ void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {
   SequenceCache& sequence = at(slot);
   BM_CHECK(PendingCut(sequence) == 0);
   BM_CHECK(num_tokens <= sequence.num_settled);
-  BM_CHECK(num_tokens == 0 || num_tokens >= sequence.cut());
   BM_CHECK(CanGoBack(slot, num_tokens));
   if (!copies_.empty()) UndoCopy(slot);
   Shrink(&sequence, num_tokens, [this](BlockId block) { ReleaseFrom(block); });
   if (num_tokens == 0) {
-    if (sequence.region != nullptr) sequence.content.reset();
+    if (sequence.first().region != nullptr) sequence.content.reset();
     ReleaseRegions(&sequence);
   }
   sequence.num_found = std::min(sequence.num_found, num_tokens);
@@ -290,41 +272,29 @@ void BlockManager::Close(SequenceSlot slot) {
   Shrink(&sequence, 0, [this](BlockId block) { ReleaseFrom(block); });
   ReleaseRegions(&sequence);
   if (prefix_caching_) cache_.ReleaseRoot(sequence.root_serial);
-  // Keeps the table's memory for the next sequence of this slot.
-  std::vector<BlockId> tail = std::move(sequence.tail);
-  tail.clear();
+  // Keeps the tables' memory for the next sequence of this slot.
+  auto groups = std::move(sequence.groups);
   sequence = SequenceCache{};
-  sequence.tail = std::move(tail);
+  sequence.groups = std::move(groups);
   free_slots_.push_back(slot);
 }
 
 int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
-  const SequenceCache& sequence = at(slot);
   int32_t count = 0;
-  const auto count_own = [&](std::span<const BlockId> tail) {
-    for (const BlockId block : tail) count += IsOwn(block) ? 1 : 0;
-  };
-  const auto count_fresh = [&](const PendingEviction& pending) {
-    count +=
-        static_cast<int32_t>(pending.destinations.size()) - pending.num_own;
-  };
-  count_own(std::span(sequence.tail).subspan(FirstHeld(slot, 0)));
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const WindowCache& cache = window(slot, group);
-    count_own(std::span(cache.tail).subspan(FirstHeld(slot, group)));
-    count += RegionBlocksOf(cache, Owned::kOwn);
-    if (cache.pending != nullptr) count_fresh(*cache.pending);
-  }
-  if (sequence.region != nullptr && IsOwnRegion(*sequence.region)) {
-    count += static_cast<int32_t>(sequence.region->blocks.size());
-  }
-  if (sequence.pending.has_value()) count_fresh(*sequence.pending);
-  for (size_t i = 0; i < copies_.size(); ++i) {
-    if (copies_[i].slot != slot) continue;
-    count += IsOwn(copies_[i].blocks.source) ? 1 : 0;
-    for (const BlockCopy& copy : WindowCopies(i)) {
-      count += IsOwn(copy.source) ? 1 : 0;
+  const SequenceCache& sequence = at(slot);
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const GroupCache& cache = sequence.groups[group];
+    const int32_t begin = FirstHeld(sequence, group);
+    for (int32_t page = begin; page < cache.tail_end(); ++page) {
+      count += IsOwn(cache.block(page)) ? 1 : 0;
     }
+    count += RegionBlocksOf(cache, Owned::kOwn);
+    if (cache.pending == nullptr) continue;
+    count += static_cast<int32_t>(cache.pending->destinations.size()) -
+             cache.pending->num_own;
+  }
+  for (const CopyOnWrite& copy : copies_) {
+    if (copy.slot == slot) count += IsOwn(copy.blocks.source) ? 1 : 0;
   }
   return count;
 }
@@ -344,25 +314,21 @@ const SequenceCache& BlockManager::at(SequenceSlot slot) const {
 void BlockManager::ReserveTables(SequenceSlot slot, int32_t num_tokens) {
   const auto num_pages =
       static_cast<size_t>(CeilDiv(num_tokens, layout_.page_size));
-  SequenceCache& sequence = sequences_[Index(slot)];
-  sequence.tail.reserve(num_pages);
-  for (WindowCache& window : Windows(sequence)) {
-    window.tail.reserve(num_pages);
+  for (GroupCache& cache : sequences_[Index(slot)].groups) {
+    cache.tail.reserve(num_pages);
   }
 }
 
 void BlockManager::Shrink(SequenceCache* sequence, int32_t num_tokens,
                           absl::FunctionRef<void(BlockId)> release) {
-  const auto shrink = [&](int32_t begin, std::vector<BlockId>* tail) {
-    const int32_t num_kept =
-        std::max(0, CeilDiv(num_tokens - begin, layout_.page_size));
-    while (std::ssize(*tail) > num_kept) {
-      if (tail->back() != kNullBlock) release(tail->back());
-      tail->pop_back();
+  const int32_t num_pages = CeilDiv(num_tokens, layout_.page_size);
+  for (GroupCache& cache : sequence->groups) {
+    const int32_t end = std::max(cache.tail_begin, num_pages);
+    while (cache.tail_end() > end) {
+      if (cache.tail.back() != kNullBlock) release(cache.tail.back());
+      cache.tail.pop_back();
     }
-  };
-  shrink(sequence->cut(), &sequence->tail);
-  for (WindowCache& window : Windows(*sequence)) shrink(0, &window.tail);
+  }
 }
 
 void BlockManager::Take(std::span<BlockId> blocks) {
@@ -389,16 +355,29 @@ void BlockManager::ReleaseRegion(const RegionRecord& region) {
 }
 
 void BlockManager::ReleaseRegions(SequenceCache* sequence) {
-  if (sequence->region != nullptr) {
-    ReleaseRegion(*sequence->region);
-    sequence->region.reset();
+  for (GroupCache& cache : sequence->groups) {
+    BM_CHECK(cache.tail.empty());
+    cache.tail_begin = 0;
+    cache.region_length = 0;
+    if (cache.region == nullptr) continue;
+    ReleaseRegion(*cache.region);
+    cache.region.reset();
   }
-  for (WindowCache& window : Windows(*sequence)) {
-    window.region_length = 0;
-    if (window.region == nullptr) continue;
-    ReleaseRegion(*window.region);
-    window.region.reset();
+}
+
+void BlockManager::HoldBlock(BlockId block, const Retention* wish) {
+  BM_CHECK(cache_.Contains(block));
+  ApplyRetention(Index(block), wish);
+  Wake(Index(block));
+  pool_.AddRef(block);
+}
+
+void BlockManager::HoldRegion(int32_t entry, const Retention* wish) {
+  Wake(entry);
+  for (const BlockId block : cache_.region(entry)->record->blocks) {
+    pool_.AddRef(block);
   }
+  ApplyRetention(entry, wish);
 }
 
 }  // namespace blockmgr

@@ -102,17 +102,6 @@ class BlockManager {
   const SequenceCache& sequence(SequenceSlot slot) const {
     return sequences_[Index(slot)];
   }
-  // REQUIRES: 1 <= group < layout().num_groups().
-  const WindowCache& window(SequenceSlot slot, int32_t group) const {
-    return windows_[WindowIndex(slot, group)];
-  }
-  // Returns the block table of a window group. Entry i is the block with page
-  // i. It is null before FirstPage of the settled tokens and below the cut of
-  // the group's region. REQUIRES: as window().
-  const std::vector<BlockId>& window_tail(SequenceSlot slot,
-                                          int32_t group) const {
-    return window(slot, group).tail;
-  }
   // Returns the number of blocks the sequence holds, summed over all groups.
   int32_t NumBlocks(SequenceSlot slot) const;
   // Return how many blocks leave the windows of the sequence once all of its
@@ -308,60 +297,56 @@ class BlockManager {
 
   // Returns whether at most one sequence holds the region.
   bool IsOwnRegion(const RegionRecord& region) const;
-  // Returns the number of blocks of positions [0, cut) that no other sequence
-  // holds. Positions that are not reserved yet count, because their blocks will
-  // be the sequence's own.
-  int32_t NumOwnBlocks(SequenceSlot slot, int32_t cut) const;
-  // Returns how many blocks of positions [0, cut) a window group has when
-  // `length` tokens are computed, and how many of these no other sequence
-  // holds. REQUIRES: cut <= length.
-  CoveredBlocks CoveredInWindow(SequenceSlot slot, int32_t group, int32_t cut,
-                                int32_t length) const;
-  // Orders an eviction of positions [0, cut) in one group. Of a window group it
-  // covers the positions that the token after the reserved ones attends to. The
-  // order needs CeilDiv(page_total, shard_pages_per_block) destination blocks.
-  // It takes num_fresh available blocks. The rest are blocks below the cut that
+  // Returns how many blocks an eviction of positions [0, cut) of a group covers
+  // when `length` tokens are computed, and how many of these no other sequence
+  // holds. Blocks of positions that are not reserved yet will be the sequence's
+  // own. `length` means nothing for full attention. REQUIRES: cut <= length; in
+  // full attention, cut is not below the cut of the group's region.
+  CoveredBlocks CountCovered(SequenceSlot slot, int32_t group, int32_t cut,
+                             int32_t length) const;
+  // Orders an eviction of positions [0, cut) in one group. It covers the
+  // positions that the token after the reserved ones attends to. The order
+  // needs CeilDiv(page_total, shard_pages_per_block) destination blocks. It
+  // takes num_fresh available blocks. The rest are blocks below the cut that
   // only this sequence holds; where the cache holds one too, its entry is
   // dropped. Appends the destinations. Returns false, with nothing changed, if
   // there are too few. REQUIRES: cut is a multiple of page_size, above the cut
-  // of the group's region and what the window has left out, and at most
-  // num_reserved; no eviction of the group is pending; no shard's total exceeds
-  // page_total.
+  // of the group's region and what has left the span, and at most num_reserved;
+  // no eviction of the group is pending; no shard's total exceeds page_total.
   [[nodiscard]] bool ReserveEviction(SequenceSlot slot,
                                      const EvictionDemand& demand,
                                      std::vector<BlockId>* destinations);
   // Checks that `counts`, [num_layers * num_heads] kept entries, are a legal
   // answer to the group's pending order, and that the page lists that follow
   // from them have the checksum, if one is given. Otherwise InvalidArgument.
-  absl::Status ValidateCounts(SequenceSlot slot,
+  absl::Status ValidateCounts(SequenceSlot slot, int32_t group,
                               std::span<const int32_t> counts,
-                              int32_t group = 0,
                               std::optional<uint64_t> checksum = {}) const;
-  // Makes the region of the pending order, which the engine has carried out,
-  // and releases the blocks that it replaces. With a publication, whose length
-  // must be one page above the cut, other sequences can find the region from
-  // now on, together with the block behind it. The region is not published if
-  // the sequence has settled more or less than that length, if nothing is kept,
-  // if an order of a window group is pending, or if a window lacks a page
-  // because the sequence was cut back. REQUIRES: everything below the cut is
-  // settled; ValidateCounts(...).ok().
+  // Makes the region of the group's pending order, which the engine has carried
+  // out, and releases the blocks that it replaces.
+  //
+  // With a publication, which only group 0 can have, other sequences can find
+  // the region from now on, together with the regions and blocks of the other
+  // groups and the block behind the cut. The publication's length must be one
+  // page above the cut. The region is not published if the sequence has settled
+  // more or less than that length, if nothing is kept, if an order of another
+  // group is pending, or if a window lacks a page because the sequence was cut
+  // back. Without a published region, the sequence publishes nothing that it
+  // computes from now on.
+  //
+  // REQUIRES: ValidateCounts(...).ok(). Everything below the cut is settled; in
+  // a group with a window, exactly the tokens that were reserved when the
+  // eviction was ordered.
   EvictionReceipt CommitEviction(
-      SequenceSlot slot, std::span<const int32_t> counts,
+      SequenceSlot slot, int32_t group, std::span<const int32_t> counts,
       const RegionPublication* publication = nullptr);
-  // Makes the region of a window group's pending order. From now on the
-  // sequence publishes nothing that it computes, until a region of group 0 is
-  // published together with the regions of the windows. REQUIRES: the tokens
-  // reserved when the eviction was ordered are settled, and no later ones;
-  // ValidateCounts(...).ok().
-  EvictionReceipt CommitWindowEviction(SequenceSlot slot, int32_t group,
-                                       std::span<const int32_t> counts);
   // Drops the group's pending order, which the engine has refused without
   // moving anything. The old table stays.
-  void AbortEviction(SequenceSlot slot, int32_t group = 0);
+  void AbortEviction(SequenceSlot slot, int32_t group);
 
   // Returns the region of a group with its page lists, which are derived on
   // demand. REQUIRES: the group has a region. O(pages).
-  RaggedRegion DeriveRegion(SequenceSlot slot, int32_t group = 0) const;
+  RaggedRegion DeriveRegion(SequenceSlot slot, int32_t group) const;
 
   // Drops every cached block and region that no sequence uses.
   CacheReset ResetPrefixCache();
@@ -443,23 +428,24 @@ class BlockManager {
   void DropAnyEntry(int32_t entry);
   void DropFromCache(int32_t entry);
 
-  // Windows (block_manager_windows.cc).
+  // Holds what a sequence is about to use of the cache, and applies its wish.
+  void HoldBlock(BlockId block, const Retention* wish);
+  void HoldRegion(int32_t entry, const Retention* wish);
+
+  // Spans of layer groups (block_manager_groups.cc).
   enum class Owned : uint8_t { kAny, kOwn };
   int32_t NumFalling(SequenceSlot slot, Owned owned) const;
-  size_t WindowIndex(SequenceSlot slot, int32_t group) const {
-    return static_cast<size_t>(Index(slot)) * layout_.group_windows.size() +
-           static_cast<size_t>(group - 1);
-  }
-  std::span<WindowCache> Windows(const SequenceCache& sequence);
-  std::span<const WindowCache> Windows(const SequenceCache& sequence) const;
-  // Returns the first page that a window group's table holds.
-  int32_t FirstHeld(SequenceSlot slot, int32_t group) const;
-  // Returns whether the table of every window group holds FirstPage.
-  bool HasWindows(SequenceSlot slot) const;
-  void ReleaseRegionBehind(WindowCache* window, int32_t group,
-                           int32_t num_settled);
-  // Releases what left the windows since num_before tokens were settled.
-  void ReleaseBehindWindows(SequenceCache* sequence, int32_t num_before);
+  // Returns the first page that the group's tail holds.
+  int32_t FirstHeld(const SequenceCache& sequence, int32_t group) const;
+  // Returns whether every group holds what the settled tokens need.
+  bool HasWindows(const SequenceCache& sequence) const;
+  // Releases what left the spans since num_before tokens were settled.
+  void ReleaseOutOfSpan(SequenceCache* sequence, int32_t num_before);
+  // Returns how many blocks the region has. Returns 0 for a shared region if
+  // `owned` is kOwn.
+  int32_t RegionBlocksOf(const GroupRegion& region, Owned owned) const;
+
+  // Groups 1 and above in the prefix cache (block_manager_groups.cc).
   // Returns the largest number of pages of the match, at least num_least, for
   // which every group has its window. Returns -1 if there is none.
   int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
@@ -469,19 +455,16 @@ class BlockManager {
   // Returns the match's block of this page in a window group, or null.
   BlockId WindowBlock(const PrefixMatch& match, int32_t page,
                       int32_t group) const;
-  // Fills the beginning of the sequence's window tables from the cache.
-  void OpenWindows(const BlockChain& chain, const PrefixMatch& match,
-                   SequenceCache* sequence);
-  // Publishes the window groups' blocks of a page together with `entry`.
-  void PublishWindows(const SequenceCache& sequence, int32_t page,
-                      int32_t entry, const Retention* wish);
-  // Publishes the window groups' blocks that a region of `length` tokens needs,
-  // and returns them for the region's entry to link.
-  RegionWindows LinkWindows(const SequenceCache& sequence, int32_t length,
-                            const Retention* wish);
-  // Returns how many blocks the window's region has. Returns 0 for a shared
-  // region if `owned` is kOwn.
-  int32_t RegionBlocksOf(const WindowCache& window, Owned owned) const;
+  // Fills the beginning of the sequence's tables from the cache.
+  void OpenLinkedGroups(const BlockChain& chain, const PrefixMatch& match,
+                        SequenceCache* sequence);
+  // Publishes the blocks of a page together with `entry`, group 0's.
+  void PublishLinkedBlocks(const SequenceCache& sequence, int32_t page,
+                           int32_t entry, const Retention* wish);
+  // Publishes the blocks and regions that a region of group 0 made at `length`
+  // needs, and returns them for the region's entry to link.
+  RegionWindows LinkGroups(const SequenceCache& sequence, int32_t length,
+                           const Retention* wish);
 
   // Forks and copies on write (block_manager_fork.cc).
   // Opens a sequence that is equal to the given one, reserved positions too.
@@ -495,9 +478,8 @@ class BlockManager {
   void PlanCopy(SequenceSlot slot);
   // Forgets all copies but the first num_kept, which have no destination yet.
   void ForgetPlanned(size_t num_kept);
-  // Puts fresh blocks in the place of the planned copy's sources.
-  void CarryOut(size_t copy, std::vector<CopyOnWrite>* copies);
-  std::span<const BlockCopy> WindowCopies(size_t copy) const;
+  // Puts fresh blocks in the place of the sources of copies_ from `first` on.
+  void CarryOut(size_t first, std::vector<CopyOnWrite>* copies);
   // If the sequence has a copy in copies_, it takes the source back.
   void UndoCopy(SequenceSlot slot);
   // The first positions after the settled ones were given back, if all were.
@@ -534,11 +516,11 @@ class BlockManager {
   std::optional<int32_t> SoundTokens(
       SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const;
 
-  // Audits (block_manager_audit.cc): of the window groups' tables, of copies_
-  // and who may write to shared blocks, of the cache. Those before add up the
-  // holders of blocks.
-  void CheckWindowTails(const SequenceCache& sequence,
-                        absl::FunctionRef<void(BlockId)> hold) const;
+  // Audits (block_manager_audit.cc): of a group's table, of copies_ and who may
+  // write to shared blocks, of the cache. The first two add up the holders of
+  // blocks.
+  void CheckGroup(const SequenceCache& sequence, int32_t group,
+                  absl::FunctionRef<void(BlockId)> hold) const;
   void CheckCopies(std::vector<int32_t>* holders) const;
   void CheckCacheHolds(std::span<const int32_t> holders) const;
 
@@ -548,12 +530,10 @@ class BlockManager {
   PrefixCache cache_;
   HostTier host_;
   std::vector<SequenceCache> sequences_;  // by slot
-  std::vector<WindowCache> windows_;      // [slots, window groups]
   std::vector<SequenceSlot> free_slots_;  // stack
   // Of the step being planned, at most one per sequence. A source keeps the
   // hold that the sequence had, so that Abort finds it.
-  std::vector<CopyOnWrite> copies_;       // of group 0
-  std::vector<BlockCopy> window_copies_;  // [copies, window groups]
+  std::vector<CopyOnWrite> copies_;  // [copying sequences, groups]
   absl::flat_hash_map<BlockId, LeavingSequences> leaving_;  // copies_ by source
   CoolingEntries cooling_;  // that only the cache holds
   uint64_t next_region_ = 1;

@@ -49,36 +49,25 @@ uint64_t BlockManager::StateHash() const {
     mix(sequence.chain_key.low);
     // A flag that nobody is there to heed is no part of the state.
     const bool shares = sequence.shares_last_block &&
-                        pool_.num_holders(sequence.tail.back()) > 1;
+                        pool_.num_holders(sequence.first().tail.back()) > 1;
     mix(shares ? 1 : 0);
-    for (const BlockId block : sequence.tail) mix(Index(block));
-    const auto mix_region = [&](const RegionRecord* region) {
-      if (region == nullptr) return;
-      mix(region->cut);
-      for (const BlockId block : region->blocks) mix(Index(block));
-      for (const int32_t kept : region->kept) mix(kept);
-    };
-    const auto mix_pending = [&](const PendingEviction* pending) {
-      if (pending == nullptr) return;
-      mix(pending->cut);
-      for (const BlockId block : pending->destinations) mix(Index(block));
-    };
-    for (const WindowCache& window : Windows(sequence)) {
-      for (const BlockId block : window.tail) mix(Index(block));
-      mix_region(window.region.get());
-      mix_pending(window.pending.get());
+    for (const GroupCache& cache : sequence.groups) {
+      mix(cache.tail_begin);
+      for (const BlockId block : cache.tail) mix(Index(block));
+      if (cache.region != nullptr) {
+        mix(cache.region->cut);
+        for (const BlockId block : cache.region->blocks) mix(Index(block));
+        for (const int32_t kept : cache.region->kept) mix(kept);
+      }
+      if (cache.pending == nullptr) continue;
+      mix(cache.pending->cut);
+      for (const BlockId block : cache.pending->destinations) mix(Index(block));
     }
-    mix_region(sequence.region.get());
-    mix_pending(sequence.pending.has_value() ? &*sequence.pending : nullptr);
   }
   for (const CopyOnWrite& copy : copies_) {
     mix(Index(copy.slot));
     mix(Index(copy.blocks.source));
     mix(Index(copy.blocks.destination));
-  }
-  for (const BlockCopy& copy : window_copies_) {
-    mix(Index(copy.source));
-    mix(Index(copy.destination));
   }
   for (const SequenceSlot slot : free_slots_) mix(Index(slot));
   return hash;
@@ -96,37 +85,24 @@ void BlockManager::CheckInvariants() const {
     if (!sequence.open) continue;
     ++num_open;
     BM_CHECK(sequence.num_settled <= sequence.num_reserved);
-    BM_CHECK(sequence.BlocksFor(0, layout_.page_size) == 0);
     seen.clear();
     const auto hold = [&](BlockId block) {
       BM_CHECK(block != kNullBlock);
       BM_CHECK(seen.insert(block).second);
       ++holders[Index(block)];
     };
-    for (const BlockId block : sequence.tail) {
-      if (layout_.window == 0 || block != kNullBlock) hold(block);
-    }
-    CheckWindowTails(sequence, hold);
     if (sequence.shares_last_block) {
       BM_CHECK(sequence.num_settled == sequence.num_reserved);
-      BM_CHECK(!sequence.tail.empty());
+      BM_CHECK(!sequence.first().tail.empty());
       BM_CHECK(sequence.num_reserved % layout_.page_size != 0);
     }
-    const SequenceSlot slot{static_cast<int32_t>(i)};
     for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-      const RegionRecord* region =
-          group == 0 ? sequence.region.get() : window(slot, group).region.get();
-      if (region == nullptr) continue;
-      for (const BlockId block : region->blocks) hold(block);
-      CheckRegion(layout_, DeriveRegion(slot, group), region->blocks);
+      CheckGroup(sequence, group, hold);
     }
-    // Of all groups, after all holds: what an order takes is in some table.
-    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-      if (group == 0 ? !sequence.pending.has_value()
-                     : window(slot, group).pending == nullptr) {
-        continue;
-      }
-      const PendingEviction& pending = PendingOf(slot, group);
+    // After all holds: what an order takes is in some table.
+    for (const GroupCache& cache : sequence.groups) {
+      if (cache.pending == nullptr) continue;
+      const PendingEviction& pending = *cache.pending;
       BM_CHECK(pending.cut <= sequence.num_reserved);
       for (size_t j = 0; j < pending.destinations.size(); ++j) {
         const BlockId block = pending.destinations[j];
@@ -145,53 +121,51 @@ void BlockManager::CheckInvariants() const {
   CheckCacheHolds(holders);
 }
 
-void BlockManager::CheckWindowTails(
-    const SequenceCache& sequence,
-    absl::FunctionRef<void(BlockId)> hold) const {
-  const auto check = [&](int32_t group, const std::vector<BlockId>& tail,
-                         int32_t cut) {
-    // Who has gone back by a token may have one page less.
-    const int32_t first =
-        std::max(layout_.FirstPage(group, sequence.num_settled),
-                 cut / layout_.page_size);
-    const int32_t needed = layout_.FirstPage(group, sequence.num_settled + 1);
-    for (int32_t i = 0; i < std::ssize(tail); ++i) {
-      const bool is_held = tail[i] != kNullBlock;
-      BM_CHECK(i < first ? !is_held : is_held || i < needed);
-      if (group > 0 && is_held) hold(tail[i]);
-    }
-  };
-  if (layout_.window > 0) check(0, sequence.tail, 0);
-  int32_t group = 0;
-  for (const WindowCache& window : Windows(sequence)) {
-    BM_CHECK(std::ssize(window.tail) ==
-             CeilDiv(sequence.num_reserved, layout_.page_size));
-    check(++group, window.tail, window.cut());
-    if (window.region == nullptr) continue;
-    BM_CHECK(!window.IsPast(layout_, group, sequence.num_settled));
-    BM_CHECK(window.cut() <= window.region_length);
-    BM_CHECK(window.region_length <= sequence.num_settled);
-    // What is computed over it can be found only by what published it.
-    BM_CHECK(sequence.chain_serial == kNoSerial || sequence.region != nullptr);
+void BlockManager::CheckGroup(const SequenceCache& sequence, int32_t group,
+                              absl::FunctionRef<void(BlockId)> hold) const {
+  const GroupCache& cache = sequence.groups[group];
+  BM_CHECK(cache.tail_end() ==
+           CeilDiv(sequence.num_reserved, layout_.page_size));
+  // Who has gone back by a token may have one page less.
+  const int32_t first = std::max(layout_.FirstPage(group, sequence.num_settled),
+                                 cache.cut() / layout_.page_size);
+  const int32_t needed = layout_.FirstPage(group, sequence.num_settled + 1);
+  BM_CHECK(cache.tail_begin <= std::max(first, needed));
+  for (int32_t i = cache.tail_begin; i < cache.tail_end(); ++i) {
+    const bool is_held = cache.block(i) != kNullBlock;
+    BM_CHECK(i < first ? !is_held : is_held || i < needed);
+    if (is_held) hold(cache.block(i));
   }
+  if (cache.region == nullptr) return;
+  for (const BlockId block : cache.region->blocks) hold(block);
+  CheckRegion(layout_, {layout_, LayoutOf(layout_, *cache.region)},
+              cache.region->blocks);
+  BM_CHECK(cache.tail_begin == cache.cut() / layout_.page_size);
+  BM_CHECK(!cache.IsPast(layout_, group, sequence.num_settled));
+  if (group == 0) return;
+  BM_CHECK(cache.cut() <= cache.region_length);
+  BM_CHECK(cache.region_length <= sequence.num_settled);
+  // What is computed over it can be found only by what published it.
+  BM_CHECK(sequence.chain_serial == kNoSerial ||
+           sequence.first().region != nullptr);
 }
 
 void BlockManager::CheckCopies(std::vector<int32_t>* holders) const {
-  for (const CopyOnWrite& copy : copies_) {
+  BM_CHECK(copies_.size() % layout_.num_groups() == 0);
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    const CopyOnWrite& copy = copies_[i];
     const SequenceCache& sequence = at(copy.slot);
     BM_CHECK(!sequence.shares_last_block);
     BM_CHECK(sequence.num_reserved > sequence.num_settled);
     BM_CHECK(sequence.num_settled % layout_.page_size == copy.num_tokens);
-    const int32_t place =
-        (sequence.num_settled - sequence.cut()) / layout_.page_size;
-    BM_CHECK(sequence.tail[place] == copy.blocks.destination);
-    BM_CHECK(std::ranges::count(copies_, copy.slot, &CopyOnWrite::slot) == 1);
+    BM_CHECK(copy.group == static_cast<int32_t>(i) % layout_.num_groups());
+    BM_CHECK(copy.slot == copies_[i - copy.group].slot);
+    BM_CHECK(sequence.groups[copy.group].block(sequence.num_settled /
+                                               layout_.page_size) ==
+             copy.blocks.destination);
+    BM_CHECK(std::ranges::count(copies_, copy.slot, &CopyOnWrite::slot) ==
+             layout_.num_groups());
     ++(*holders)[Index(copy.blocks.source)];
-  }
-  BM_CHECK(window_copies_.size() ==
-           copies_.size() * layout_.group_windows.size());
-  for (const BlockCopy& copy : window_copies_) {
-    ++(*holders)[Index(copy.source)];
   }
   BM_CHECK(leaving_ == CountLeaving());
 
@@ -199,18 +173,18 @@ void BlockManager::CheckCopies(std::vector<int32_t>* holders) const {
   // before it writes, and has no more rows than the writer.
   absl::flat_hash_map<BlockId, const SequenceCache*> writers;
   for (const SequenceCache& sequence : sequences_) {
-    if (!sequence.open || sequence.tail.empty()) continue;
+    if (!sequence.open || sequence.first().tail.empty()) continue;
     const bool partly_filled = sequence.num_reserved % layout_.page_size != 0;
     if (!partly_filled || sequence.shares_last_block) continue;
-    BM_CHECK(writers.emplace(sequence.tail.back(), &sequence).second);
+    BM_CHECK(writers.emplace(sequence.first().tail.back(), &sequence).second);
   }
   for (const SequenceCache& sequence : sequences_) {
     if (!sequence.open) continue;
-    for (const BlockId block : sequence.tail) {
+    for (const BlockId block : sequence.first().tail) {
       const auto writer = writers.find(block);
       if (writer == writers.end() || writer->second == &sequence) continue;
       BM_CHECK(sequence.shares_last_block);
-      BM_CHECK(block == sequence.tail.back());
+      BM_CHECK(block == sequence.first().tail.back());
       BM_CHECK(sequence.num_reserved <= writer->second->num_reserved);
     }
   }

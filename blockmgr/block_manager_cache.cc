@@ -111,12 +111,12 @@ void BlockManager::CountUnused(PrefixMatch* match) const {
   count(match->region);
   if (match->swap != kNoSwap) return;  // what is in windows comes back
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const WindowRegion& window = match->cached->window(group);
-    if (window.num_blocks() == 0) continue;
+    const GroupRegion& window = match->cached->window(group);
+    if (window.num_region_blocks() == 0) continue;
     if (window.IsPast(layout_, group, match->num_tokens)) continue;
     const int32_t num_used = count(cache_.FindRegion(window.region->id));
     match->num_moving += num_used;
-    match->num_window_region_blocks += window.num_blocks() - num_used;
+    match->num_window_region_blocks += window.num_region_blocks() - num_used;
   }
 }
 
@@ -150,7 +150,8 @@ void BlockManager::ContinueAfter(int32_t entry, SequenceCache* sequence) const {
 
 void BlockManager::CutChain(SequenceCache* sequence) const {
   const int32_t num_full = sequence->num_settled / layout_.page_size;
-  if (num_full == 0 && sequence->region == nullptr) {
+  const GroupCache& first = sequence->first();
+  if (num_full == 0 && first.region == nullptr) {
     sequence->num_published = 0;
     sequence->chain_serial = sequence->root_serial;
     sequence->chain_key = BlockKey{};
@@ -161,13 +162,12 @@ void BlockManager::CutChain(SequenceCache* sequence) const {
   if (sequence->chain_serial == kNoSerial) return;
   // Over a region the first page of the tail was computed before it, and what
   // follows that page comes after the region.
-  const int32_t num_before = sequence->cut() / layout_.page_size;
   int32_t entry = PrefixCache::kNone;
-  if (sequence->region == nullptr || num_full > num_before + 1) {
-    const BlockId last = sequence->tail[num_full - num_before - 1];
+  if (first.region == nullptr || num_full > first.tail_begin + 1) {
+    const BlockId last = first.block(num_full - 1);
     if (cache_.Contains(last)) entry = Index(last);
-  } else if (num_full == num_before + 1) {
-    entry = cache_.FindRegion(sequence->region->id);
+  } else if (num_full == first.tail_begin + 1) {
+    entry = cache_.FindRegion(first.region->id);
   }
   if (entry == PrefixCache::kNone) {
     sequence->chain_serial = kNoSerial;
@@ -187,18 +187,17 @@ void BlockManager::Publish(SequenceCache* sequence,
                            const BlockChain& chain) {
   const int32_t page_size = layout_.page_size;
   const int32_t num_full = NumPublishable(*sequence, 0);
+  const GroupCache& first = sequence->first();
   for (int32_t i = sequence->num_published; i < num_full; ++i) {
-    const BlockId block = sequence->tail[i - sequence->cut() / page_size];
-    if (sequence->pending.has_value()) {
-      if (sequence->pending->Overwrites(block)) {
-        sequence->chain_serial = kNoSerial;
-        return;
-      }
+    const BlockId block = first.block(i);
+    if (first.pending != nullptr && first.pending->Overwrites(block)) {
+      sequence->chain_serial = kNoSerial;
+      return;
     }
     const int32_t begin = i * page_size;
     const Retention* wish = chain.RetentionOf(begin, begin + page_size);
     const BlockKey key =
-        sequence->region == nullptr
+        first.region == nullptr
             ? chain.keys()[i]
             : chain.KeyAfter(sequence->chain_key, tokens, begin, page_size);
     bool inserted = false;
@@ -207,7 +206,7 @@ void BlockManager::Publish(SequenceCache* sequence,
     ContinueAfter(entry, sequence);
     if (inserted) pool_.AddRef(block);
     ApplyRetention(entry, wish);
-    PublishWindows(*sequence, i, entry, wish);
+    PublishLinkedBlocks(*sequence, i, entry, wish);
     sequence->num_published = i + 1;
   }
 }
@@ -217,24 +216,25 @@ bool BlockManager::PublishRegion(SequenceSlot slot,
                                  bool* is_cached) {
   const RegionName& name = publication.name;
   SequenceCache* sequence = &at(slot);
+  const std::shared_ptr<const RegionRecord>& region = sequence->first().region;
   BM_CHECK(name.length == sequence->cut() + layout_.page_size);
-  if (sequence->region->blocks.empty() ||
-      sequence->num_settled != name.length || PendingCut(*sequence) > 0) {
+  if (region->blocks.empty() || sequence->num_settled != name.length ||
+      PendingCut(*sequence) > 0) {
     return false;
   }
   int32_t entry = cache_.FindRegion(name, *publication.chain,
                                     sequence->root_serial, publication.tokens);
   if (entry == PrefixCache::kNone) {
-    if (!HasWindows(slot)) return false;
+    if (!HasWindows(*sequence)) return false;
     *is_cached = true;
     const BlockId tail = PublishTail(*sequence, publication);
     const Retention* wish =
         publication.chain->RetentionOfRegion(sequence->cut());
-    entry = cache_.InsertRegion(sequence->region, name, *publication.chain,
+    entry = cache_.InsertRegion(region, name, *publication.chain,
                                 sequence->root_serial, publication.tokens, tail,
                                 std::move(sequence->content),
-                                LinkWindows(*sequence, name.length, wish));
-    for (const BlockId block : sequence->region->blocks) pool_.AddRef(block);
+                                LinkGroups(*sequence, name.length, wish));
+    for (const BlockId block : region->blocks) pool_.AddRef(block);
     ApplyRetention(entry, wish);
   }
   sequence->content = cache_.region(entry)->content;
@@ -246,7 +246,7 @@ bool BlockManager::PublishRegion(SequenceSlot slot,
 BlockId BlockManager::PublishTail(const SequenceCache& sequence,
                                   const RegionPublication& publication) {
   // Its own, even if an equal one is in the cache: that may be about to go.
-  const BlockId tail = sequence.tail.front();
+  const BlockId tail = sequence.first().tail.front();
   const int32_t length = publication.name.length;
   if (!cache_.Contains(tail)) {
     const int32_t begin = length - layout_.page_size;
@@ -258,8 +258,7 @@ BlockId BlockManager::PublishTail(const SequenceCache& sequence,
   const Retention* wish =
       publication.chain->RetentionOfTail(sequence.cut(), length);
   ApplyRetention(Index(tail), wish);
-  PublishWindows(sequence, sequence.cut() / layout_.page_size, Index(tail),
-                 wish);
+  PublishLinkedBlocks(sequence, sequence.first().tail_begin, Index(tail), wish);
   return tail;
 }
 

@@ -1,4 +1,4 @@
-// Evictions, of layer groups with a window, too.
+// Evictions, of any layer group.
 
 #include <algorithm>
 #include <array>
@@ -23,40 +23,23 @@ bool BlockManager::IsOwnRegion(const RegionRecord& region) const {
   return pool_.num_holders(region.blocks.front()) == (cached ? 2 : 1);
 }
 
-int32_t BlockManager::NumOwnBlocks(SequenceSlot slot, int32_t cut) const {
+CoveredBlocks BlockManager::CountCovered(SequenceSlot slot, int32_t group,
+                                         int32_t cut, int32_t length) const {
   const SequenceCache& sequence = at(slot);
-  const int32_t num_tail = (cut - sequence.cut()) / layout_.page_size;
-  const auto num_taken =
-      std::min(num_tail, static_cast<int32_t>(sequence.tail.size()));
-  auto num_own = static_cast<int32_t>(
-      std::count_if(sequence.tail.begin(), sequence.tail.begin() + num_taken,
-                    [this](BlockId block) { return IsOwn(block); }));
-  if (sequence.region != nullptr && IsOwnRegion(*sequence.region)) {
-    num_own += static_cast<int32_t>(sequence.region->blocks.size());
-  }
-  // The last block will be full by then, hence its own or replaced.
-  const bool will_leave = sequence.shares_last_block &&
-                          cut > sequence.num_reserved &&
-                          !IsOwn(sequence.tail.back());
-  return num_own + (num_tail - num_taken) + (will_leave ? 1 : 0);
-}
-
-CoveredBlocks BlockManager::CoveredInWindow(SequenceSlot slot, int32_t group,
-                                            int32_t cut, int32_t length) const {
-  const WindowCache& cache = window(slot, group);
+  const GroupCache& cache = sequence.groups[group];
   const PageRange pages = cache.CoveredPages(layout_, group, cut, length);
-  CoveredBlocks covered{.num_blocks = pages.end - pages.begin};
+  CoveredBlocks covered{.num_blocks = pages.size()};
   if (!cache.IsPast(layout_, group, length + 1)) {
-    covered.num_blocks += RegionBlocksOf(cache, Owned::kAny);
+    covered.num_blocks += cache.num_region_blocks();
     covered.num_own += RegionBlocksOf(cache, Owned::kOwn);
   }
-  const SequenceCache& sequence = at(slot);
-  const auto num_pages = static_cast<int32_t>(cache.tail.size());
   for (int32_t i = pages.begin; i < pages.end; ++i) {
     // The last block will be full by then, hence its own or replaced.
-    const bool will_leave = i + 1 == num_pages && sequence.shares_last_block &&
+    const bool will_leave = i + 1 == cache.tail_end() &&
+                            sequence.shares_last_block &&
                             cut > sequence.num_reserved;
-    const bool is_own = i >= num_pages || will_leave || IsOwn(cache.tail[i]);
+    const bool is_own =
+        i >= cache.tail_end() || will_leave || IsOwn(cache.block(i));
     covered.num_own += is_own ? 1 : 0;
   }
   return covered;
@@ -66,42 +49,25 @@ bool BlockManager::ReserveEviction(SequenceSlot slot,
                                    const EvictionDemand& demand,
                                    std::vector<BlockId>* destinations) {
   SequenceCache& sequence = at(slot);
-  const int32_t cut = demand.cut;
-  BM_CHECK(cut % layout_.page_size == 0);
-  BM_CHECK(cut <= sequence.num_reserved);
+  GroupCache& cache = sequence.groups[demand.group];
+  BM_CHECK(demand.cut % layout_.page_size == 0);
+  BM_CHECK(demand.cut <= sequence.num_reserved);
+  BM_CHECK(demand.cut > cache.cut());
+  BM_CHECK(cache.pending == nullptr);
+  const HeldBlocks covered =
+      cache.Covered(layout_, demand.group, demand.cut, sequence.num_reserved);
+  BM_CHECK(!covered.tail.empty());
   PendingEviction pending;
-  if (demand.group == 0) {
-    BM_CHECK(!sequence.pending.has_value());
-    BM_CHECK(cut > sequence.cut());
-    if (!TakeDestinations(sequence.Covered(cut, layout_.page_size), demand,
-                          &pending)) {
-      return false;
-    }
-  } else {
-    WindowCache& window = windows_[WindowIndex(slot, demand.group)];
-    BM_CHECK(window.pending == nullptr);
-    BM_CHECK(cut > window.cut());
-    const HeldBlocks covered =
-        window.Covered(layout_, demand.group, cut, sequence.num_reserved);
-    BM_CHECK(!covered.tail.empty());
-    if (!TakeDestinations(covered, demand, &pending)) {
-      return false;
-    }
-  }
+  if (!TakeDestinations(covered, demand, &pending)) return false;
+  pending.length = sequence.num_reserved;
   destinations->insert(destinations->end(), pending.destinations.begin(),
                        pending.destinations.end());
-  if (demand.group == 0) {
-    sequence.pending = std::move(pending);
-  } else {
-    WindowCache& window = windows_[WindowIndex(slot, demand.group)];
-    window.pending = std::make_unique<PendingEviction>(std::move(pending));
-    window.pending_length = sequence.num_reserved;
-  }
+  cache.pending = std::make_shared<const PendingEviction>(std::move(pending));
   return true;
 }
 
 absl::Status BlockManager::ValidateCounts(
-    SequenceSlot slot, std::span<const int32_t> counts, int32_t group,
+    SequenceSlot slot, int32_t group, std::span<const int32_t> counts,
     std::optional<uint64_t> checksum) const {
   const PendingEviction& pending = PendingOf(slot, group);
   const HeldBlocks covered = CoveredBy(slot, group);
@@ -111,24 +77,38 @@ absl::Status BlockManager::ValidateCounts(
 }
 
 EvictionReceipt BlockManager::CommitEviction(
-    SequenceSlot slot, std::span<const int32_t> counts,
+    SequenceSlot slot, int32_t group, std::span<const int32_t> counts,
     const RegionPublication* publication) {
+  BM_CHECK(ValidateCounts(slot, group, counts).ok());
+  BM_CHECK(publication == nullptr || group == 0);
   SequenceCache& sequence = at(slot);
-  BM_CHECK(ValidateCounts(slot, counts).ok());
-  const PendingEviction pending = *std::move(sequence.pending);
-  sequence.pending.reset();
-  BM_CHECK(pending.cut <= sequence.num_settled);
-  const HeldBlocks covered = sequence.Covered(pending.cut, layout_.page_size);
+  GroupCache& cache = sequence.groups[group];
+  const HeldBlocks covered = CoveredBy(slot, group);
+  const std::shared_ptr<const PendingEviction> pending =
+      std::move(cache.pending);
+  BM_CHECK(layout_.window_of(group) == 0
+               ? pending->cut <= sequence.num_settled
+               : pending->length == sequence.num_settled);
   const std::vector<BlockId> before(covered.tail.begin(), covered.tail.end());
   std::shared_ptr<const RegionRecord> region =
-      MakeRegion(layout_, pending, covered, counts);
-  EvictionReceipt receipt = Replace(covered, pending, *region);
-  const int32_t cut_before = sequence.cut();
+      MakeRegion(layout_, *pending, covered, counts);
+  EvictionReceipt receipt = Replace(covered, *pending, *region);
+  const int32_t cut_before = cache.cut();
   const RegionId region_before =
       covered.region == nullptr ? kNoRegion : covered.region->id;
-  sequence.tail.erase(sequence.tail.begin(),
-                      sequence.tail.begin() + std::ssize(before));
-  sequence.region = std::move(region);
+  // What else is below the cut is outside of the span.
+  for (int32_t i = cache.tail_begin; i < covered.cut / layout_.page_size; ++i) {
+    if (cache.block(i) != kNullBlock) ReleaseFrom(cache.block(i));
+  }
+  if (cache.region != nullptr && covered.region == nullptr) {
+    ReleaseRegion(*cache.region);
+  }
+  cache.tail.erase(
+      cache.tail.begin(),
+      cache.tail.begin() + pending->cut / layout_.page_size - cache.tail_begin);
+  cache.tail_begin = pending->cut / layout_.page_size;
+  cache.region = std::move(region);
+  cache.region_length = pending->length;
   receipt.published = publication != nullptr && prefix_caching_ &&
                       PublishRegion(slot, *publication, &receipt.cached);
   if (!receipt.published) sequence.chain_serial = kNoSerial;
@@ -139,51 +119,18 @@ EvictionReceipt BlockManager::CommitEviction(
   return receipt;
 }
 
-EvictionReceipt BlockManager::CommitWindowEviction(
-    SequenceSlot slot, int32_t group, std::span<const int32_t> counts) {
-  BM_CHECK(ValidateCounts(slot, counts, group).ok());
-  SequenceCache& sequence = at(slot);
-  WindowCache& window = windows_[WindowIndex(slot, group)];
-  BM_CHECK(window.pending_length == sequence.num_settled);
-  const HeldBlocks covered = CoveredBy(slot, group);
-  const int32_t begin = covered.cut / layout_.page_size;
-  const std::unique_ptr<PendingEviction> pending = std::move(window.pending);
-  std::shared_ptr<const RegionRecord> region =
-      MakeRegion(layout_, *pending, covered, counts);
-  const EvictionReceipt receipt = Replace(covered, *pending, *region);
-  std::fill_n(window.tail.begin() + begin, std::ssize(covered.tail),
-              kNullBlock);
-  // Blocks that are left below the cut are outside of the window.
-  for (int32_t i = 0; i < begin; ++i) {
-    if (window.tail[i] != kNullBlock) ReleaseFrom(window.tail[i]);
-    window.tail[i] = kNullBlock;
-  }
-  if (window.region != nullptr && covered.region == nullptr) {
-    ReleaseRegion(*window.region);
-  }
-  window.region = std::move(region);
-  window.region_length = window.pending_length;
-  sequence.chain_serial = kNoSerial;
-  return receipt;
-}
-
 void BlockManager::AbortEviction(SequenceSlot slot, int32_t group) {
   const PendingEviction& pending = PendingOf(slot, group);
   for (size_t i = pending.destinations.size();
        i-- > static_cast<size_t>(pending.num_own);) {
     ReleaseFrom(pending.destinations[i]);
   }
-  if (group == 0) {
-    at(slot).pending.reset();
-  } else {
-    windows_[WindowIndex(slot, group)].pending.reset();
-  }
+  at(slot).groups[group].pending.reset();
 }
 
 RaggedRegion BlockManager::DeriveRegion(SequenceSlot slot,
                                         int32_t group) const {
-  const RegionRecord* region =
-      group == 0 ? at(slot).region.get() : window(slot, group).region.get();
+  const RegionRecord* region = at(slot).groups[group].region.get();
   BM_CHECK(region != nullptr);
   return {layout_, LayoutOf(layout_, *region)};
 }
@@ -281,29 +228,23 @@ void BlockManager::TakeOwn(const RegionRecord* region,
 
 const PendingEviction& BlockManager::PendingOf(SequenceSlot slot,
                                                int32_t group) const {
-  if (group > 0) {
-    const WindowCache& cache = window(slot, group);
-    BM_CHECK(at(slot).open && cache.pending != nullptr);
-    return *cache.pending;
-  }
-  const SequenceCache& sequence = at(slot);
-  BM_CHECK(sequence.pending.has_value());
-  return *sequence.pending;
+  const GroupCache& cache = at(slot).groups[group];
+  BM_CHECK(cache.pending != nullptr);
+  return *cache.pending;
 }
 
 int32_t BlockManager::PendingCut(const SequenceCache& sequence) const {
-  int32_t cut = sequence.pending.has_value() ? sequence.pending->cut : 0;
-  for (const WindowCache& window : Windows(sequence)) {
-    if (window.pending != nullptr) cut = std::max(cut, window.pending->cut);
+  int32_t cut = 0;
+  for (const GroupCache& cache : sequence.groups) {
+    if (cache.pending != nullptr) cut = std::max(cut, cache.pending->cut);
   }
   return cut;
 }
 
 HeldBlocks BlockManager::CoveredBy(SequenceSlot slot, int32_t group) const {
-  const int32_t cut = PendingOf(slot, group).cut;
-  if (group == 0) return at(slot).Covered(cut, layout_.page_size);
-  const WindowCache& cache = window(slot, group);
-  return cache.Covered(layout_, group, cut, cache.pending_length);
+  const PendingEviction& pending = PendingOf(slot, group);
+  return at(slot).groups[group].Covered(layout_, group, pending.cut,
+                                        pending.length);
 }
 
 EvictionReceipt BlockManager::Replace(const HeldBlocks& covered,
@@ -354,9 +295,8 @@ EvictionReceipt BlockManager::Replace(const HeldBlocks& covered,
 }
 
 void BlockManager::AbortEvictions(SequenceSlot slot) {
-  if (at(slot).pending.has_value()) AbortEviction(slot);
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    if (window(slot, group).pending != nullptr) AbortEviction(slot, group);
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (at(slot).groups[group].pending != nullptr) AbortEviction(slot, group);
   }
 }
 

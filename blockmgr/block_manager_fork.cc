@@ -13,24 +13,27 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
                                     int32_t num_tokens) const {
   BM_CHECK(CanFork(source));
   const SequenceCache& sequence = at(source);
-  BM_CHECK(num_tokens >= std::max(sequence.cut(), 1));
-  BM_CHECK(num_tokens <= sequence.num_settled);
+  const GroupCache& first = sequence.first();
+  BM_CHECK(1 <= num_tokens && num_tokens <= sequence.num_settled);
+  BM_CHECK(CanGoBack(source, num_tokens));
   PrefixMatch match;
   match.num_tokens = num_tokens;
   match.source = source;
-  match.source_region = sequence.region.get();
-  const int32_t num_full = (num_tokens - sequence.cut()) / layout_.page_size;
-  BM_CHECK(CanGoBack(source, num_tokens));
-  match.blocks.assign(sequence.tail.begin(), sequence.tail.begin() + num_full);
-  match.num_out = FirstHeld(source, 0);
+  match.source_region = first.region.get();
+  const int32_t num_full = num_tokens / layout_.page_size;
+  const int32_t num_before = first.cut() / layout_.page_size;
+  for (int32_t i = num_before; i < num_full; ++i) {
+    match.blocks.push_back(first.block(i));
+  }
+  match.num_out = FirstHeld(sequence, 0) - num_before;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     // As in group 0, less a part, which is copied.
-    match.num_window_blocks +=
-        num_tokens / layout_.page_size - FirstHeld(source, group) +
-        RegionBlocksOf(window(source, group), Owned::kAny);
+    match.num_window_blocks += num_full - FirstHeld(sequence, group) +
+                               sequence.groups[group].num_region_blocks();
   }
-  match.num_moving = match.num_window_blocks +
-                     (layout_.window > 0 ? num_full - match.num_out : 0);
+  match.num_moving =
+      match.num_window_blocks +
+      (layout_.window > 0 ? num_full - FirstHeld(sequence, 0) : 0);
   return match;
 }
 
@@ -60,118 +63,84 @@ SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
   free_slots_.pop_back();
   SequenceCache& child = sequences_[Index(child_slot)];
   BM_CHECK(!child.open);
-  // Into the memory of the slot's table, which the copy keeps.
+  // Into the memory of the slot's tables, which the copies keep.
   child = at(slot);
-  const auto hold = [this](const std::vector<BlockId>& tail) {
-    for (const BlockId block : tail) {
+  const auto hold = [this](const std::vector<BlockId>& blocks) {
+    for (const BlockId block : blocks) {
       if (block != kNullBlock) pool_.AddRef(block);
     }
   };
-  hold(child.tail);
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const WindowCache& from = window(slot, group);
-    WindowCache& to = windows_[WindowIndex(child_slot, group)];
-    to.tail = from.tail;
-    to.region = from.region;
-    to.region_length = from.region_length;
-    hold(to.tail);
-    if (to.region != nullptr) hold(to.region->blocks);
+  for (const GroupCache& cache : child.groups) {
+    hold(cache.tail);
+    if (cache.region != nullptr) hold(cache.region->blocks);
   }
-  if (child.region != nullptr) hold(child.region->blocks);
   if (prefix_caching_) cache_.AddRootUser(child.root_serial);
   return child_slot;
 }
 
 bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
   if (!sequence.shares_last_block) return false;
-  int32_t num_leaving = 0;
-  const auto leaving = leaving_.find(sequence.tail.back());
-  if (leaving != leaving_.end()) {
-    const int32_t num_rows = sequence.num_reserved % layout_.page_size;
-    if (leaving->second.max_tokens > num_rows) return true;
-    num_leaving = leaving->second.num_sequences;
-  }
+  const int32_t num_rows = sequence.num_reserved % layout_.page_size;
   // Sequences share the last blocks of all groups, or of none; the cache may
   // hold any.
-  const auto is_shared = [&](BlockId block) {
+  return std::ranges::any_of(sequence.groups, [&](const GroupCache& cache) {
+    const BlockId block = cache.tail.back();
+    int32_t num_leaving = 0;
+    const auto leaving = leaving_.find(block);
+    if (leaving != leaving_.end()) {
+      if (leaving->second.max_tokens > num_rows) return true;
+      num_leaving = leaving->second.num_sequences;
+    }
     return pool_.num_holders(block) - num_leaving > 1;
-  };
-  return is_shared(sequence.tail.back()) ||
-         std::ranges::any_of(Windows(sequence), [&](const auto& window) {
-           return is_shared(window.tail.back());
-         });
+  });
 }
 
 void BlockManager::PlanCopy(SequenceSlot slot) {
   const SequenceCache& sequence = at(slot);
   if (!NeedsCopy(sequence)) return;
-  const BlockId source = sequence.tail.back();
-  copies_.push_back({.slot = slot,
-                     .blocks = {source, kNullBlock},
-                     .num_tokens = sequence.num_reserved % layout_.page_size});
-  for (const WindowCache& window : Windows(sequence)) {
-    window_copies_.push_back({window.tail.back(), kNullBlock});
+  const int32_t num_tokens = sequence.num_reserved % layout_.page_size;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const BlockId source = sequence.groups[group].tail.back();
+    copies_.push_back({.slot = slot,
+                       .blocks = {source, kNullBlock},
+                       .num_tokens = num_tokens,
+                       .group = group});
+    LeavingSequences& leaving = leaving_[source];
+    ++leaving.num_sequences;
+    leaving.max_tokens = std::max(leaving.max_tokens, num_tokens);
   }
-  LeavingSequences& leaving = leaving_[source];
-  ++leaving.num_sequences;
-  leaving.max_tokens = std::max(leaving.max_tokens, copies_.back().num_tokens);
 }
 
 void BlockManager::ForgetPlanned(size_t num_kept) {
   if (copies_.size() == num_kept) return;
   copies_.resize(num_kept);
-  window_copies_.resize(num_kept * layout_.group_windows.size());
   leaving_ = CountLeaving();
 }
 
-void BlockManager::CarryOut(size_t copy, std::vector<CopyOnWrite>* copies) {
-  CopyOnWrite& first = copies_[copy];
-  SequenceCache& sequence = at(first.slot);
-  Take(std::span(&first.blocks.destination, 1));
-  sequence.tail.back() = first.blocks.destination;
-  copies->push_back(first);
-  const std::span<WindowCache> windows = Windows(sequence);
-  const std::span<BlockCopy> others =
-      std::span(window_copies_).subspan(copy * windows.size(), windows.size());
-  for (size_t i = 0; i < others.size(); ++i) {
-    Take(std::span(&others[i].destination, 1));
-    windows[i].tail.back() = others[i].destination;
-    CopyOnWrite other = first;
-    other.blocks = others[i];
-    other.group = static_cast<int32_t>(i) + 1;
-    copies->push_back(other);
+void BlockManager::CarryOut(size_t first, std::vector<CopyOnWrite>* copies) {
+  for (CopyOnWrite& copy : std::span(copies_).subspan(first)) {
+    Take(std::span(&copy.blocks.destination, 1));
+    at(copy.slot).groups[copy.group].tail.back() = copy.blocks.destination;
+    copies->push_back(copy);
   }
-}
-
-std::span<const BlockCopy> BlockManager::WindowCopies(size_t copy) const {
-  const size_t num_groups = layout_.group_windows.size();
-  return std::span(window_copies_).subspan(copy * num_groups, num_groups);
 }
 
 void BlockManager::UndoCopy(SequenceSlot slot) {
-  const auto copy = std::ranges::find(copies_, slot, &CopyOnWrite::slot);
-  if (copy == copies_.end()) return;
+  const auto first = std::ranges::find(copies_, slot, &CopyOnWrite::slot);
+  if (first == copies_.end()) return;
   SequenceCache& sequence = at(slot);
+  const auto end = first + layout_.num_groups();
   // Nothing was settled since, so the last settled position is in the source.
-  const auto undo = [&](const BlockCopy& blocks, BlockId* block) {
-    BM_CHECK(*block == blocks.destination);
-    pool_.ReleaseUntouched(*block);
-    *block = blocks.source;
-  };
   const int32_t page = sequence.num_settled / layout_.page_size;
-  undo(copy->blocks, &sequence.tail[page - sequence.cut() / layout_.page_size]);
-  const std::span<const BlockCopy> others =
-      WindowCopies(static_cast<size_t>(copy - copies_.begin()));
-  const std::span<WindowCache> windows = Windows(sequence);
-  for (size_t i = 0; i < others.size(); ++i) {
-    undo(others[i], &windows[i].tail[page]);
+  for (auto copy = first; copy != end; ++copy) {
+    GroupCache& cache = sequence.groups[copy->group];
+    BlockId& block = cache.tail[page - cache.tail_begin];
+    BM_CHECK(block == copy->blocks.destination);
+    pool_.ReleaseUntouched(block);
+    block = copy->blocks.source;
   }
   sequence.shares_last_block = true;
-  const auto first_other = (copy - copies_.begin()) * std::ssize(others);
-  window_copies_.erase(
-      window_copies_.begin() + first_other,
-      window_copies_.begin() + first_other + std::ssize(others));
-  copies_.erase(copy);
+  copies_.erase(first, end);
   leaving_ = CountLeaving();
 }
 
@@ -195,10 +164,12 @@ absl::flat_hash_map<BlockId, LeavingSequences> BlockManager::CountLeaving()
 
 void BlockManager::ReleaseCopySources() {
   // After the step was dispatched, so that it is the fence.
-  for (const CopyOnWrite& copy : copies_) ReleaseFrom(copy.blocks.source);
-  for (const BlockCopy& copy : window_copies_) ReleaseFrom(copy.source);
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    for (const CopyOnWrite& copy : copies_) {
+      if (copy.group == group) ReleaseFrom(copy.blocks.source);
+    }
+  }
   copies_.clear();
-  window_copies_.clear();
   leaving_.clear();
 }
 

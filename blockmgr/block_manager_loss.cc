@@ -6,6 +6,7 @@
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/block_manager.h"
 
@@ -60,48 +61,36 @@ std::optional<int32_t> BlockManager::SoundTokens(
   const auto is_lost = [&lost](BlockId block) { return lost.contains(block); };
   bool has_lost = false;
   absl::flat_hash_set<BlockId> moved;  // entries have been moved into those
-  const auto look = [&](const std::vector<BlockId>& tail,
-                        const RegionRecord* region,
-                        const PendingEviction* pending) {
-    has_lost |= std::ranges::any_of(tail, is_lost);
-    if (region != nullptr) {
-      has_lost |= std::ranges::any_of(region->blocks, is_lost);
+  for (const GroupCache& cache : sequence.groups) {
+    has_lost |= std::ranges::any_of(cache.tail, is_lost);
+    if (cache.region != nullptr) {
+      has_lost |= std::ranges::any_of(cache.region->blocks, is_lost);
     }
-    if (pending == nullptr) return;
-    has_lost |= std::ranges::any_of(pending->destinations, is_lost);
-    moved.insert(pending->destinations.begin(),
-                 pending->destinations.begin() + pending->num_own);
-  };
-  look(sequence.tail, sequence.region.get(),
-       sequence.pending.has_value() ? &*sequence.pending : nullptr);
-  for (const WindowCache& window : Windows(sequence)) {
-    look(window.tail, window.region.get(), window.pending.get());
+    if (cache.pending == nullptr) continue;
+    const std::vector<BlockId>& destinations = cache.pending->destinations;
+    has_lost |= std::ranges::any_of(destinations, is_lost);
+    moved.insert(destinations.begin(),
+                 destinations.begin() + cache.pending->num_own);
   }
-  const auto copy = std::ranges::find(copies_, slot, &CopyOnWrite::slot);
-  const bool lost_source = copy != copies_.end() && [&] {
-    const std::span<const BlockCopy> others =
-        WindowCopies(static_cast<size_t>(copy - copies_.begin()));
-    return is_lost(copy->blocks.source) ||
-           std::ranges::any_of(others, is_lost, &BlockCopy::source);
-  }();
+  const bool lost_source =
+      std::ranges::any_of(copies_, [&](const CopyOnWrite& copy) {
+        return copy.slot == slot && is_lost(copy.blocks.source);
+      });
   if (!has_lost && !lost_source) return std::nullopt;
 
   const auto is_unsound = [&](BlockId block) {
     return lost.contains(block) || moved.contains(block);
   };
-  const auto region_is_unsound = [&](const RegionRecord* region) {
-    return region != nullptr && std::ranges::any_of(region->blocks, is_unsound);
-  };
-  if (region_is_unsound(sequence.region.get())) return 0;
-  const auto first_unsound = [&](const std::vector<BlockId>& tail) {
-    return static_cast<int32_t>(std::ranges::find_if(tail, is_unsound) -
-                                tail.begin());
-  };
-  int32_t num_sound =
-      sequence.cut() / layout_.page_size + first_unsound(sequence.tail);
-  for (const WindowCache& window : Windows(sequence)) {
-    if (region_is_unsound(window.region.get())) return 0;
-    num_sound = std::min(num_sound, first_unsound(window.tail));
+  int32_t num_sound = CeilDiv(sequence.num_settled, layout_.page_size);
+  for (const GroupCache& cache : sequence.groups) {
+    if (cache.region != nullptr &&
+        std::ranges::any_of(cache.region->blocks, is_unsound)) {
+      return 0;
+    }
+    const auto first_unsound = std::ranges::find_if(cache.tail, is_unsound);
+    num_sound = std::min(
+        num_sound, cache.tail_begin + static_cast<int32_t>(first_unsound -
+                                                           cache.tail.begin()));
   }
   if (lost_source) {
     // In the place of the copy, where the last settled position is.
@@ -109,9 +98,7 @@ std::optional<int32_t> BlockManager::SoundTokens(
   }
   const int32_t num_tokens =
       std::min(sequence.num_settled, num_sound * layout_.page_size);
-  return num_tokens < sequence.cut() || !CanGoBack(slot, num_tokens)
-             ? 0
-             : num_tokens;
+  return CanGoBack(slot, num_tokens) ? num_tokens : 0;
 }
 
 }  // namespace blockmgr

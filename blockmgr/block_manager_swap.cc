@@ -27,17 +27,6 @@ std::shared_ptr<const RegionRecord> OnBlocks(const RegionRecord& region,
   return record;
 }
 
-// Blocks that the window groups have of its first `length` tokens.
-int32_t NumWindowBlocks(const ModelLayout& layout,
-                        const SwappedSequence& swapped, int32_t length) {
-  int32_t num_blocks = swapped.num_window_region_blocks();
-  for (int32_t group = 1; group < layout.num_groups(); ++group) {
-    num_blocks +=
-        swapped.window(group).PagesBehind(layout, group, length).size();
-  }
-  return num_blocks;
-}
-
 }  // namespace
 
 SwapId BlockManager::SwapOut(SequenceSlot slot,
@@ -46,37 +35,27 @@ SwapId BlockManager::SwapOut(SequenceSlot slot,
   BM_CHECK(PendingCut(sequence) == 0);
   BM_CHECK(copies_.empty());
   BM_CHECK(sequence.num_settled > 0);
-  if (!HasWindows(slot)) return kNoSwap;
-  const int32_t num_pages = CeilDiv(sequence.num_settled, layout_.page_size);
+  if (!HasWindows(sequence)) return kNoSwap;
+  SwappedSequence swapped;
+  swapped.num_tokens = sequence.num_settled;
+  swapped.content = sequence.content;
   std::vector<BlockId> blocks;
-  if (sequence.region != nullptr) blocks = sequence.region->blocks;
-  const auto add = [&](std::span<const BlockId> tail, int32_t begin,
-                       int32_t end) {
-    blocks.insert(blocks.end(), tail.begin() + begin, tail.begin() + end);
-  };
-  add(sequence.tail, layout_.FirstPage(0, sequence.num_settled),
-      num_pages - sequence.cut() / layout_.page_size);
-  std::vector<WindowRegion> windows;
-  const bool is_evicted_in_windows = std::ranges::any_of(
-      Windows(sequence),
-      [](const WindowCache& window) { return window.region_length > 0; });
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const WindowCache& cache = window(slot, group);
-    if (is_evicted_in_windows) windows.push_back(cache);
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const GroupCache& cache = sequence.groups[group];
+    swapped.regions.push_back(cache);
+    swapped.evicted_in_windows |=
+        layout_.window_of(group) > 0 && cache.region_length > 0;
     if (cache.region != nullptr) {
-      add(cache.region->blocks, 0, cache.num_blocks());
+      blocks.insert(blocks.end(), cache.region->blocks.begin(),
+                    cache.region->blocks.end());
     }
-    const PageRange pages =
-        cache.PagesBehind(layout_, group, sequence.num_settled);
-    add(cache.tail, pages.begin, pages.end);
+    const std::span<const BlockId> tail =
+        cache.Blocks(cache.PagesBehind(layout_, group, sequence.num_settled));
+    blocks.insert(blocks.end(), tail.begin(), tail.end());
   }
   if (blocks.empty()) return kNoSwap;
-  const SwapId swap = host_.Add({.num_tokens = sequence.num_settled,
-                                 .region = sequence.region,
-                                 .content = sequence.content,
-                                 .windows = std::move(windows),
-                                 .blocks = {}},
-                                static_cast<int32_t>(blocks.size()));
+  const SwapId swap =
+      host_.Add(std::move(swapped), static_cast<int32_t>(blocks.size()));
   if (swap == kNoSwap) return swap;
   const std::vector<HostBlockId>& host = host_.at(swap).blocks;
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -88,28 +67,29 @@ SwapId BlockManager::SwapOut(SequenceSlot slot,
 void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
                                 PrefixMatch* match) const {
   const SwappedSequence& swapped = host_.at(swap);
+  const GroupRegion& first = swapped.regions.front();
   BM_CHECK(match->source == kNoSequenceSlot && match->swap == kNoSwap);
-  BM_CHECK(num_tokens >= std::max({swapped.cut(), length, 1}));
+  BM_CHECK(num_tokens >= std::max({first.cut(), length, 1}));
   BM_CHECK(num_tokens <= swapped.num_tokens);
   if (match->num_tokens >= num_tokens) return;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const WindowRegion region =
-        group == 0 ? WindowRegion() : swapped.window(group);
+    const GroupRegion& region = swapped.regions[group];
     if (region.PagesBehind(layout_, group, num_tokens).begin <
         region.PagesBehind(layout_, group, swapped.num_tokens).begin) {
       return;
     }
-    BM_CHECK(num_tokens >= region.region_length);
+    BM_CHECK(layout_.window_of(group) == 0 ||
+             num_tokens >= region.region_length);
   }
   match->DropPart(layout_.page_size);
   // What is cached may be before the rest only with the same past. The block
   // between a region and what was computed over it comes with the region. What
   // was computed after an eviction in windows alone is not told apart.
   const bool has_same_past =
-      layout_.window > 0 || !swapped.windows.empty() ? false
-      : swapped.region == nullptr
+      layout_.window > 0 || swapped.evicted_in_windows ? false
+      : first.region == nullptr
           ? match->record() == nullptr
-          : match->cached != nullptr && match->cut() == swapped.cut() &&
+          : match->cached != nullptr && match->cut() == first.cut() &&
                 match->length() == length && !match->blocks.empty();
   if (!has_same_past) {
     const int64_t num_looks = match->num_looks;
@@ -120,13 +100,19 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   match->swap = swap;
   match->num_reclaimable = match->num_cooling = match->num_moving = 0;
   CountUnused(match);
-  match->num_window_blocks = NumWindowBlocks(layout_, swapped, num_tokens);
-  match->num_window_region_blocks = swapped.num_window_region_blocks();
   match->num_tokens = num_tokens;
-  match->num_tail_ins = CeilDiv(num_tokens - swapped.cut(), layout_.page_size) -
-                        layout_.FirstPage(0, num_tokens) -
+  match->num_tail_ins = first.PagesBehind(layout_, 0, num_tokens).size() -
                         static_cast<int32_t>(match->blocks.size());
-  if (match->cached == nullptr) match->source_region = swapped.region.get();
+  match->num_window_blocks = 0;
+  match->num_window_region_blocks = 0;
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const GroupRegion& region = swapped.regions[group];
+    match->num_window_region_blocks += region.num_region_blocks();
+    match->num_window_blocks +=
+        region.num_region_blocks() +
+        region.PagesBehind(layout_, group, num_tokens).size();
+  }
+  if (match->cached == nullptr) match->source_region = first.region.get();
   match->source_length = length;
 }
 
@@ -147,47 +133,37 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
     }
     return taken;
   };
-  const auto add = [](std::span<const BlockId> blocks,
-                      std::vector<BlockId>* tail) {
-    tail->insert(tail->end(), blocks.begin(), blocks.end());
-  };
-  if (match.cached == nullptr && swapped.region != nullptr) {
-    sequence.region = OnBlocks(*swapped.region, RegionId{next_region_++},
-                               take(0, match.num_region_ins()));
-    sequence.content = swapped.content;
-    // Nobody can find what is computed over it.
-    sequence.chain_serial = kNoSerial;
-    sequence.num_published = match.num_tokens / layout_.page_size;
-  }
-  const int32_t num_out = layout_.FirstPage(0, match.num_tokens);
-  if (num_out > 0) {
-    // What comes before it cannot be found.
-    sequence.tail.assign(num_out, kNullBlock);
-    sequence.chain_serial = kNoSerial;
-  }
-  int32_t next = swapped.num_region_blocks() +
-                 static_cast<int32_t>(sequence.tail.size()) - num_out;
-  add(take(next, match.num_tail_ins), &sequence.tail);
-  // Less may come back than was copied.
-  next = swapped.num_region_blocks() +
-         CeilDiv(swapped.num_tokens - swapped.cut(), layout_.page_size) -
-         num_out;
-  int32_t group = 0;
-  for (WindowCache& window : Windows(sequence)) {
-    const WindowRegion was = swapped.window(++group);
-    window.region_length = was.region_length;
-    if (was.region != nullptr) {
-      window.region = OnBlocks(*was.region, RegionId{next_region_++},
-                               take(next, was.num_blocks()));
-      next += was.num_blocks();
+  int32_t next = 0;  // of the host blocks
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    GroupCache& cache = sequence.groups[group];
+    const GroupRegion& was = swapped.regions[group];
+    if (was.region != nullptr && cache.region == nullptr) {
+      cache.region = OnBlocks(*was.region, RegionId{next_region_++},
+                              take(next, was.num_region_blocks()));
+      if (group == 0) {
+        sequence.content = swapped.content;
+        // Nobody can find what is computed over it.
+        sequence.chain_serial = kNoSerial;
+        sequence.num_published = match.num_tokens / layout_.page_size;
+      }
     }
+    cache.region_length = was.region_length;
+    next += was.num_region_blocks();
     const PageRange pages = was.PagesBehind(layout_, group, match.num_tokens);
-    window.tail.assign(pages.begin, kNullBlock);
-    add(take(next, pages.size()), &window.tail);
+    cache.tail_begin = pages.begin;
+    // What is cached comes first. Less may come back than was copied.
+    const auto num_cached = static_cast<int32_t>(cache.tail.size());
+    const std::vector<BlockId> taken =
+        take(next + num_cached, pages.size() - num_cached);
+    cache.tail.insert(cache.tail.end(), taken.begin(), taken.end());
     next += was.PagesBehind(layout_, group, swapped.num_tokens).size();
   }
-  // What is computed after evictions in windows is found by nobody.
-  if (!swapped.windows.empty()) sequence.chain_serial = kNoSerial;
+  // Nobody finds what is computed after pages that left the span of group 0, or
+  // after evictions in windows.
+  if (layout_.FirstPage(0, match.num_tokens) > 0 ||
+      swapped.evicted_in_windows) {
+    sequence.chain_serial = kNoSerial;
+  }
   sequence.num_reserved = match.num_tokens;
   sequence.num_settled = match.num_tokens;
   host_.DropAfterNextStep(match.swap);

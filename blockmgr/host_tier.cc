@@ -87,10 +87,10 @@ int64_t HostTier::metadata_bytes() const {
   for (const auto& [swap, sequence] : sequences_) {
     bytes += static_cast<int64_t>(sizeof(swap) + sizeof(sequence)) +
              HeapBytes(sequence.blocks);
-    if (sequence.region != nullptr) bytes += sequence.region->metadata_bytes();
-    bytes += HeapBytes(sequence.windows);
-    for (const WindowRegion& window : sequence.windows) {
-      if (window.region != nullptr) bytes += window.region->metadata_bytes();
+    bytes += HeapBytes(sequence.regions);
+    for (const GroupRegion& of_group : sequence.regions) {
+      if (of_group.region == nullptr) continue;
+      bytes += of_group.region->metadata_bytes();
     }
   }
   return bytes;
@@ -103,10 +103,9 @@ uint64_t HostTier::StateHash() const {
     uint64_t own = SplitMix64(Index(swap));
     const auto mix = [&own](uint64_t value) { own = SplitMix64(own ^ value); };
     mix(static_cast<uint64_t>(sequence.num_tokens));
-    mix(static_cast<uint64_t>(sequence.cut()));
-    for (const WindowRegion& window : sequence.windows) {
-      mix(static_cast<uint64_t>(window.cut()));
-      mix(static_cast<uint64_t>(window.region_length));
+    for (const GroupRegion& of_group : sequence.regions) {
+      mix(static_cast<uint64_t>(of_group.cut()));
+      mix(static_cast<uint64_t>(of_group.region_length));
     }
     for (const HostBlockId block : sequence.blocks) {
       mix(static_cast<uint64_t>(Index(block)));
@@ -126,8 +125,12 @@ void HostTier::CheckInvariants() const {
   absl::flat_hash_set<HostBlockId> held;
   for (const auto& [swap, sequence] : sequences_) {
     BM_CHECK(sequence.num_tokens > 0);
-    BM_CHECK(sequence.num_tokens >= sequence.cut());
-    BM_CHECK(std::ssize(sequence.blocks) >= sequence.num_region_blocks());
+    int64_t num_in_regions = 0;
+    for (const GroupRegion& of_group : sequence.regions) {
+      BM_CHECK(sequence.num_tokens >= of_group.cut());
+      num_in_regions += of_group.num_region_blocks();
+    }
+    BM_CHECK(std::ssize(sequence.blocks) >= num_in_regions);
     for (const HostBlockId block : sequence.blocks) {
       BM_CHECK(Index(block) >= 0 && Index(block) < num_blocks_);
       BM_CHECK(held.insert(block).second);

@@ -24,42 +24,23 @@
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/block_pool.h"
+#include "blockmgr/group_cache.h"
 #include "blockmgr/region_content.h"
-#include "blockmgr/region_record.h"
-#include "blockmgr/sequence_cache.h"
 
 namespace blockmgr {
 
 // The first num_tokens tokens of a sequence that has left the pool.
 struct SwappedSequence {
   int32_t num_tokens = 0;
-  // As it was, null without one: only the number of its blocks, and their
-  // order, still means something.
-  std::shared_ptr<const RegionRecord> region;
+  // The regions of the layer groups, as they were. Only the number and the
+  // order of a region's blocks still means something.
+  std::vector<GroupRegion> regions;
+  // Whether a group with a window had a region, now or before.
+  bool evicted_in_windows = false;
   std::shared_ptr<const RegionContent> content;
-  // Of every window group; empty if none was ever evicted from.
-  std::vector<WindowRegion> windows = {};
-  // For the region's blocks, in order, then the tail's from its cut on, then
-  // the same of every window group.
+  // For each group in turn: the blocks of its region, in order, then those of
+  // the pages behind the region that num_tokens tokens need.
   std::vector<HostBlockId> blocks;
-
-  int32_t cut() const { return region == nullptr ? 0 : region->cut; }
-  int32_t num_region_blocks() const {
-    return region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size());
-  }
-  // Of a window group.
-  WindowRegion window(int32_t group) const {
-    return windows.empty() ? WindowRegion()
-                           : windows[static_cast<size_t>(group - 1)];
-  }
-  // Blocks that the regions of all window groups have.
-  int32_t num_window_region_blocks() const {
-    int32_t num_blocks = 0;
-    for (const WindowRegion& window : windows) {
-      num_blocks += window.num_blocks();
-    }
-    return num_blocks;
-  }
 };
 
 class HostTier {

@@ -56,8 +56,10 @@ inline bool ShareBlocks(const HeldBlocks& a, const HeldBlocks& b,
 struct PendingEviction {
   RegionId region = kNoRegion;  // that it makes
   int32_t cut = 0;
-  int32_t num_own = 0;               // of the destinations
-  std::vector<int64_t> page_totals;  // that shards may use, [num_shards]
+  int32_t length = 0;   // tokens of the sequence when it was ordered
+  int32_t num_own = 0;  // of the destinations
+  // Pages that each shard may use, [num_shards].
+  std::vector<int64_t> page_totals;
   // Own blocks first, in table order, then fresh ones. Fresh blocks are held
   // once; own blocks keep the reference of the table they are in.
   std::vector<BlockId> destinations;

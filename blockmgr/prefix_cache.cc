@@ -312,7 +312,7 @@ int64_t PrefixCache::metadata_bytes(
         cached->record->metadata_bytes() + HeapBytes(cached->windows.regions) +
         HeapBytes(cached->windows.blocks) + HeapBytes(cached->window_serials) +
         RegionContent::CountBytes(cached->content.get(), counted);
-    for (const WindowRegion& window : cached->windows.regions) {
+    for (const GroupRegion& window : cached->windows.regions) {
       // Its record stays where its blocks have been reclaimed.
       if (!HasWindowRegion(window)) bytes += window.region->metadata_bytes();
     }

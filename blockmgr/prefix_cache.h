@@ -55,12 +55,12 @@
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/block_hash.h"
+#include "blockmgr/group_cache.h"
 #include "blockmgr/prefix_cache_delta.h"
 #include "blockmgr/prefix_cache_log.h"
 #include "blockmgr/reclaim_order.h"
 #include "blockmgr/region_content.h"
 #include "blockmgr/region_record.h"
-#include "blockmgr/window_region.h"
 
 namespace blockmgr {
 
@@ -89,7 +89,7 @@ struct RegionQuery {
 // What the window groups have of a sequence when its region is published.
 struct RegionWindows {
   // Of every window group: its region, if that is in the window.
-  std::vector<WindowRegion> regions;
+  std::vector<GroupRegion> regions;
   // Of each in turn, the blocks behind its region, or in the window.
   std::vector<BlockId> blocks;
 };
@@ -112,7 +112,7 @@ struct CachedRegion {
   std::vector<EntrySerial> window_serials = {};  // of its blocks
 
   // REQUIRES: the model has this group, from 1 on.
-  const WindowRegion& window(int32_t group) const {
+  const GroupRegion& window(int32_t group) const {
     return windows.regions[static_cast<size_t>(group - 1)];
   }
 };
@@ -172,8 +172,9 @@ class PrefixCache {
 
   // Whether a region of a window group, if it is one, is there: what holds no
   // block always is.
-  bool HasWindowRegion(const WindowRegion& window) const {
-    return window.num_blocks() == 0 || FindRegion(window.region->id) != kNone;
+  bool HasWindowRegion(const GroupRegion& window) const {
+    return window.num_region_blocks() == 0 ||
+           FindRegion(window.region->id) != kNone;
   }
 
   // The longest verified run of blocks for the first `num_blocks` blocks of

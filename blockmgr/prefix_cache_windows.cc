@@ -50,8 +50,8 @@ std::span<const int32_t> PrefixCache::Unlink(int32_t entry) {
   };
   const CachedRegion* cached = region(entry);
   if (cached != nullptr) {
-    for (const WindowRegion& window : cached->windows.regions) {
-      if (window.num_blocks() == 0) continue;
+    for (const GroupRegion& window : cached->windows.regions) {
+      if (window.num_region_blocks() == 0) continue;
       const int32_t linked = FindRegion(window.region->id);
       if (linked == kNone) continue;
       if (--num_links_[linked - num_blocks_] == 0) orphans_.push_back(linked);
@@ -88,8 +88,8 @@ void PrefixCache::RemoveWindow(int32_t block) {
 
 void PrefixCache::LinkWindows(const RegionWindows& windows,
                               CachedRegion* cached) {
-  for (const WindowRegion& window : windows.regions) {
-    if (window.num_blocks() == 0) continue;
+  for (const GroupRegion& window : windows.regions) {
+    if (window.num_region_blocks() == 0) continue;
     const int32_t entry = FindRegion(window.region->id);
     BM_CHECK(entry != kNone);
     ++num_links_[entry - num_blocks_];
@@ -107,7 +107,7 @@ bool PrefixCache::HasWindows(const CachedRegion& cached) const {
   }
   return std::ranges::all_of(
       cached.windows.regions,
-      [this](const WindowRegion& window) { return HasWindowRegion(window); });
+      [this](const GroupRegion& window) { return HasWindowRegion(window); });
 }
 
 void PrefixCache::CheckWindows() const {
@@ -121,8 +121,8 @@ void PrefixCache::CheckWindows() const {
       const BlockId block = WindowBlockOf(*cached, i);
       if (block != kNullBlock) ++num_regions[Index(block)];
     }
-    for (const WindowRegion& window : cached->windows.regions) {
-      if (window.num_blocks() == 0 || !HasWindowRegion(window)) continue;
+    for (const GroupRegion& window : cached->windows.regions) {
+      if (window.num_region_blocks() == 0 || !HasWindowRegion(window)) continue;
       ++num_links[FindRegion(window.region->id) - num_blocks_];
     }
   }

@@ -139,12 +139,13 @@ int32_t RemainingBlocks(const RequestState& request,
                         int32_t chunk, const ModelLayout& layout) {
   Holding now{.cut = sequence.cut(),
               .window_region_blocks = in_windows.num_in_regions};
-  if (sequence.pending.has_value()) {
-    now.cut = sequence.pending->cut;
+  const GroupCache& first = sequence.first();
+  if (first.pending != nullptr) {
+    now.cut = first.pending->cut;
     now.region_blocks =
-        static_cast<int32_t>(sequence.pending->destinations.size());
-  } else if (sequence.region != nullptr) {
-    now.region_blocks = static_cast<int32_t>(sequence.region->blocks.size());
+        static_cast<int32_t>(first.pending->destinations.size());
+  } else {
+    now.region_blocks = first.num_region_blocks();
   }
   if (length <= sequence.num_reserved) return 0;
   int32_t held = in_windows.num_blocks;

@@ -358,12 +358,12 @@ bool SchedulerImpl::IsCopied(const RequestState& request,
   }
   const auto copies = [&](const RequestState* other) {
     const SequenceCache& sequence = manager_.sequence(other->slot);
-    if (!sequence.pending.has_value() &&
+    if (sequence.first().pending == nullptr &&
         other->next_compression == std::ssize(other->compressions)) {
       return false;
     }
     return ShareBlocks({match.record(), match.cut(), match.full_blocks()},
-                       {sequence.region.get(), sequence.cut(), sequence.tail},
+                       sequence.first().held(layout().page_size),
                        layout().page_size);
   };
   return NumInUse(match) > 0 && std::ranges::any_of(running_, copies);
@@ -424,7 +424,7 @@ int32_t SchedulerImpl::ToReserve(const RequestState& request) const {
   // How much of windows a request will hold alone depends on who leaves them
   // first: its peak stays reserved.
   if (layout().has_windows()) return request.peak_blocks;
-  return manager_.sequence(request.slot).num_blocks() +
+  return manager_.NumBlocks(request.slot) +
          Remaining(request, request.last_length());
 }
 
@@ -441,8 +441,9 @@ int32_t SchedulerImpl::SharedBelow(const RequestState& request) const {
   const int32_t cut = request.compressions[request.next_compression].cut;
   const SequenceCache& sequence = manager_.sequence(request.slot);
   if (cut <= sequence.cut()) return 0;
-  return sequence.BlocksBelow(cut, layout().page_size) -
-         manager_.NumOwnBlocks(request.slot, cut);
+  const CoveredBlocks covered =
+      manager_.CountCovered(request.slot, 0, cut, cut);
+  return covered.num_blocks - covered.num_own;
 }
 
 int64_t SchedulerImpl::Promised(Promise promise) {

@@ -194,9 +194,8 @@ void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
   start.num_cached_tokens = request.num_in_cache;
   const SequenceCache& sequence = manager_.sequence(request.slot);
   start.source = source;
-  if (source == kNoSequenceSlot && sequence.region != nullptr) {
-    start.region = sequence.region->id;
-  }
+  const RegionRecord* region = sequence.first().region.get();
+  if (source == kNoSequenceSlot && region != nullptr) start.region = region->id;
   start.query_window = QueriesKept(request);
   start.scorer_state = request.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {
@@ -216,16 +215,15 @@ void SchedulerImpl::WriteBlocks(const StepDecision::Run& run,
       run.match >= 0 && decision_.matches[run.match].source == kNoSequenceSlot;
   // What it starts with: cached blocks, a copy in the place of its source,
   // blocks that come back.
-  const auto start = [&](const std::vector<BlockId>& tail, int32_t begin,
+  const SequenceCache& sequence = manager_.sequence(request.slot);
+  const auto start = [&](int32_t group, int32_t begin,
                          std::vector<BlockId>* table) {
-    const auto end = tail.begin() +
-                     CeilDiv(request.num_in_cache - begin, layout().page_size);
-    table->insert(table->end(), tail.begin(), end);
+    const int32_t end = CeilDiv(request.num_in_cache, layout().page_size);
+    for (int32_t i = begin; i < end; ++i) {
+      table->push_back(sequence.groups[group].block(i));
+    }
   };
-  if (starts) {
-    const SequenceCache& sequence = manager_.sequence(request.slot);
-    start(sequence.tail, sequence.cut(), &plan->blocks);
-  }
+  if (starts) start(0, sequence.cut() / layout().page_size, &plan->blocks);
   const int32_t num_groups = layout().num_groups();
   // As many for each group.
   const size_t num_new =
@@ -234,9 +232,7 @@ void SchedulerImpl::WriteBlocks(const StepDecision::Run& run,
                       blocks.begin() + static_cast<std::ptrdiff_t>(num_new));
   plan->block_offsets.push_back(std::ssize(plan->blocks));
   for (int32_t group = 1; group < num_groups; ++group) {
-    if (starts) {
-      start(manager_.window_tail(request.slot, group), 0, &plan->window_blocks);
-    }
+    if (starts) start(group, 0, &plan->window_blocks);
     const auto added = blocks.subspan(group * num_new, num_new);
     plan->window_blocks.insert(plan->window_blocks.end(), added.begin(),
                                added.end());
@@ -307,7 +303,7 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
     TakeDestinations(num_fresh(order.num_destinations, order.num_own), &out,
                      plan);
     if (order.point.is_shared && manager_.prefix_caching()) {
-      out.region = manager_.sequence(request.slot).pending->region;
+      out.region = manager_.sequence(request.slot).first().pending->region;
       in_flight.region = out.region;
     }
     plan->evictions.push_back(std::move(out));

@@ -360,9 +360,9 @@ void SchedulerImpl::TellKept(const RequestState& request,
   effect->cut = std::max(effect->cut, sequence.cut());
   effect->kept_entries.assign(layout().pages_per_block(),
                               effect->cut - sequence.cut());
-  if (sequence.region == nullptr) return;
+  if (sequence.first().region == nullptr) return;
   for (size_t i = 0; i < effect->kept_entries.size(); ++i) {
-    effect->kept_entries[i] += sequence.region->kept[i];
+    effect->kept_entries[i] += sequence.first().region->kept[i];
   }
 }
 

@@ -150,7 +150,7 @@ SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {
   const SequenceCache& sequence = manager_.sequence(parent.slot);
   const StepDecision::Run* run = decision_.RunOf(parent);
   // What it is about to know of itself, or to lose.
-  const bool is_moving = sequence.pending.has_value() ||
+  const bool is_moving = sequence.first().pending != nullptr ||
                          sequence.shares_last_block || parent.restarts ||
                          manager_.IsComingBack(parent.slot) ||
                          (run != nullptr && run->order >= 0);

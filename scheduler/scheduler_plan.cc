@@ -120,8 +120,9 @@ bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
   if (!MakeRoom(index, needed, budget)) return false;
   if (decision_.num_kept == 1 && in_flight_.empty()) {
     // Nobody is left to share with.
-    order.num_own = manager_.sequence(request.slot)
-                        .BlocksBelow(order.point.cut, layout().page_size);
+    order.num_own =
+        manager_.CountCovered(request.slot, 0, order.point.cut, order.point.cut)
+            .num_blocks;
     for (StepDecision::Order::Window& window : order.windows) {
       window.covered.num_own = window.covered.num_blocks;
     }
@@ -186,7 +187,7 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
     return false;
   }
   const RegionRecord* region =
-      match == nullptr ? manager_.sequence(request.slot).region.get()
+      match == nullptr ? manager_.sequence(request.slot).first().region.get()
                        : match->record();
   const int32_t cut_now = region == nullptr ? 0 : region->cut;
   order->futile = order->point.cut <= cut_now;
@@ -203,7 +204,10 @@ bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
   // What others use stays until the last of them leaves it.
   int32_t num_shared = 0;
   if (match == nullptr) {
-    order->num_own = manager_.NumOwnBlocks(request.slot, order->point.cut);
+    order->num_own = manager_
+                         .CountCovered(request.slot, 0, order->point.cut,
+                                       order->point.length)
+                         .num_own;
     num_shared = num_below - order->num_own;
   } else {
     // Matched blocks may be shared by another admission of this very step: only
@@ -236,11 +240,11 @@ void SchedulerImpl::PlanWindows(const RequestState& request,
         CeilDiv<int64_t>(window.page_total, layout().shard_pages_per_block()));
     if (is_open) {
       window.covered =
-          manager_.CoveredInWindow(slot, group, point.cut, point.length);
+          manager_.CountCovered(slot, group, point.cut, point.length);
     } else {
-      WindowRegion was;
+      GroupRegion was;
       if (match->swap != kNoSwap) {
-        was = manager_.host().at(match->swap).window(group);
+        was = manager_.host().at(match->swap).regions[group];
       } else if (match->cached != nullptr) {
         was = match->cached->window(group);
       }

@@ -88,9 +88,9 @@ int32_t SchedulerImpl::RegionToCome(const RequestState& request,
 
 int32_t SchedulerImpl::NextToCome(const RequestState& running) const {
   // What is ordered is still to come.
-  const auto& pending = manager_.sequence(running.slot).pending;
+  const auto& pending = manager_.sequence(running.slot).first().pending;
   const int32_t last = running.next_compression - 1;
-  const bool is_ordered = pending.has_value() && last >= 0 &&
+  const bool is_ordered = pending != nullptr && last >= 0 &&
                           running.compressions[last].cut == pending->cut;
   return last + (is_ordered ? 0 : 1);
 }

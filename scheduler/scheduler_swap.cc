@@ -48,7 +48,7 @@ void SchedulerImpl::MatchSwapped(const RequestState& request,
   // came before a compression cannot be computed after it.
   const int32_t num_tokens =
       std::min(swapped.num_tokens, MaxCachedTokens(request, length));
-  if (num_tokens < std::max({length, swapped.cut(), 1})) return;
+  if (num_tokens < std::max({length, swapped.regions.front().cut(), 1})) return;
   manager_.MatchSwapped(request.swap, num_tokens, length, match);
 }
 

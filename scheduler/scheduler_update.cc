@@ -84,8 +84,8 @@ void SchedulerImpl::UpdateFront(RequestState* request) {
   const std::span<const BlockKey> keys = request->chain.keys();
   const int32_t next = sequence.num_published;
   // A refused eviction may have taken blocks that were to be published.
-  const bool publishes = sequence.region == nullptr &&
-                         !sequence.pending.has_value() &&
+  const bool publishes = sequence.first().region == nullptr &&
+                         sequence.first().pending == nullptr &&
                          sequence.chain_serial != kNoSerial &&
                          (next + 1) * layout().page_size <= request->num_prompt;
   if (publishes && next < std::ssize(keys)) {
@@ -158,8 +158,8 @@ absl::Status SchedulerImpl::ValidateOutcomes(const StepInFlight& step,
       const EvictionOutcome& outcome = result.evictions[index];
       if (!outcome.ok || IsStale(run)) continue;
       const absl::Status status =
-          manager_.ValidateCounts(run.request->slot, outcome.counts,
-                                  order.group_of(i), outcome.layout_checksum);
+          manager_.ValidateCounts(run.request->slot, order.group_of(i),
+                                  outcome.counts, outcome.layout_checksum);
       if (status.ok()) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "evictions[", index, "] (request \"", run.request->info->id,
@@ -296,8 +296,8 @@ EvictionReceipt SchedulerImpl::CommitOrder(
   EvictionReceipt windows;
   for (int32_t i = 1; i < order.num_outcomes(); ++i) {
     const EvictionReceipt of_group =
-        manager_.CommitWindowEviction(request->slot, order.group_of(i),
-                                      outcomes[static_cast<size_t>(i)].counts);
+        manager_.CommitEviction(request->slot, order.group_of(i),
+                                outcomes[static_cast<size_t>(i)].counts);
     windows.evicted_entries += of_group.evicted_entries;
     windows.freed_blocks += of_group.freed_blocks;
   }
@@ -312,7 +312,7 @@ EvictionReceipt SchedulerImpl::CommitFirstGroup(
     RequestState* request, const StepInFlight::Order& order,
     std::span<const int32_t> counts) {
   if (order.region == kNoRegion) {
-    return manager_.CommitEviction(request->slot, counts);
+    return manager_.CommitEviction(request->slot, 0, counts);
   }
   // Orders are carried out one at a time: it is the last of those begun.
   const int32_t end = request->next_compression;
@@ -325,7 +325,7 @@ EvictionReceipt SchedulerImpl::CommitFirstGroup(
   publication.chain = &request->chain;
   publication.tokens = request->tokens;
   const EvictionReceipt receipt =
-      manager_.CommitEviction(request->slot, counts, &publication);
+      manager_.CommitEviction(request->slot, 0, counts, &publication);
   if (!receipt.cached) dropped_regions_.push_back(order.region);
   return receipt;
 }

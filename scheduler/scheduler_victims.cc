@@ -17,8 +17,9 @@ namespace {
 using FirstHeld = std::pair<const RegionRecord*, BlockId>;
 
 FirstHeld FirstOf(const SequenceCache& sequence) {
-  if (sequence.region != nullptr) return {sequence.region.get(), kNullBlock};
-  return {nullptr, sequence.tail.empty() ? kNullBlock : sequence.tail.front()};
+  const GroupCache& first = sequence.first();
+  if (first.region != nullptr) return {first.region.get(), kNullBlock};
+  return {nullptr, first.tail.empty() ? kNullBlock : first.tail.front()};
 }
 
 }  // namespace
@@ -105,8 +106,8 @@ int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
   const SequenceCache& sequence = manager_.sequence(request.slot);
   // A compressed past that cannot be found is computed again from its first
   // token on.
-  const bool is_compressed = sequence.region != nullptr;
-  if (sequence.pending.has_value() ||
+  const bool is_compressed = sequence.first().region != nullptr;
+  if (sequence.first().pending != nullptr ||
       (is_compressed && sequence.chain_serial == kNoSerial)) {
     return sequence.num_settled;
   }
@@ -142,9 +143,10 @@ int32_t SchedulerImpl::LeftTogether() const {
       group.some_stay = true;
       continue;
     }
-    group.num_shared = std::max(group.num_shared,
-                                sequence.BlocksBelow(cut, layout().page_size) -
-                                    manager_.NumOwnBlocks(request.slot, cut));
+    const CoveredBlocks covered =
+        manager_.CountCovered(request.slot, 0, cut, cut);
+    group.num_shared =
+        std::max(group.num_shared, covered.num_blocks - covered.num_own);
   }
   int32_t num_blocks = 0;
   for (const auto& [first, group] : groups) {
@@ -155,7 +157,9 @@ int32_t SchedulerImpl::LeftTogether() const {
 
 int32_t SchedulerImpl::CutToCome(const RequestState& request) const {
   const SequenceCache& sequence = manager_.sequence(request.slot);
-  if (sequence.pending.has_value()) return sequence.pending->cut;
+  if (sequence.first().pending != nullptr) {
+    return sequence.first().pending->cut;
+  }
   const StepDecision::Run* run = decision_.RunOf(request);
   if (run == nullptr || run->order < 0) return 0;
   const StepDecision::Order& order = decision_.orders[run->order];
@@ -167,8 +171,8 @@ bool SchedulerImpl::IsLeftBySharer(const RequestState& request) const {
   return std::ranges::any_of(running_, [&](const RequestState* other) {
     if (other == &request || CutToCome(*other) == 0) return false;
     const SequenceCache& its = manager_.sequence(other->slot);
-    return ShareBlocks({sequence.region.get(), sequence.cut(), sequence.tail},
-                       {its.region.get(), its.cut(), its.tail},
+    return ShareBlocks(sequence.first().held(layout().page_size),
+                       its.first().held(layout().page_size),
                        layout().page_size);
   });
 }

@@ -149,7 +149,7 @@ EvictionReceipt EvictTo(BlockManager* manager, SequenceSlot slot, int32_t cut,
                                      .page_total = page_total,
                                      .num_fresh = in_place ? 0 : num_fresh},
                                     &destinations));
-  return manager->CommitEviction(slot, counts, publication);
+  return manager->CommitEviction(slot, 0, counts, publication);
 }
 
 }  // namespace

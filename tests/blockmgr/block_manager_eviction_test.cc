@@ -30,12 +30,12 @@ class BlockManagerEvictionTest : public ManagerTest {
     return destinations;
   }
   EvictionReceipt Evict(SequenceSlot slot, const std::vector<int32_t>& counts) {
-    const EvictionReceipt receipt = manager_->CommitEviction(slot, counts);
+    const EvictionReceipt receipt = manager_->CommitEviction(slot, 0, counts);
     manager_->CheckInvariants();
     return receipt;
   }
   const std::vector<BlockId>& tail(SequenceSlot slot) const {
-    return manager_->sequence(slot).tail;
+    return manager_->sequence(slot).first().tail;
   }
 
   bool ordered_ = false;
@@ -52,7 +52,7 @@ TEST_F(BlockManagerEvictionTest, CopyLeavesTheOldBlocksToTheCache) {
   const EvictionReceipt receipt = Evict(slot, {8, 8, 8, 8});
   EXPECT_EQ(receipt.evicted_entries, 4 * (16 - 8));
   EXPECT_EQ(receipt.freed_blocks, 2);
-  EXPECT_EQ(manager_->sequence(slot).region->blocks, destinations);
+  EXPECT_EQ(manager_->sequence(slot).first().region->blocks, destinations);
   EXPECT_EQ(manager_->sequence(slot).cut(), 16);
   EXPECT_THAT(tail(slot), ElementsAre(old[4]));
   EXPECT_EQ(manager_->stats().cached_blocks, 4);
@@ -79,7 +79,7 @@ TEST_F(BlockManagerEvictionTest, InPlaceTakesOwnBlocksAndTheirCacheEntries) {
   EXPECT_THAT(Order(slot, 16, 8, 0), ElementsAre(old[0], old[1]));
   EXPECT_THAT(Match(prompt).blocks, IsEmpty());
   EXPECT_EQ(Evict(slot, {8, 8, 8, 8}).freed_blocks, 2);
-  EXPECT_THAT(manager_->sequence(slot).region->blocks,
+  EXPECT_THAT(manager_->sequence(slot).first().region->blocks,
               ElementsAre(old[0], old[1]));
   EXPECT_EQ(manager_->num_available(), 6);
 }
@@ -102,7 +102,7 @@ TEST_F(BlockManagerEvictionTest, SharedBlocksAreNeverDestinations) {
   const std::vector<int32_t> prompt = Prompt(1, 13);
   const SequenceSlot first = Compute(prompt);
   const SequenceSlot second = manager_->Open({}, Match(Prompt(1, 8)));
-  EXPECT_EQ(manager_->NumOwnBlocks(first, 12), 1);
+  EXPECT_EQ(manager_->CountCovered(first, 0, 12, 12).num_own, 1);
   const uint64_t hash = manager_->StateHash();
   Order(first, 12, 8, 0);
   EXPECT_FALSE(ordered_);
@@ -121,7 +121,7 @@ TEST_F(BlockManagerEvictionTest, FreshBlocksOfARefusedOrderWaitForItsStep) {
   Dispatch(1);
   Dispatch(2);
   Acknowledge(1);
-  manager_->AbortEviction(slot);
+  manager_->AbortEviction(slot, 0);
   EXPECT_EQ(manager_->num_available(), 2);
   Acknowledge(2);
   EXPECT_EQ(manager_->num_available(), 4);
@@ -132,7 +132,7 @@ TEST_F(BlockManagerEvictionTest, CountsAreChecked) {
   const SequenceSlot slot = Compute(Prompt(1, 17));
   Order(slot, 8, 5, 2);
   const auto validate = [&](const std::vector<int32_t>& counts) {
-    return manager_->ValidateCounts(slot, counts);
+    return manager_->ValidateCounts(slot, 0, counts);
   };
   using enum absl::StatusCode;
   EXPECT_OK(validate({8, 4, 4, 4}));
@@ -154,7 +154,7 @@ TEST_F(BlockManagerEvictionTest, CountsOfZeroFreeEverythingBelowTheCut) {
   const EvictionReceipt receipt = Evict(slot, {0, 0, 0, 0});
   EXPECT_EQ(receipt.freed_blocks, 4);
   EXPECT_EQ(receipt.evicted_entries, 64);
-  EXPECT_THAT(manager_->sequence(slot).region->blocks, IsEmpty());
+  EXPECT_THAT(manager_->sequence(slot).first().region->blocks, IsEmpty());
   manager_->Close(slot);
   EXPECT_EQ(manager_->num_available(), 9);
 }
@@ -163,15 +163,16 @@ TEST_F(BlockManagerEvictionTest, RepeatedCompressionKeepsPagesInPlace) {
   const SequenceSlot slot = Compute(Prompt(1, 17));
   Order(slot, 16, 6, 0);
   Evict(slot, {16, 4, 4, 0});
-  const RaggedRegion before = manager_->DeriveRegion(slot);
+  const RaggedRegion before = manager_->DeriveRegion(slot, 0);
   ASSERT_TRUE(Reserve(slot, 3));
   manager_->Commit(slot, 3, {}, {});
   const std::vector<BlockId> destinations = Order(slot, 20, 6, 0);
-  EXPECT_THAT(manager_->ValidateCounts(slot, std::vector<int32_t>{0, 0, 0, 5}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected 0 to 4, got 5")));
+  EXPECT_THAT(
+      manager_->ValidateCounts(slot, 0, std::vector<int32_t>{0, 0, 0, 5}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("expected 0 to 4, got 5")));
   Evict(slot, {12, 8, 4, 0});
-  const RaggedRegion after = manager_->DeriveRegion(slot);
+  const RaggedRegion after = manager_->DeriveRegion(slot, 0);
   for (int32_t page = 0; page < 3; ++page) {
     EXPECT_EQ(after.pages(0)[page], before.pages(0)[page]);
   }
@@ -206,10 +207,10 @@ TEST_F(BlockManagerEvictionTest, TokensAfterARegionAreNotPublished) {
 TEST_F(BlockManagerEvictionTest, BlocksNotReservedYetCountAsOwn) {
   const SequenceSlot first = Compute(Prompt(1, 8));
   const SequenceSlot second = manager_->Open({}, Match(Prompt(1, 8)));
-  EXPECT_EQ(manager_->NumOwnBlocks(second, 8), 0);
-  EXPECT_EQ(manager_->NumOwnBlocks(second, 20), 3);
+  EXPECT_EQ(manager_->CountCovered(second, 0, 8, 8).num_own, 0);
+  EXPECT_EQ(manager_->CountCovered(second, 0, 20, 20).num_own, 3);
   manager_->Close(first);
-  EXPECT_EQ(manager_->NumOwnBlocks(second, 20), 5);
+  EXPECT_EQ(manager_->CountCovered(second, 0, 20, 20).num_own, 5);
 }
 
 using BlockManagerEvictionDeathTest = BlockManagerEvictionTest;

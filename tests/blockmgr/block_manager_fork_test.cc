@@ -39,14 +39,14 @@ class BlockManagerForkTest : public ManagerTest {
     manager_->CheckInvariants();
   }
   const std::vector<BlockId>& Tail(SequenceSlot slot) const {
-    return manager_->sequence(slot).tail;
+    return manager_->sequence(slot).first().tail;
   }
   // Replaces [0, 8) of a sequence by a region on one fresh block.
   void Compress(SequenceSlot slot) {
     std::vector<BlockId> destinations;
     ASSERT_TRUE(manager_->ReserveEviction(
         slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
-    manager_->CommitEviction(slot, std::vector<int32_t>(4, 4));
+    manager_->CommitEviction(slot, 0, std::vector<int32_t>(4, 4));
     manager_->CheckInvariants();
   }
 };
@@ -60,7 +60,7 @@ TEST_F(BlockManagerForkTest, ForkSharesEveryBlockAndTakesNone) {
   EXPECT_EQ(Tail(child), Tail(parent));
   EXPECT_EQ(manager_->sequence(child).num_settled, 10);
   EXPECT_EQ(manager_->NumReleasable(parent), 0);
-  EXPECT_EQ(manager_->NumOwnBlocks(child, 8), 0);
+  EXPECT_EQ(manager_->CountCovered(child, 0, 8, 8).num_own, 0);
 }
 
 TEST_F(BlockManagerForkTest, CannotForkWhatIsAboutToMove) {
@@ -245,7 +245,7 @@ TEST_F(BlockManagerForkTest, CompressingAForkLeavesTheOther) {
       child, {.cut = 8, .page_total = 4, .num_fresh = 0}, &destinations));
   Compress(child);
   EXPECT_EQ(Tail(parent), before);
-  EXPECT_EQ(manager_->sequence(parent).region, nullptr);
+  EXPECT_EQ(manager_->sequence(parent).first().region, nullptr);
   EXPECT_EQ(manager_->sequence(child).cut(), 8);
   EXPECT_THAT(Tail(child), ElementsAre(before[2]));
 }
@@ -255,16 +255,16 @@ TEST_F(BlockManagerForkTest, ForksShareARegionUntilTheLastIsClosed) {
   Compress(parent);
   ASSERT_TRUE(manager_->ResetPrefixCache().num_in_use == 0);
   const SequenceSlot child = manager_->Fork(parent);
-  const BlockId block = manager_->sequence(parent).region->blocks[0];
-  EXPECT_EQ(manager_->sequence(child).region,
-            manager_->sequence(parent).region);
-  EXPECT_EQ(manager_->NumOwnBlocks(child, 8), 0);
+  const BlockId block = manager_->sequence(parent).first().region->blocks[0];
+  EXPECT_EQ(manager_->sequence(child).first().region,
+            manager_->sequence(parent).first().region);
+  EXPECT_EQ(manager_->CountCovered(child, 0, 8, 8).num_own, 0);
   EXPECT_EQ(ReserveOne({parent, child}).size(), 1u);
   Dispatch(1);
   Acknowledge(1);
   manager_->Close(parent);
   manager_->CheckInvariants();
-  EXPECT_EQ(manager_->sequence(child).region->blocks[0], block);
+  EXPECT_EQ(manager_->sequence(child).first().region->blocks[0], block);
   manager_->Close(child);
   EXPECT_EQ(manager_->stats().free_blocks, 9);
 }

@@ -30,7 +30,7 @@ TEST_F(BlockManagerRollbackTest, RejectedDraftsGiveBackWholeBlocksOnly) {
   manager_->CheckInvariants();
   EXPECT_EQ(At(slot).num_settled, 7);
   EXPECT_EQ(At(slot).num_reserved, 7);
-  EXPECT_EQ(At(slot).tail.size(), 2u);
+  EXPECT_EQ(At(slot).first().tail.size(), 2u);
   EXPECT_EQ(manager_->num_available(), 7);
 }
 
@@ -49,7 +49,7 @@ TEST_F(BlockManagerRollbackTest, RejectedTokensAreNeverFound) {
   Acknowledge(2);
   Commit(slot, tokens, 2);
   EXPECT_EQ(Match(drafted).blocks.size(), 1u);
-  EXPECT_EQ(Match(tokens).blocks, At(slot).tail);
+  EXPECT_EQ(Match(tokens).blocks, At(slot).first().tail);
 }
 
 TEST_F(BlockManagerRollbackTest, SettledPositionsAndCutsCannotBeRejected) {
@@ -77,7 +77,7 @@ TEST_F(BlockManagerRollbackTest, CopyOfADispatchedStepStays) {
   Dispatch(1);
   manager_->Rollback(child, 3);
   manager_->CheckInvariants();
-  EXPECT_EQ(At(child).tail.back(), copies[0].blocks.destination);
+  EXPECT_EQ(At(child).first().tail.back(), copies[0].blocks.destination);
   copies.clear();
   ASSERT_TRUE(manager_->Reserve(demands, &offsets, &blocks, &copies));
   EXPECT_THAT(copies, IsEmpty());
@@ -86,10 +86,10 @@ TEST_F(BlockManagerRollbackTest, CopyOfADispatchedStepStays) {
 TEST_F(BlockManagerRollbackTest, CutBackIntoACachedBlockCopiesBeforeItWrites) {
   const std::vector<int32_t> prompt = Prompt(1, 8);
   const SequenceSlot slot = Compute(prompt);
-  const std::vector<BlockId> before = At(slot).tail;
+  const std::vector<BlockId> before = At(slot).first().tail;
   manager_->CutBack(slot, 6);
   manager_->CheckInvariants();
-  EXPECT_EQ(At(slot).tail, before);
+  EXPECT_EQ(At(slot).first().tail, before);
   std::vector<int64_t> offsets;
   std::vector<BlockId> blocks;
   std::vector<CopyOnWrite> copies;
@@ -104,7 +104,7 @@ TEST_F(BlockManagerRollbackTest, CutBackIntoACachedBlockCopiesBeforeItWrites) {
   Acknowledge(1);
   Commit(slot, other, 2);
   EXPECT_EQ(Match(prompt).blocks, before);
-  EXPECT_EQ(Match(other).blocks, At(slot).tail);
+  EXPECT_EQ(Match(other).blocks, At(slot).first().tail);
 }
 
 // Where the leaver would come back, its rows must still be there.
@@ -122,8 +122,8 @@ TEST_F(BlockManagerRollbackTest, ShorterSharerNeverWritesOverALeaversRows) {
   EXPECT_EQ(copies[1].num_tokens, 1);
   manager_->Abort(longer, 1);
   manager_->CheckInvariants();
-  EXPECT_EQ(At(longer).tail.back(), copies[0].blocks.source);
-  EXPECT_NE(At(shorter).tail.back(), copies[0].blocks.source);
+  EXPECT_EQ(At(longer).first().tail.back(), copies[0].blocks.source);
+  EXPECT_NE(At(shorter).first().tail.back(), copies[0].blocks.source);
 }
 
 TEST_F(BlockManagerRollbackTest, CutBackToItsRegionPublishesOverItAgain) {
@@ -138,7 +138,8 @@ TEST_F(BlockManagerRollbackTest, CutBackToItsRegionPublishesOverItAgain) {
       .chain = &chain,
       .tokens = prompt};
   ASSERT_TRUE(
-      manager_->CommitEviction(slot, std::vector<int32_t>(4, 4), &publication)
+      manager_
+          ->CommitEviction(slot, 0, std::vector<int32_t>(4, 4), &publication)
           .published);
   ASSERT_TRUE(Reserve(slot, 4));
   Commit(slot, prompt, 4);
@@ -170,7 +171,7 @@ TEST_F(BlockManagerRollbackTest, CutBackBehindItsRegionsPagePublishesNoMore) {
       .name = {.plan = "p", .history = "a", .length = 12},
       .chain = &chain,
       .tokens = prompt};
-  manager_->CommitEviction(slot, std::vector<int32_t>(4, 4), &publication);
+  manager_->CommitEviction(slot, 0, std::vector<int32_t>(4, 4), &publication);
   manager_->CutBack(slot, 8);
   ASSERT_TRUE(Reserve(slot, 8));
   // What was computed before the compression is now computed over it.
@@ -182,7 +183,7 @@ TEST_F(BlockManagerRollbackTest, LossCutsToTheLongestValidPrefix) {
   const SequenceSlot first = Compute(prompt);
   const SequenceSlot second = Compute(prompt);
   const SequenceSlot other = Compute(Prompt(2, 4));
-  const std::vector<BlockId> before = At(first).tail;
+  const std::vector<BlockId> before = At(first).first().tail;
   const std::vector<BlockId> lost = {before[1], before[1]};
   const absl::StatusOr<LossReport> report = manager_->LoseBlocks(lost);
   manager_->CheckInvariants();
@@ -190,7 +191,7 @@ TEST_F(BlockManagerRollbackTest, LossCutsToTheLongestValidPrefix) {
   EXPECT_THAT(report->sequences, UnorderedElementsAre(CutSequence{first, 4},
                                                       CutSequence{second, 4}));
   EXPECT_EQ(report->dropped_blocks, 1);
-  EXPECT_THAT(At(first).tail, ElementsAre(before[0]));
+  EXPECT_THAT(At(first).first().tail, ElementsAre(before[0]));
   EXPECT_THAT(Match(prompt).blocks, ElementsAre(before[0]));
   EXPECT_EQ(At(other).num_settled, 4);
 }
@@ -198,7 +199,7 @@ TEST_F(BlockManagerRollbackTest, LossCutsToTheLongestValidPrefix) {
 TEST_F(BlockManagerRollbackTest, WhatFollowsALostBlockIsNeverFoundAgain) {
   const std::vector<int32_t> prompt = Prompt(1, 12);
   const SequenceSlot slot = Compute(prompt);
-  const std::vector<BlockId> blocks = At(slot).tail;
+  const std::vector<BlockId> blocks = At(slot).first().tail;
   manager_->Close(slot);
   const std::vector<BlockId> lost = {blocks[0]};
   const absl::StatusOr<LossReport> report = manager_->LoseBlocks(lost);
@@ -216,14 +217,14 @@ TEST_F(BlockManagerRollbackTest, LostRegionLeavesNothing) {
   std::vector<BlockId> destinations;
   ASSERT_TRUE(manager_->ReserveEviction(
       slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
-  manager_->CommitEviction(slot, std::vector<int32_t>(4, 4));
+  manager_->CommitEviction(slot, 0, std::vector<int32_t>(4, 4));
   const SequenceSlot child = manager_->Fork(slot);
   const absl::StatusOr<LossReport> report = manager_->LoseBlocks(destinations);
   manager_->CheckInvariants();
   ASSERT_OK(report);
   EXPECT_THAT(report->sequences, UnorderedElementsAre(CutSequence{slot, 0},
                                                       CutSequence{child, 0}));
-  EXPECT_EQ(At(slot).region, nullptr);
+  EXPECT_EQ(At(slot).first().region, nullptr);
   EXPECT_EQ(manager_->num_available(), 9);
 }
 
@@ -233,12 +234,12 @@ TEST_F(BlockManagerRollbackTest, LossUnderAPendingOrderCountsItsBlocksToo) {
   std::vector<BlockId> destinations;
   ASSERT_TRUE(manager_->ReserveEviction(
       slot, {.cut = 8, .page_total = 8, .num_fresh = 1}, &destinations));
-  const std::vector<BlockId> lost = {At(slot).tail[2]};
+  const std::vector<BlockId> lost = {At(slot).first().tail[2]};
   const absl::StatusOr<LossReport> report = manager_->LoseBlocks(lost);
   manager_->CheckInvariants();
   ASSERT_OK(report);
   EXPECT_THAT(report->sequences, ElementsAre(CutSequence{slot, 0}));
-  EXPECT_FALSE(At(slot).pending.has_value());
+  EXPECT_FALSE(At(slot).first().pending != nullptr);
 }
 
 TEST_F(BlockManagerRollbackTest, LossOfACopysSourceTakesTheCopyBack) {
@@ -261,7 +262,7 @@ TEST_F(BlockManagerRollbackTest, LossOfACopysSourceTakesTheCopyBack) {
 TEST_F(BlockManagerRollbackTest, UnknownLostBlockIsRefusedByItsPlace) {
   const SequenceSlot slot = Compute(Prompt(1, 6));
   const uint64_t hash = manager_->StateHash();
-  const std::vector<BlockId> lost = {At(slot).tail[0], BlockId{10}};
+  const std::vector<BlockId> lost = {At(slot).first().tail[0], BlockId{10}};
   EXPECT_THAT(manager_->LoseBlocks(lost),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("blocks[1]: expected 1 to 9, got 10")));

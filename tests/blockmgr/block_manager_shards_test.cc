@@ -61,7 +61,7 @@ class BlockManagerShardsTest : public ::testing::Test {
 TEST_F(BlockManagerShardsTest, TheShardWithMostPagesSettlesTheBlocks) {
   const SequenceSlot slot = Compute();
   EXPECT_EQ(Order(slot, 4, 1).size(), 1u);
-  manager_.AbortEviction(slot);
+  manager_.AbortEviction(slot, 0);
   // Nine pages of one shard take three blocks, whatever the other needs.
   EXPECT_EQ(Order(slot, 9, 3, {2, 9}).size(), 3u);
 }
@@ -71,19 +71,19 @@ TEST_F(BlockManagerShardsTest, EveryShardHasItsOwnTotal) {
   Order(slot, 4, 1, {3, 4});
   const uint64_t hash = manager_.StateHash();
   //  layer 0:  shard 0, shard 1;  layer 1:  shard 0, shard 1
-  EXPECT_OK(manager_.ValidateCounts(slot, {{4, 4, 4, 4, 4, 0, 4, 4}}));
+  EXPECT_OK(manager_.ValidateCounts(slot, 0, {{4, 4, 4, 4, 4, 0, 4, 4}}));
   EXPECT_THAT(
-      manager_.ValidateCounts(slot, {{4, 4, 0, 0, 4, 4, 0, 0}}),
+      manager_.ValidateCounts(slot, 0, {{4, 4, 0, 0, 4, 4, 0, 0}}),
       StatusIs(
           absl::StatusCode::kInvalidArgument,
           HasSubstr("counts: expected at most 3 pages in shard 0, got 4")));
   EXPECT_THAT(
-      manager_.ValidateCounts(slot, {{0, 0, 16, 0, 0, 0, 0, 1}}),
+      manager_.ValidateCounts(slot, 0, {{0, 0, 16, 0, 0, 0, 0, 1}}),
       StatusIs(
           absl::StatusCode::kInvalidArgument,
           HasSubstr("counts: expected at most 4 pages in shard 1, got 5")));
   // All together have room for the pages of one that has too many.
-  EXPECT_THAT(manager_.ValidateCounts(slot, {{0, 0, 4, 4, 0, 0, 4, 5}}),
+  EXPECT_THAT(manager_.ValidateCounts(slot, 0, {{0, 0, 4, 4, 0, 0, 4, 5}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("shard 1, got 5")));
   EXPECT_EQ(manager_.StateHash(), hash);
@@ -93,9 +93,9 @@ TEST_F(BlockManagerShardsTest, NoPageServesAHeadOfAnotherShard) {
   const SequenceSlot slot = Compute();
   const std::vector<BlockId> blocks = Order(slot, 4, 1);
   // One head of each shard takes all of its shard's pages.
-  manager_.CommitEviction(slot, {{16, 0, 0, 16, 0, 0, 0, 0}});
+  manager_.CommitEviction(slot, 0, {{16, 0, 0, 16, 0, 0, 0, 0}});
   manager_.CheckInvariants();
-  const RaggedRegion region = manager_.DeriveRegion(slot);
+  const RaggedRegion region = manager_.DeriveRegion(slot, 0);
   const auto page = [&](int32_t layer, int32_t head) {
     return Layout().page_id(layer, blocks[0], head);
   };
@@ -110,19 +110,20 @@ TEST_F(BlockManagerShardsTest, ABlockStaysForTheShardThatUsesIt) {
   const std::vector<BlockId> blocks = Order(slot, 8, 2);
   // Shard 0 keeps nothing; shard 1 needs pages of both blocks.
   const EvictionReceipt receipt =
-      manager_.CommitEviction(slot, {{0, 0, 8, 4, 0, 0, 4, 4}});
+      manager_.CommitEviction(slot, 0, {{0, 0, 8, 4, 0, 0, 4, 4}});
   manager_.CheckInvariants();
   EXPECT_EQ(receipt.freed_blocks, 2);
   EXPECT_EQ(receipt.evicted_entries, 8 * 16 - 20);
-  EXPECT_EQ(manager_.sequence(slot).region->blocks, blocks);
+  EXPECT_EQ(manager_.sequence(slot).first().region->blocks, blocks);
 }
 
 TEST_F(BlockManagerShardsTest, ABlockThatNoShardUsesIsGivenBack) {
   const SequenceSlot slot = Compute();
   const std::vector<BlockId> blocks = Order(slot, 8, 2);
-  manager_.CommitEviction(slot, {{4, 4, 4, 0, 4, 0, 4, 4}});
+  manager_.CommitEviction(slot, 0, {{4, 4, 4, 0, 4, 0, 4, 4}});
   manager_.CheckInvariants();
-  EXPECT_THAT(manager_.sequence(slot).region->blocks, ElementsAre(blocks[0]));
+  EXPECT_THAT(manager_.sequence(slot).first().region->blocks,
+              ElementsAre(blocks[0]));
 }
 
 TEST_F(BlockManagerShardsTest, BytesAreOfAllShards) {

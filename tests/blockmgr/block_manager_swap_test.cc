@@ -49,8 +49,8 @@ class BlockManagerSwapTest : public ManagerTest {
     ASSERT_TRUE(manager_->ReserveEviction(
         slot, {.cut = cut, .page_total = num_pages, .num_fresh = num_fresh},
         &destinations));
-    ASSERT_OK(manager_->ValidateCounts(slot, counts));
-    manager_->CommitEviction(slot, counts);
+    ASSERT_OK(manager_->ValidateCounts(slot, 0, counts));
+    manager_->CommitEviction(slot, 0, counts);
     manager_->CheckInvariants();
   }
   static std::vector<BlockId> BlocksOf(
@@ -74,7 +74,7 @@ TEST_F(BlockManagerSwapTest, SettledTokensLeaveAndComeBack) {
   const std::vector<int32_t> tokens = Prompt(1, 10);
   const SequenceSlot slot = Compute(tokens);
   ASSERT_TRUE(Reserve(slot, 7));  // not settled: stays behind
-  const std::vector<BlockId> tail = At(slot).tail;
+  const std::vector<BlockId> tail = At(slot).first().tail;
   const SwapId swap = Leave(slot);
   ASSERT_NE(swap, kNoSwap);
   EXPECT_THAT(BlocksOf(out_), ElementsAre(tail[0], tail[1], tail[2]));
@@ -87,7 +87,7 @@ TEST_F(BlockManagerSwapTest, SettledTokensLeaveAndComeBack) {
   const SequenceSlot back = ComeBack(swap, tokens, 10);
   EXPECT_EQ(At(back).num_settled, 10);
   EXPECT_EQ(At(back).num_reserved, 10);
-  EXPECT_EQ(BlocksOf(in_), At(back).tail);
+  EXPECT_EQ(BlocksOf(in_), At(back).first().tail);
   EXPECT_EQ(HostOf(in_), HostOf(out_));
   EXPECT_EQ(manager_->num_available(), 6);
   Dispatch(2);
@@ -110,7 +110,7 @@ TEST_F(BlockManagerSwapTest, WhereNothingIsKeptNothingLeaves) {
 TEST_F(BlockManagerSwapTest, WhatIsCachedIsSharedAgain) {
   const std::vector<int32_t> tokens = Prompt(1, 18);
   const SequenceSlot slot = Compute(tokens);
-  const std::vector<BlockId> tail = At(slot).tail;
+  const std::vector<BlockId> tail = At(slot).first().tail;
   const SequenceSlot other = Compute(Prompt(1, 9));  // the first two
   const SwapId swap = Leave(slot);
   ASSERT_THAT(out_, SizeIs(5));
@@ -125,9 +125,9 @@ TEST_F(BlockManagerSwapTest, WhatIsCachedIsSharedAgain) {
   EXPECT_EQ(
       HostOf(in_),
       (std::vector<HostBlockId>({out_[2].host, out_[3].host, out_[4].host})));
-  EXPECT_EQ(At(back).tail[0], At(other).tail[0]);
-  EXPECT_EQ(At(back).tail[1], At(other).tail[1]);
-  EXPECT_EQ(BlocksOf(in_)[0], At(back).tail[2]);
+  EXPECT_EQ(At(back).first().tail[0], At(other).first().tail[0]);
+  EXPECT_EQ(At(back).first().tail[1], At(other).first().tail[1]);
+  EXPECT_EQ(BlocksOf(in_)[0], At(back).first().tail[2]);
   EXPECT_EQ(At(back).num_settled, 18);
   manager_->CheckInvariants();
 }
@@ -177,7 +177,7 @@ TEST_F(BlockManagerSwapTest, WhatComesBackIsPublishedWithTheNextStep) {
   EXPECT_FALSE(manager_->IsComingBack(slot));
   EXPECT_TRUE(manager_->CanFork(slot));
   EXPECT_THAT(Match(tokens).blocks,
-              ElementsAre(At(slot).tail[0], At(slot).tail[1]));
+              ElementsAre(At(slot).first().tail[0], At(slot).first().tail[1]));
 }
 
 // Where each page of a region lies among its blocks, in their order.
@@ -206,10 +206,10 @@ TEST_F(BlockManagerSwapTest, ARegionComesBackPageByPage) {
   ASSERT_TRUE(Reserve(slot, 4));
   Commit(slot, Prompt(1, 26), 4);
   Evict(slot, 20, {8, 3, 1, 12}, 0);
-  const RaggedRegion before = manager_->DeriveRegion(slot);
-  const std::vector<BlockId> blocks = At(slot).region->blocks;
+  const RaggedRegion before = manager_->DeriveRegion(slot, 0);
+  const std::vector<BlockId> blocks = At(slot).first().region->blocks;
   const std::vector<int64_t> places = Places(TwoByTwo(), before, blocks);
-  const std::vector<BlockId> tail = At(slot).tail;
+  const std::vector<BlockId> tail = At(slot).first().tail;
 
   const SwapId swap = Leave(slot);
   std::vector<BlockId> all = blocks;
@@ -221,12 +221,12 @@ TEST_F(BlockManagerSwapTest, ARegionComesBackPageByPage) {
   Acknowledge(1);
   const SequenceSlot back = ComeBack(swap, Prompt(1, 26), 25, 26 - 1);
   manager_->CheckInvariants();
-  const RaggedRegion after = manager_->DeriveRegion(back);
+  const RaggedRegion after = manager_->DeriveRegion(back, 0);
   EXPECT_THAT(after.kept(), ::testing::ElementsAreArray(before.kept()));
   EXPECT_THAT(after.page_offsets(),
               ::testing::ElementsAreArray(before.page_offsets()));
-  EXPECT_NE(At(back).region->blocks, blocks);
-  EXPECT_EQ(Places(TwoByTwo(), after, At(back).region->blocks), places);
+  EXPECT_NE(At(back).first().region->blocks, blocks);
+  EXPECT_EQ(Places(TwoByTwo(), after, At(back).first().region->blocks), places);
   EXPECT_EQ(At(back).cut(), 20);
   EXPECT_EQ(At(back).num_settled, 25);
   EXPECT_EQ(HostOf(in_), HostOf(out_));

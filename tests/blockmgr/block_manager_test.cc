@@ -34,7 +34,7 @@ TEST_F(BlockManagerTest, ReserveTakesABlockPerStartedPage) {
   EXPECT_EQ(blocks.size(), 2u);
   ASSERT_TRUE(Reserve(slot, 3, &blocks));
   EXPECT_EQ(blocks.size(), 2u);
-  EXPECT_EQ(manager_->sequence(slot).tail, blocks);
+  EXPECT_EQ(manager_->sequence(slot).first().tail, blocks);
   EXPECT_EQ(manager_->sequence(slot).num_reserved, 8);
   EXPECT_EQ(manager_->sequence(slot).num_settled, 0);
 }
@@ -64,7 +64,7 @@ TEST_F(BlockManagerTest, CommitPublishesFullSettledBlocksOnly) {
   EXPECT_TRUE(manager_->WillPublish(slot, 1));
   Commit(slot, prompt, 1);
   EXPECT_THAT(Match(prompt).blocks,
-              ElementsAre(manager_->sequence(slot).tail[0]));
+              ElementsAre(manager_->sequence(slot).first().tail[0]));
   Commit(slot, prompt, 6);
   EXPECT_EQ(Match(prompt).blocks.size(), 2u);
 }
@@ -92,8 +92,8 @@ TEST_F(BlockManagerTest, OpensOnTheCachedPrefixOfWholeBlocks) {
   EXPECT_EQ(shared.num_reclaimable, 0);
   const SequenceSlot second = manager_->Open({}, shared);
   EXPECT_EQ(manager_->sequence(second).num_settled, 8);
-  EXPECT_EQ(manager_->sequence(second).tail[1],
-            manager_->sequence(first).tail[1]);
+  EXPECT_EQ(manager_->sequence(second).first().tail[1],
+            manager_->sequence(first).first().tail[1]);
   EXPECT_EQ(manager_->NumReleasable(second), 0);
   EXPECT_EQ(manager_->NumReleasable(first), 1);
   manager_->Close(first);
@@ -123,12 +123,13 @@ TEST_F(BlockManagerTest, PromptComputedTwiceIsIndexedOnce) {
     ASSERT_TRUE(Reserve(slot, 8));
     Commit(slot, prompt, 8);
   }
-  EXPECT_EQ(Match(prompt).blocks, manager_->sequence(first).tail);
+  EXPECT_EQ(Match(prompt).blocks, manager_->sequence(first).first().tail);
   // The second continues the chain that the first began.
   std::vector<int32_t> longer = Prompt(1, 12);
   ASSERT_TRUE(Reserve(second, 4));
   Commit(second, longer, 4);
-  EXPECT_EQ(Match(longer).blocks[2], manager_->sequence(second).tail[2]);
+  EXPECT_EQ(Match(longer).blocks[2],
+            manager_->sequence(second).first().tail[2]);
   manager_->Close(second);
   EXPECT_EQ(manager_->stats().cached_blocks, 1);
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/blockmgr/manager_fixture.h"
+#include "tests/testing/block_tables.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -46,9 +47,8 @@ class WindowRegionsTest : public WindowsTest {
                         int32_t num_blocks, int32_t num_fresh) {
     Order(slot, cut, num_blocks, num_fresh);
     const std::vector<int32_t> counts(4, kept);
-    EXPECT_OK(manager_->ValidateCounts(slot, counts, 1));
-    const EvictionReceipt receipt =
-        manager_->CommitWindowEviction(slot, 1, counts);
+    EXPECT_OK(manager_->ValidateCounts(slot, 1, counts));
+    const EvictionReceipt receipt = manager_->CommitEviction(slot, 1, counts);
     manager_->CheckInvariants();
     return receipt;
   }
@@ -66,25 +66,25 @@ TEST_F(WindowRegionsTest, IsReleasedWholeWhenItsCutFallsOut) {
   const SequenceSlot slot = Computed(41);
   // Positions 25 to 40 are in the window: pages 6 to 10.
   EXPECT_EQ(NumHeld(slot, 1), 5);
-  const CoveredBlocks covered = manager_->CoveredInWindow(slot, 1, 40, 41);
+  const CoveredBlocks covered = manager_->CountCovered(slot, 1, 40, 41);
   EXPECT_EQ(covered.num_blocks, 4);
   EXPECT_EQ(covered.num_own, 4);
   const EvictionReceipt receipt = Evict(slot, 40, 4, 1, 1);
   EXPECT_EQ(receipt.freed_blocks, 3);
   EXPECT_EQ(receipt.evicted_entries, 4 * (16 - 4));
-  EXPECT_EQ(manager_->window(slot, 1).cut(), 40);
+  EXPECT_EQ(manager_->sequence(slot).groups[1].cut(), 40);
   EXPECT_EQ(NumHeld(slot, 1), 1);
   EXPECT_EQ(manager_->NumBlocks(slot), 11 + 1 + 1);
   EXPECT_THAT(manager_->DeriveRegion(slot, 1).kept(), Each(4));
   // Until position 39, and one more to go back to, is out of the window.
   Decode(slot, 14);
   EXPECT_EQ(manager_->sequence(slot).num_settled, 55);
-  EXPECT_NE(manager_->window(slot, 1).region, nullptr);
+  EXPECT_NE(manager_->sequence(slot).groups[1].region, nullptr);
   EXPECT_EQ(manager_->NumBlocks(slot), 14 + 4 + 1);
   ASSERT_TRUE(Reserve(slot, 1));
   EXPECT_EQ(manager_->NumFalling(slot), 1);
   Commit(slot, tokens_, 1);
-  EXPECT_EQ(manager_->window(slot, 1).region, nullptr);
+  EXPECT_EQ(manager_->sequence(slot).groups[1].region, nullptr);
   EXPECT_EQ(manager_->NumBlocks(slot), 14 + 4);
   manager_->Close(slot);
   EXPECT_EQ(manager_->num_available(), 59);
@@ -94,22 +94,22 @@ TEST_F(WindowRegionsTest, GoesOnFromTheRegionThatIsStillInTheWindow) {
   const SequenceSlot slot = Computed(41);
   Evict(slot, 40, 4, 1, 0);
   Decode(slot, 8);
-  const CoveredBlocks covered = manager_->CoveredInWindow(slot, 1, 48, 49);
+  const CoveredBlocks covered = manager_->CountCovered(slot, 1, 48, 49);
   EXPECT_EQ(covered.num_blocks, 1 + 2);
   Order(slot, 48, 2, 0);
   const std::vector<int32_t> too_many(4, 4 + 8 + 1);
   EXPECT_THAT(
-      manager_->ValidateCounts(slot, too_many, 1),
+      manager_->ValidateCounts(slot, 1, too_many),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 to 12")));
   const std::vector<int32_t> counts = {5, 8, 0, 8};
-  ASSERT_OK(manager_->ValidateCounts(slot, counts, 1));
-  EXPECT_EQ(manager_->CommitWindowEviction(slot, 1, counts).evicted_entries,
+  ASSERT_OK(manager_->ValidateCounts(slot, 1, counts));
+  EXPECT_EQ(manager_->CommitEviction(slot, 1, counts).evicted_entries,
             4 * 12 - 21);
   manager_->CheckInvariants();
-  EXPECT_EQ(manager_->window(slot, 1).cut(), 48);
+  EXPECT_EQ(manager_->sequence(slot).groups[1].cut(), 48);
   // What is past by then is not gone on from.
   Decode(slot, 11);
-  EXPECT_EQ(manager_->CoveredInWindow(slot, 1, 56, 63).num_blocks, 2);
+  EXPECT_EQ(manager_->CountCovered(slot, 1, 56, 63).num_blocks, 2);
 }
 
 TEST_F(WindowRegionsTest, NothingOfItIsPublishedWithoutARegionOfGroup0) {
@@ -120,14 +120,14 @@ TEST_F(WindowRegionsTest, NothingOfItIsPublishedWithoutARegionOfGroup0) {
   Commit(slot, tokens_, 41);
   // What was computed before it is, but for the blocks that it takes.
   EXPECT_EQ(Match(tokens_).num_tokens, 24);
-  manager_->CommitWindowEviction(slot, 1, std::vector<int32_t>(4, 8));
+  manager_->CommitEviction(slot, 1, std::vector<int32_t>(4, 8));
   manager_->CheckInvariants();
   EXPECT_EQ(Match(tokens_).num_tokens, 24);
   Decode(slot, 15);
   EXPECT_EQ(manager_->sequence(slot).chain_serial, kNoSerial);
   // The rest was computed over it: only by the name of a region that stands for
   // that, too, it can be found.
-  EXPECT_EQ(manager_->window(slot, 1).region, nullptr);
+  EXPECT_EQ(manager_->sequence(slot).groups[1].region, nullptr);
   EXPECT_TRUE(Compress(slot, 52, tokens_).published);
   manager_->CheckInvariants();
   EXPECT_EQ(MatchRegion(tokens_).num_tokens, 56);
@@ -170,9 +170,9 @@ TEST_F(SharedWindowRegionsTest, IsFoundWithTheRegionOfGroup0) {
   manager_->CheckInvariants();
   EXPECT_EQ(manager_->num_available(), available);
   EXPECT_EQ(manager_->NumBlocks(other), match.num_blocks());
-  EXPECT_EQ(manager_->window(other, 1).region,
-            manager_->window(slot, 1).region);
-  EXPECT_EQ(manager_->window(other, 1).region_length, 44);
+  EXPECT_EQ(manager_->sequence(other).groups[1].region,
+            manager_->sequence(slot).groups[1].region);
+  EXPECT_EQ(manager_->sequence(other).groups[1].region_length, 44);
   EXPECT_FALSE(manager_->CanGoBack(other, 43));
   // What either computes over it, the other finds.
   ASSERT_TRUE(Reserve(other, 8));
@@ -187,10 +187,10 @@ TEST_F(SharedWindowRegionsTest, IsFoundWithTheRegionOfGroup0) {
 TEST_F(SharedWindowRegionsTest, IsNotNeededWhereTheWindowHasMovedOn) {
   const SequenceSlot slot = Published();
   Decode(slot, 11);
-  EXPECT_NE(manager_->window(slot, 1).region, nullptr);
+  EXPECT_NE(manager_->sequence(slot).groups[1].region, nullptr);
   EXPECT_EQ(MatchUpTo(52).num_window_blocks, 3 + 2);
   Decode(slot, 5);
-  EXPECT_EQ(manager_->window(slot, 1).region, nullptr);
+  EXPECT_EQ(manager_->sequence(slot).groups[1].region, nullptr);
   EXPECT_EQ(MatchUpTo(60).num_tokens, 60);
   EXPECT_EQ(MatchUpTo(60).num_window_blocks, 4);
   // Nobody uses it any more, nor the page after its cut: they are reclaimed
@@ -203,8 +203,8 @@ TEST_F(SharedWindowRegionsTest, IsNotNeededWhereTheWindowHasMovedOn) {
   EXPECT_EQ(match.num_tokens, 60);
   const SequenceSlot other = manager_->Open(Chain(tokens_), match);
   manager_->CheckInvariants();
-  EXPECT_EQ(manager_->window(other, 1).region, nullptr);
-  EXPECT_EQ(manager_->window(other, 1).region_length, 44);
+  EXPECT_EQ(manager_->sequence(other).groups[1].region, nullptr);
+  EXPECT_EQ(manager_->sequence(other).groups[1].region_length, 44);
 }
 
 TEST_F(SharedWindowRegionsTest, LeavesTheCacheWithTheRegionOfGroup0) {
@@ -229,19 +229,19 @@ TEST_F(SharedWindowRegionsTest, WhoEvictsAgainLeavesItToTheOthers) {
   ASSERT_TRUE(Reserve(other, 8));
   Commit(other, tokens_, 8);
   // Of region and two pages, only the pages that it computed are its own.
-  EXPECT_EQ(manager_->CoveredInWindow(other, 1, 48, 52).num_blocks, 2 + 2);
-  EXPECT_EQ(manager_->CoveredInWindow(other, 1, 48, 52).num_own, 1);
+  EXPECT_EQ(manager_->CountCovered(other, 1, 48, 52).num_blocks, 2 + 2);
+  EXPECT_EQ(manager_->CountCovered(other, 1, 48, 52).num_own, 1);
   const std::shared_ptr<const RegionRecord> was =
-      manager_->window(slot, 1).region;
+      manager_->sequence(slot).groups[1].region;
   Evict(other, 48, 6, 2, 1);
-  EXPECT_NE(manager_->window(other, 1).region, was);
-  EXPECT_EQ(manager_->window(slot, 1).region, was);
+  EXPECT_NE(manager_->sequence(other).groups[1].region, was);
+  EXPECT_EQ(manager_->sequence(slot).groups[1].region, was);
   EXPECT_EQ(MatchUpTo(44).num_tokens, 44);
   // The last who holds it may write to it: nobody finds it then.
   manager_->Close(other);
   ASSERT_TRUE(Reserve(slot, 8));
   Commit(slot, tokens_, 8);
-  EXPECT_EQ(manager_->CoveredInWindow(slot, 1, 48, 52).num_own, 2 + 2);
+  EXPECT_EQ(manager_->CountCovered(slot, 1, 48, 52).num_own, 2 + 2);
   Order(slot, 48, 3, 0);
   EXPECT_EQ(MatchUpTo(44).cached, nullptr);
   manager_->Close(slot);
@@ -269,10 +269,11 @@ TEST_F(WindowRegionsTest, LeavesForTheHostTierAndComesBack) {
   const SequenceSlot slot = Computed(41);
   Evict(slot, 40, 6, 2, 2);
   const std::shared_ptr<const RegionRecord> was =
-      manager_->window(slot, 1).region;
+      manager_->sequence(slot).groups[1].region;
   ASSERT_EQ(was->blocks.size(), 2u);
-  const std::vector<BlockId> window = manager_->window_tail(slot, 1);
-  const std::vector<BlockId> tail = manager_->sequence(slot).tail;
+  const std::vector<BlockId> window =
+      BlocksByPage(manager_->sequence(slot).groups[1]);
+  const std::vector<BlockId> tail = manager_->sequence(slot).first().tail;
   std::vector<BlockTransfer> out;
   const SwapId swap = manager_->SwapOut(slot, &out);
   ASSERT_NE(swap, kNoSwap);
@@ -293,7 +294,7 @@ TEST_F(WindowRegionsTest, LeavesForTheHostTierAndComesBack) {
   std::vector<BlockTransfer> in;
   manager_->SwapIn(back, match, &in);
   manager_->CheckInvariants();
-  const WindowCache& cache = manager_->window(back, 1);
+  const GroupCache& cache = manager_->sequence(back).groups[1];
   ASSERT_NE(cache.region, nullptr);
   EXPECT_EQ(cache.cut(), 40);
   EXPECT_EQ(cache.region_length, 41);
@@ -303,14 +304,14 @@ TEST_F(WindowRegionsTest, LeavesForTheHostTierAndComesBack) {
   for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(in[i].host, out[i].host);
   EXPECT_EQ(cache.region->blocks,
             (std::vector<BlockId>{in[11].block, in[12].block}));
-  EXPECT_EQ(cache.tail[10], in[13].block);
-  EXPECT_EQ(cache.tail[9], kNullBlock);
+  EXPECT_EQ(cache.block(10), in[13].block);
+  EXPECT_EQ(cache.block(9), kNullBlock);
   // What it computes is found by nobody, nor the region kept too long.
   EXPECT_EQ(manager_->sequence(back).chain_serial, kNoSerial);
   manager_->Dispatch(StepId{100});
   manager_->Acknowledge(StepId{100});
   Decode(back, 15);
-  EXPECT_EQ(manager_->window(back, 1).region, nullptr);
+  EXPECT_EQ(manager_->sequence(back).groups[1].region, nullptr);
   manager_->CheckInvariants();
 }
 
@@ -322,7 +323,7 @@ TEST_F(WindowRegionsTest, ALostBlockOfItIsTheEndOfTheSequence) {
       lost = Order(slot, 40, 1, 0);
     } else {
       Evict(slot, 40, 4, 1, 0);
-      lost = manager_->window(slot, 1).region->blocks;
+      lost = manager_->sequence(slot).groups[1].region->blocks;
     }
     const absl::StatusOr<LossReport> report =
         manager_->LoseBlocks(std::span(lost));

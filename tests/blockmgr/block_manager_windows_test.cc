@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/blockmgr/manager_fixture.h"
+#include "tests/testing/block_tables.h"
 
 namespace blockmgr {
 namespace {
@@ -39,8 +40,8 @@ TEST_F(BlockManagerWindowsTest, EveryGroupGrowsAndOnlySettledTokensLeaveIt) {
   EXPECT_EQ(manager_->NumBlocks(slot), 24);
   EXPECT_EQ(manager_->NumFalling(slot), 6 + 5);
   Commit(slot, tokens, 16);
-  EXPECT_THAT(std::span(manager_->window_tail(slot, 1)).first(2),
-              Each(kNullBlock));
+  EXPECT_EQ(manager_->sequence(slot).groups[1].block(0), kNullBlock);
+  EXPECT_EQ(manager_->sequence(slot).groups[1].block(1), kNullBlock);
   EXPECT_EQ(NumHeld(slot, 1), 6);
   EXPECT_EQ(NumHeld(slot, 2), 7);
   // The step in flight may read none of them, but the fence does not ask.
@@ -82,9 +83,10 @@ TEST_F(BlockManagerWindowsTest, HitNeedsOnlyTheWindowOfAWindowGroup) {
   const SequenceSlot slot = manager_->Open(Chain(tokens), match);
   manager_->CheckInvariants();
   EXPECT_EQ(manager_->NumBlocks(slot), 12);
-  EXPECT_THAT(manager_->window_tail(slot, 1), SizeIs(10));
-  EXPECT_EQ(manager_->window_tail(slot, 1)[8], match.window_blocks[0]);
-  EXPECT_EQ(manager_->window_tail(slot, 1)[7], kNullBlock);
+  EXPECT_THAT(BlocksByPage(manager_->sequence(slot).groups[1]), SizeIs(10));
+  EXPECT_EQ(BlocksByPage(manager_->sequence(slot).groups[1])[8],
+            match.window_blocks[0]);
+  EXPECT_EQ(BlocksByPage(manager_->sequence(slot).groups[1])[7], kNullBlock);
 }
 
 TEST_F(BlockManagerWindowsTest, HitIsAsShortAsAWindowGroupHasIt) {
@@ -122,7 +124,7 @@ TEST_F(BlockManagerWindowsTest, LostWindowBlockCutsBackOrToTheStart) {
   Make(TwoByTwo(60, 0, {8}));
   const std::vector<int32_t> tokens = Prompt(1, 24);
   const SequenceSlot slot = Compute(tokens, 24);
-  const BlockId lost = manager_->window_tail(slot, 1)[5];
+  const BlockId lost = BlocksByPage(manager_->sequence(slot).groups[1])[5];
   const auto report = manager_->LoseBlocks(std::span(&lost, 1));
   ASSERT_TRUE(report.ok());
   // 20 tokens would be left, but the window before them is gone.
@@ -141,7 +143,8 @@ TEST_F(BlockManagerWindowsTest, ForksShareWindowsAndCopyTheLastBlocks) {
   const SequenceSlot child = manager_->Fork(parent);
   manager_->CheckInvariants();
   EXPECT_EQ(manager_->stats().used_blocks, before);
-  EXPECT_EQ(manager_->window_tail(child, 2), manager_->window_tail(parent, 2));
+  EXPECT_EQ(BlocksByPage(manager_->sequence(child).groups[2]),
+            BlocksByPage(manager_->sequence(parent).groups[2]));
   EXPECT_EQ(manager_->BlocksNeeded(child, 1), 3);
   std::vector<CopyOnWrite> copies;
   ASSERT_TRUE(Reserve(child, 1, &copies));
@@ -150,15 +153,17 @@ TEST_F(BlockManagerWindowsTest, ForksShareWindowsAndCopyTheLastBlocks) {
   for (int32_t group = 0; group < 3; ++group) {
     EXPECT_EQ(copies[group].group, group);
     EXPECT_EQ(copies[group].num_tokens, 2);
-    const BlockId shared = group == 0
-                               ? manager_->sequence(parent).tail.back()
-                               : manager_->window_tail(parent, group).back();
+    const BlockId shared =
+        group == 0
+            ? manager_->sequence(parent).first().tail.back()
+            : BlocksByPage(manager_->sequence(parent).groups[group]).back();
     EXPECT_EQ(copies[group].blocks.source, shared);
   }
   // Not sent after all: everything is as before.
   manager_->Abort(child, 1);
   manager_->CheckInvariants();
-  EXPECT_EQ(manager_->window_tail(child, 1), manager_->window_tail(parent, 1));
+  EXPECT_EQ(BlocksByPage(manager_->sequence(child).groups[1]),
+            BlocksByPage(manager_->sequence(parent).groups[1]));
   ASSERT_TRUE(Reserve(child, 1, &copies));
   manager_->Dispatch(StepId{1});
   manager_->Acknowledge(StepId{1});
@@ -209,9 +214,10 @@ TEST_F(BlockManagerWindowsTest, SwapCopiesTheWindowsAndBringsThemBack) {
   const std::vector<int32_t> tokens = Prompt(1, 30);
   const SequenceSlot slot = Compute(tokens, 30);
   std::vector<BlockTransfer> out;
-  std::vector<BlockId> held = manager_->sequence(slot).tail;
+  std::vector<BlockId> held = manager_->sequence(slot).first().tail;
   for (int32_t group = 1; group <= 2; ++group) {
-    for (const BlockId block : manager_->window_tail(slot, group)) {
+    for (const BlockId block :
+         BlocksByPage(manager_->sequence(slot).groups[group])) {
       if (block != kNullBlock) held.push_back(block);
     }
   }
@@ -231,7 +237,8 @@ TEST_F(BlockManagerWindowsTest, SwapCopiesTheWindowsAndBringsThemBack) {
   manager_->CheckInvariants();
   ASSERT_THAT(in, SizeIs(15));
   for (size_t i = 0; i < in.size(); ++i) EXPECT_EQ(in[i].host, out[i].host);
-  EXPECT_EQ(in.back().block, manager_->window_tail(back, 2).back());
+  EXPECT_EQ(in.back().block,
+            BlocksByPage(manager_->sequence(back).groups[2]).back());
   EXPECT_EQ(manager_->NumBlocks(back), 15);
 }
 
@@ -264,7 +271,7 @@ TEST_F(BlockManagerWindowsTest, OnlyGroupsWindowReleasesTheTail) {
   // Far more tokens than the pool has slots for.
   const SequenceSlot slot = Compute(tokens, 8);
   EXPECT_EQ(manager_->NumBlocks(slot), 2);
-  EXPECT_THAT(manager_->sequence(slot).tail, SizeIs(50));
+  EXPECT_EQ(manager_->sequence(slot).first().tail_end(), 50);
   std::vector<BlockTransfer> out;
   const SwapId swap = manager_->SwapOut(slot, &out);
   ASSERT_THAT(out, SizeIs(2));
@@ -278,7 +285,7 @@ TEST_F(BlockManagerWindowsTest, OnlyGroupsWindowReleasesTheTail) {
   manager_->SwapIn(back, match, &in);
   manager_->CheckInvariants();
   EXPECT_THAT(in, SizeIs(2));
-  EXPECT_THAT(manager_->sequence(back).tail, SizeIs(50));
+  EXPECT_EQ(manager_->sequence(back).first().tail_end(), 50);
   manager_->Close(back);
 }
 
@@ -315,7 +322,7 @@ TEST_F(BlockManagerWindowsTest, RegionIsFoundWithTheWindowBeforeItsCut) {
       .tokens = tokens};
   const std::vector<int32_t> counts(4, 8);
   const EvictionReceipt receipt =
-      manager_->CommitEviction(slot, counts, &publication);
+      manager_->CommitEviction(slot, 0, counts, &publication);
   EXPECT_TRUE(receipt.cached);
   manager_->CheckInvariants();
   manager_->Close(slot);
@@ -327,7 +334,7 @@ TEST_F(BlockManagerWindowsTest, RegionIsFoundWithTheWindowBeforeItsCut) {
   const SequenceSlot sharer = manager_->Open(chain, match);
   manager_->CheckInvariants();
   EXPECT_EQ(manager_->NumBlocks(sharer), 2 + 1 + 2);
-  const BlockId needed = manager_->window_tail(sharer, 1)[4];
+  const BlockId needed = BlocksByPage(manager_->sequence(sharer).groups[1])[4];
   manager_->Close(sharer);
   // Without that window it is of no use.
   ASSERT_TRUE(manager_->LoseBlocks(std::span(&needed, 1)).ok());
@@ -391,14 +398,14 @@ TEST_F(BlockManagerWindowEdgesTest, EqualRegionWithoutItsWindowIsReplaced) {
   const std::vector<int32_t> tokens = Prompt(1, 24);
   const SequenceSlot first = Compute(tokens, 24);
   ASSERT_TRUE(Compress(first, 20, tokens).cached);
-  const BlockId needed = manager_->window_tail(first, 1)[4];
+  const BlockId needed = BlocksByPage(manager_->sequence(first).groups[1])[4];
   ASSERT_TRUE(manager_->LoseBlocks(std::span(&needed, 1)).ok());
   const SequenceSlot second = Compute(tokens, 24);
   EXPECT_TRUE(Compress(second, 20, tokens).cached);
   manager_->CheckInvariants();
   const PrefixMatch match = MatchRegion(tokens);
   ASSERT_NE(match.cached, nullptr);
-  EXPECT_EQ(match.cached->record, manager_->sequence(second).region);
+  EXPECT_EQ(match.cached->record, manager_->sequence(second).first().region);
 }
 
 TEST_F(BlockManagerWindowEdgesTest,
@@ -411,7 +418,7 @@ TEST_F(BlockManagerWindowEdgesTest,
   const SequenceSlot second = manager_->Open(Chain(tokens), {});
   ASSERT_TRUE(Reserve(second, 20));
   Commit(second, tokens, 20);
-  const BlockId lost = manager_->window_tail(first, 1)[5];
+  const BlockId lost = BlocksByPage(manager_->sequence(first).groups[1])[5];
   ASSERT_TRUE(Reserve(second, 4));
   const SequenceSlot third = manager_->Open(Chain(tokens), {});
   ASSERT_TRUE(Reserve(third, 24));
@@ -421,7 +428,7 @@ TEST_F(BlockManagerWindowEdgesTest,
   manager_->CheckInvariants();
   const PrefixMatch match = MatchRegion(tokens);
   ASSERT_NE(match.cached, nullptr);
-  EXPECT_EQ(match.cached->record, manager_->sequence(second).region);
+  EXPECT_EQ(match.cached->record, manager_->sequence(second).first().region);
 }
 
 TEST_F(BlockManagerWindowEdgesTest, ReclaimedBlocksCountWhatGoesWithThem) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
@@ -21,11 +22,9 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 SwapId Add(HostTier* host, int32_t num_blocks, int32_t num_tokens = 8) {
-  return host->Add({.num_tokens = num_tokens,
-                    .region = nullptr,
-                    .content = nullptr,
-                    .blocks = {}},
-                   num_blocks);
+  SwappedSequence sequence;
+  sequence.num_tokens = num_tokens;
+  return host->Add(std::move(sequence), num_blocks);
 }
 
 TEST(HostTierTest, WithoutBlocksNobodyIsSwappedOut) {

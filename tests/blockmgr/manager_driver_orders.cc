@@ -76,9 +76,9 @@ void ManagerDriver::CheckCovered(SequenceSlot slot) {
   for (int32_t group = 1; group < config_.layout.num_groups(); ++group) {
     const int32_t length = sequence.num_reserved;
     const int32_t cut = page_size * Int(0, length / page_size);
-    if (cut <= manager_.window(slot, group).cut()) continue;
+    if (cut <= manager_.sequence(slot).groups[group].cut()) continue;
     const CoveredBlocks covered =
-        manager_.CoveredInWindow(slot, group, cut, length);
+        manager_.CountCovered(slot, group, cut, length);
     EXPECT_EQ(covered.num_blocks,
               model_.CoveredBy(slot, group, cut, length).Blocks().size());
     EXPECT_EQ(covered.num_own,
@@ -138,13 +138,12 @@ void ManagerDriver::ConcludeInWindow(const Ordered& order) {
       static_cast<int32_t>(pages.size()) * config_.layout.page_size);
   for (size_t i = 0; i < region.kept.size(); ++i) held[i] += region.kept[i];
   const std::vector<int32_t> counts = RandomCounts(pending, held);
-  EXPECT_OK(manager_.ValidateCounts(slot, counts, group));
+  EXPECT_OK(manager_.ValidateCounts(slot, group, counts));
   std::vector<int32_t> illegal = counts;
   illegal.front() = Chance(0.5) ? held.front() + 1 : -1;
-  EXPECT_THAT(manager_.ValidateCounts(slot, illegal, group),
+  EXPECT_THAT(manager_.ValidateCounts(slot, group, illegal),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  const EvictionReceipt receipt =
-      manager_.CommitWindowEviction(slot, group, counts);
+  const EvictionReceipt receipt = manager_.CommitEviction(slot, group, counts);
   const EvictionReceipt expected =
       model_.CommitWindowEviction(slot, group, counts);
   EXPECT_EQ(receipt.evicted_entries, expected.evicted_entries);

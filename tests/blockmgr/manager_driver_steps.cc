@@ -153,7 +153,7 @@ void ManagerDriver::CheckIllegalCounts(SequenceSlot slot,
   const bool exceeds = Chance(0.5) && ExceedTotal(slot, shard, &counts);
   if (!exceeds) counts[i] = Chance(0.5) ? held + 1 : -1;
   const uint64_t hash = manager_.StateHash();
-  const absl::Status refused = manager_.ValidateCounts(slot, counts);
+  const absl::Status refused = manager_.ValidateCounts(slot, 0, counts);
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kInvalidArgument));
   if (exceeds && config_.layout.num_shards > 1) {
     EXPECT_THAT(std::string(refused.message()),
@@ -185,10 +185,10 @@ void ManagerDriver::Conclude(const Ordered& order) {
   const bool has_fresh = !pending.fresh.empty();
   const bool again = !model_.at(slot).region().kept.empty();
   const std::vector<int32_t> counts = RandomCounts(slot);
-  EXPECT_OK(manager_.ValidateCounts(slot, counts));
+  EXPECT_OK(manager_.ValidateCounts(slot, 0, counts));
   if (Chance(0.4)) CheckIllegalCounts(slot, counts);
   if (Chance(0.2)) {
-    manager_.AbortEviction(slot);
+    manager_.AbortEviction(slot, 0);
     model_.AbortEviction(slot);
     ++tally_->refused_evictions;
     return;
@@ -203,10 +203,10 @@ void ManagerDriver::Conclude(const Ordered& order) {
   publication.chain = &sequence.names;
   publication.tokens = sequence.tokens;
   const bool publishes = Chance(config_.layout.has_windows() ? 0.8 : 0.6);
-  const RegionId region = manager_.sequence(slot).pending->region;
-  const EvictionReceipt receipt =
-      manager_.CommitEviction(slot, counts, publishes ? &publication : nullptr);
-  EXPECT_EQ(manager_.sequence(slot).region->id, region);
+  const RegionId region = manager_.sequence(slot).first().pending->region;
+  const EvictionReceipt receipt = manager_.CommitEviction(
+      slot, 0, counts, publishes ? &publication : nullptr);
+  EXPECT_EQ(manager_.sequence(slot).first().region->id, region);
   if (receipt.cached) {
     EXPECT_TRUE(findable_.insert(region).second);
   }

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/block_manager.h"
+#include "tests/testing/block_tables.h"
 
 namespace blockmgr {
 
@@ -123,7 +124,7 @@ class WindowsTest : public ManagerTest {
         .name = {.plan = "p", .history = "h", .length = cut + 4},
         .chain = &chain,
         .tokens = tokens};
-    return manager_->CommitEviction(slot, std::vector<int32_t>(4, 8),
+    return manager_->CommitEviction(slot, 0, std::vector<int32_t>(4, 8),
                                     &publication);
   }
   PrefixMatch MatchRegion(const std::vector<int32_t>& tokens) const {
@@ -133,7 +134,8 @@ class WindowsTest : public ManagerTest {
     return manager_->Match(Chain(tokens), tokens, 0, &query);
   }
   int32_t NumHeld(SequenceSlot slot, int32_t group) const {
-    const std::vector<BlockId>& tail = manager_->window_tail(slot, group);
+    const std::vector<BlockId>& tail =
+        BlocksByPage(manager_->sequence(slot).groups[group]);
     return static_cast<int32_t>(
         std::ranges::count_if(tail, [](BlockId b) { return b != kNullBlock; }));
   }

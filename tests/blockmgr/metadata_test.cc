@@ -96,7 +96,7 @@ class MetadataTest : public ::testing::Test {
                                           &destinations));
     const std::vector<int32_t> counts(256, pages * kPageSize);
     const EvictionReceipt receipt =
-        manager_->CommitEviction(slot, counts, publication);
+        manager_->CommitEviction(slot, 0, counts, publication);
     EXPECT_EQ(receipt.published, publication != nullptr);
   }
 
@@ -170,7 +170,7 @@ TEST_F(MetadataTest, OfRegions) {
       slots.push_back(Compute(tokens, chain));
       Evict(slots.back(), 1600, 20, false, &publication);
     });
-    EXPECT_NE(manager_->sequence(slots.back()).region, nullptr);
+    EXPECT_NE(manager_->sequence(slots.back()).first().region, nullptr);
   }
   ExpectReportIsTrue("published");
   const int64_t published = manager_->metadata_bytes();

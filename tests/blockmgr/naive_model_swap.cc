@@ -80,7 +80,7 @@ void NaiveModel::CheckHost(const BlockManager& manager) const {
   for (const auto& [id, swap] : swaps_) {
     ASSERT_TRUE(host.Contains(id));
     EXPECT_EQ(host.at(id).num_tokens, swap.sequence.num_settled);
-    EXPECT_EQ(host.at(id).cut(), swap.sequence.cut());
+    EXPECT_EQ(host.at(id).regions.front().cut(), swap.sequence.cut());
     EXPECT_EQ(host.at(id).blocks, HostBlocksOf(swap));
     num_used += static_cast<int32_t>(host.at(id).blocks.size());
   }

@@ -10,6 +10,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "tests/blockmgr/naive_model.h"
+#include "tests/testing/block_tables.h"
 
 namespace blockmgr {
 
@@ -87,9 +88,7 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
         count(block, falls, stays && !has_order);
       }
     }
-    if (group > 0) {
-      EXPECT_EQ(manager.window_tail(slot, group), table);
-    }
+    EXPECT_EQ(BlocksByPage(manager.sequence(slot).groups[group]), table);
   }
   EXPECT_EQ(manager.NumFalling(slot), num_own_falling);
   EXPECT_EQ(manager.NumFallingOrShared(slot), num_falling);
@@ -99,6 +98,7 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
 bool NaiveModel::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
   const NaiveSequence& sequence = at(slot);
   if (num_tokens == 0) return true;
+  if (num_tokens < sequence.cut()) return false;
   for (int32_t group = 0; group < num_groups(); ++group) {
     const int32_t window = WindowOf(group);
     if (window == 0) continue;

@@ -113,7 +113,7 @@ TEST_F(PrefixCacheWindowsTest, RegionKeepsWhatItLinks) {
 }
 
 TEST_F(PrefixCacheWindowsTest, RegionOfAWindowGoesWithTheLastThatLinksIt) {
-  const WindowRegion shared = {Record(5, {BlockId{10}, BlockId{11}}), 8};
+  const GroupRegion shared = {Record(5, {BlockId{10}, BlockId{11}}), 8};
   const int32_t entry = cache_.InsertWindowRegion(shared.region);
   EXPECT_EQ(cache_.num_blocks_held(), 3);
   EXPECT_EQ(cache_.num_blocks(entry), 2);
@@ -140,7 +140,7 @@ TEST_F(PrefixCacheWindowsTest, RegionOfAWindowGoesWithTheLastThatLinksIt) {
 // Then the region that links it is found by nobody who needs it, and an equal
 // one may take its place.
 TEST_F(PrefixCacheWindowsTest, RegionOfAWindowCanBeReclaimedAlone) {
-  const WindowRegion window = {Record(5, {BlockId{10}}), 8};
+  const GroupRegion window = {Record(5, {BlockId{10}}), 8};
   const int32_t entry = cache_.InsertWindowRegion(window.region);
   InsertRegion(Record(1, {BlockId{9}}), "p", {{window, {}}, {}});
   const RegionName name = {.plan = "p", .history = "h", .length = 8};
@@ -155,7 +155,7 @@ TEST_F(PrefixCacheWindowsTest, RegionOfAWindowCanBeReclaimedAlone) {
   EXPECT_EQ(cache_.FindRegion(name, chain_, root_, tokens_),
             PrefixCache::kNone);
   // Its place may be another's, to which that region does not lead.
-  const WindowRegion other = {Record(7, {BlockId{10}}), 8};
+  const GroupRegion other = {Record(7, {BlockId{10}}), 8};
   EXPECT_EQ(cache_.InsertWindowRegion(other.region), entry);
   const int32_t equal =
       InsertRegion(Record(2, {BlockId{12}}), "p", {{other, {}}, {}});
@@ -165,7 +165,7 @@ TEST_F(PrefixCacheWindowsTest, RegionOfAWindowCanBeReclaimedAlone) {
 }
 
 TEST_F(PrefixCacheWindowsTest, LostBlocksTakeTheRegionOfAWindowAlone) {
-  const WindowRegion window = {Record(5, {BlockId{10}}), 8};
+  const GroupRegion window = {Record(5, {BlockId{10}}), 8};
   const int32_t entry = cache_.InsertWindowRegion(window.region);
   InsertRegion(Record(1, {BlockId{9}}), "p", {{window, {}}, {}});
   absl::flat_hash_set<EntrySerial> gone;

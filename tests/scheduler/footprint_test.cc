@@ -164,7 +164,7 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
       auto record = std::make_unique<RegionRecord>();
       record->cut = point.cut;
       record->blocks.resize(region);
-      sequence.region = std::move(record);
+      sequence.first().region = std::move(record);
     }
     sequence.num_reserved = begin;
     const int32_t cut = sequence.cut();
@@ -188,9 +188,11 @@ TEST(RemainingBlocksTest, AnOrderInFlightCountsAsDone) {
   sequence.num_reserved = 41;
   EXPECT_EQ(RemainingBlocks(request, sequence, {}, 44, kChunk, layout), 0);
   EXPECT_EQ(RemainingBlocks(request, sequence, {}, 45, kChunk, layout), 1);
-  sequence.pending.emplace();
-  sequence.pending->cut = 40;
-  sequence.pending->destinations.resize(3);
+  PendingEviction pending;
+  pending.cut = 40;
+  pending.destinations.resize(3);
+  sequence.first().pending =
+      std::make_shared<const PendingEviction>(std::move(pending));
   EXPECT_EQ(RemainingBlocks(request, sequence, {}, 44, kChunk, layout), 0);
   EXPECT_EQ(RemainingBlocks(request, sequence, {}, 53, kChunk, layout), 3);
 }
@@ -257,7 +259,7 @@ TEST(FootprintTest, WhatFallsOutOfWindowsIsStillToBeTakenAgain) {
   SequenceCache sequence;
   sequence.num_settled = 20;
   sequence.num_reserved = 36;
-  sequence.tail.assign(9, BlockId{1});
+  sequence.first().tail.assign(9, BlockId{1});
   // When 36 are settled the groups hold 9 and 2; a chunk of 8 more until 128
   // takes 32 and at most (8 + 8) / 4 + 1.
   EXPECT_EQ(
@@ -298,7 +300,7 @@ TEST(WindowRegionFootprintTest, PeaksHaveRoomForRegions) {
   RequestState request;
   SequenceCache sequence;
   sequence.num_reserved = 36;
-  sequence.tail.assign(9, BlockId{1});
+  sequence.first().tail.assign(9, BlockId{1});
   const int32_t without = RemainingBlocks(
       request, sequence, {.num_blocks = 8, .num_in_regions = 0}, 80, 8, layout);
   EXPECT_EQ(

@@ -1,4 +1,5 @@
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/block_tables.h"
 
 #include <algorithm>
 #include <utility>
@@ -267,19 +268,19 @@ void SchedulerDriver::CompareTables() {
     // The engine hears of it with the next step.
     if (!sequence.open || cut_.contains(slot)) continue;
     const SequenceTable& table = engine_.row(slot);
-    bool is_equal = IsTable(sequence.tail, table.tail_blocks);
+    bool is_equal = IsTable(sequence.first().tail, table.tail_blocks);
     for (size_t i = 0; i < table.window_blocks.size(); ++i) {
-      is_equal &=
-          IsTable(manager.window_tail(slot, static_cast<int32_t>(i) + 1),
-                  table.window_blocks[i]);
+      is_equal &= IsTable(BlocksByPage(manager.sequence(slot).groups[i + 1]),
+                          table.window_blocks[i]);
     }
     if (!is_equal || sequence.num_settled != table.num_computed ||
-        (sequence.region != nullptr) != (table.region_layout != nullptr)) {
+        (sequence.first().region != nullptr) !=
+            (table.region_layout != nullptr)) {
       Fail("the engine's table is not the manager's");
       return;
     }
-    if (sequence.region == nullptr) continue;
-    const RaggedRegion region = manager.DeriveRegion(slot);
+    if (sequence.first().region == nullptr) continue;
+    const RaggedRegion region = manager.DeriveRegion(slot, 0);
     const RaggedRegion theirs(manager.layout(), *table.region_layout);
     if (!std::ranges::equal(region.page_list(), theirs.page_list()) ||
         !std::ranges::equal(region.kept(), theirs.kept())) {

@@ -123,8 +123,8 @@ TEST_P(ForkTest, SharesTheRegionOfWhatItGoesOnFrom) {
   EXPECT_GE(start.num_cached_tokens, 26);
   EXPECT_EQ(start.region, kNoRegion);
   const BlockManager& manager = driver.scheduler().manager();
-  EXPECT_EQ(manager.sequence(driver.SlotOf(fork)).region,
-            manager.sequence(driver.SlotOf(id)).region);
+  EXPECT_EQ(manager.sequence(driver.SlotOf(fork)).first().region,
+            manager.sequence(driver.SlotOf(id)).first().region);
   // One of the two goes on evicting; the other's table stays.
   ASSERT_OK_AND_ASSIGN(const uint64_t number,
                        driver.Evict(fork, RecencyCommand(4)));
@@ -283,13 +283,13 @@ TEST_P(ForkTest, SamplesShareTheRegionOfASharedPrefix) {
     std::set<BlockId> blocks;  // that any of them holds
     for (const RequestId id : ids) {
       const SequenceCache& sequence = manager.sequence(driver.SlotOf(id));
-      ASSERT_NE(sequence.region, nullptr);
-      regions.insert(sequence.region->id);
-      EXPECT_THAT(sequence.region->blocks, SizeIs(2));  // of 8 tokens
+      ASSERT_NE(sequence.first().region, nullptr);
+      regions.insert(sequence.first().region->id);
+      EXPECT_THAT(sequence.first().region->blocks, SizeIs(2));  // of 8 tokens
       EXPECT_EQ(sequence.cut(), share ? 36 : 40);
-      blocks.insert(sequence.region->blocks.begin(),
-                    sequence.region->blocks.end());
-      blocks.insert(sequence.tail.begin(), sequence.tail.end());
+      blocks.insert(sequence.first().region->blocks.begin(),
+                    sequence.first().region->blocks.end());
+      blocks.insert(sequence.first().tail.begin(), sequence.first().tail.end());
     }
     EXPECT_THAT(regions, SizeIs(share ? 1 : 4));
     EXPECT_EQ(driver.scheduler().stats().blocks.used_blocks,

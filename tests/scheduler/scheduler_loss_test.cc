@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/block_tables.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
@@ -21,7 +22,7 @@ using ::testing::SizeIs;
 // The index-th block of the request's tail.
 BlockId TailBlock(SchedulerDriver& driver, RequestId id, size_t index) {
   const SequenceSlot slot = driver.SlotOf(id);
-  return driver.scheduler().manager().sequence(slot).tail.at(index);
+  return driver.scheduler().manager().sequence(slot).first().tail.at(index);
 }
 
 class LossTest : public testing::TestWithParam<int32_t> {
@@ -167,8 +168,8 @@ TEST_P(LossTest, ReplaysItsCompressionWhenItMust) {
       driver.RunUntilOutputs(id, 16);
       const SequenceCache& sequence =
           driver.scheduler().manager().sequence(driver.SlotOf(id));
-      const BlockId block =
-          of_region ? sequence.region->blocks.front() : sequence.tail.front();
+      const BlockId block = of_region ? sequence.first().region->blocks.front()
+                                      : sequence.first().tail.front();
       Lose(&driver, {block});
       driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
       EXPECT_EQ(driver.StartInPlan(id)->source, kNoSequenceSlot);
@@ -200,8 +201,10 @@ TEST_P(LossTest, GoesOnAsFarAsEveryGroupHasIt) {
         const int32_t length = has_moved ? 44 : 8;
         const SequenceSlot slot = driver.SlotOf(id);
         Lose(&driver, {group == 0 ? TailBlock(driver, id, page)
-                                  : driver.scheduler().manager().window_tail(
-                                        slot, 1)[page]});
+                                  : BlocksByPage(driver.scheduler()
+                                                     .manager()
+                                                     .sequence(slot)
+                                                     .groups[1])[page]});
         driver.RunUntil([&] { return driver.StartInPlan(id) != nullptr; });
         EXPECT_EQ(driver.StartInPlan(id)->source,
                   has_moved ? kNoSequenceSlot : slot);

@@ -243,12 +243,14 @@ class PressureJudge {
     };
     const int32_t num_tail = (cut - sequence.cut()) / kPage;
     const auto own = std::ranges::count_if(
-        std::span(sequence.tail).first(static_cast<size_t>(num_tail)), is_own);
-    if (sequence.region == nullptr ||
-        !std::ranges::all_of(sequence.region->blocks, is_own)) {
+        std::span(sequence.first().tail).first(static_cast<size_t>(num_tail)),
+        is_own);
+    if (sequence.first().region == nullptr ||
+        !std::ranges::all_of(sequence.first().region->blocks, is_own)) {
       return static_cast<int32_t>(own);
     }
-    return static_cast<int32_t>(own + std::ssize(sequence.region->blocks));
+    return static_cast<int32_t>(own +
+                                std::ssize(sequence.first().region->blocks));
   }
 
   // What is its own of all pages before that of the next token, but those it
@@ -258,22 +260,26 @@ class PressureJudge {
     const RequestEviction& eviction = evictions_.at(id);
     const int32_t computed = sequence.num_reserved;
     if (eviction.mode != EvictionMode::kPressure ||
-        sequence.pending.has_value() ||
+        sequence.first().pending != nullptr ||
         computed < std::ssize(driver_.served(id).request.prompt)) {
       return 0;
     }
     const int32_t cut = computed / kPage * kPage;
     const int32_t kept = std::min(eviction.target.tokens, cut) / kPage;
     const int32_t released = NumOwn(sequence, cut) - kept;
-    return 8 * released >= sequence.num_blocks() ? std::max(0, released) : 0;
+    const int32_t num_blocks =
+        static_cast<int32_t>(sequence.first().tail.size()) +
+        sequence.first().num_region_blocks();
+    return 8 * released >= num_blocks ? std::max(0, released) : 0;
   }
 
   // Destinations of an order that the sequence did not have.
   int32_t NumFresh(const EvictionOrder& order, const SequenceCache& sequence) {
-    std::set<BlockId> held(sequence.tail.begin(), sequence.tail.end());
-    if (sequence.region != nullptr) {
-      held.insert(sequence.region->blocks.begin(),
-                  sequence.region->blocks.end());
+    std::set<BlockId> held(sequence.first().tail.begin(),
+                           sequence.first().tail.end());
+    if (sequence.first().region != nullptr) {
+      held.insert(sequence.first().region->blocks.begin(),
+                  sequence.first().region->blocks.end());
     }
     const auto destinations =
         std::span(driver_.plan().destinations)
@@ -289,9 +295,10 @@ class PressureJudge {
       if (served.finish.has_value() || slot == kNoSequenceSlot) continue;
       const SequenceCache& sequence =
           driver_.scheduler().manager().sequence(slot);
-      for (const BlockId block : sequence.tail) ++holders_[block];
-      if (sequence.region == nullptr) continue;
-      for (const BlockId block : sequence.region->blocks) ++holders_[block];
+      for (const BlockId block : sequence.first().tail) ++holders_[block];
+      if (sequence.first().region == nullptr) continue;
+      for (const BlockId block : sequence.first().region->blocks)
+        ++holders_[block];
     }
   }
 
@@ -313,9 +320,10 @@ class PressureJudge {
       const int32_t last = num_prompt + served.request.max_tokens - 1;
       const int32_t end = std::min(
           last, std::max(known, sequence.num_reserved + 1) + most_in_flight_);
-      lacking += std::max(0, CeilDiv(end - sequence.cut(), kPage) -
-                                 static_cast<int32_t>(sequence.tail.size()));
-      if (sequence.pending.has_value()) lacking -= ordered_.at(slot);
+      lacking +=
+          std::max(0, CeilDiv(end - sequence.cut(), kPage) -
+                          static_cast<int32_t>(sequence.first().tail.size()));
+      if (sequence.first().pending != nullptr) lacking -= ordered_.at(slot);
       const int32_t released = Released(id, sequence);
       if (released == 0) continue;
       (*squeezes)[id] = {slot, released, sequence.num_reserved < last,

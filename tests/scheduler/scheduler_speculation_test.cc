@@ -155,12 +155,12 @@ TEST(SpeculationTest, RejectedDraftsGiveTheirBlocksBack) {
   engine.Answer(0, 7);
   ASSERT_TRUE(engine.Issue());
   EXPECT_EQ(engine.sequence(0).num_reserved, 14);
-  EXPECT_EQ(engine.sequence(0).tail.size(), 7u);
+  EXPECT_EQ(engine.sequence(0).first().tail.size(), 7u);
   engine.Answer(2, 1);
   EXPECT_THAT(engine.tokens(), ElementsAre(kAccepted, kAccepted, kSampled));
   EXPECT_EQ(engine.sequence(0).num_reserved, 9);
   EXPECT_EQ(engine.sequence(0).num_settled, 9);
-  EXPECT_EQ(engine.sequence(0).tail.size(), 5u);
+  EXPECT_EQ(engine.sequence(0).first().tail.size(), 5u);
   EXPECT_EQ(engine.scheduler().stats().blocks.used_blocks, 5);
   ASSERT_TRUE(engine.Issue());
   EXPECT_THAT(engine.plan().positions, ElementsAre(9));
@@ -503,8 +503,8 @@ TEST_P(SpeculationDriverTest, LosesBlocksInAStepWithDrafts) {
     if (!driver.Issue()) continue;
     const SequenceCache& sequence =
         driver.scheduler().manager().sequence(driver.SlotOf(id));
-    if (i % 3 == 0) driver.engine().LoseBlocks({sequence.tail.back()});
-    if (i % 3 == 1) driver.engine().LoseBlocks({sequence.tail.front()});
+    if (i % 3 == 0) driver.engine().LoseBlocks({sequence.first().tail.back()});
+    if (i % 3 == 1) driver.engine().LoseBlocks({sequence.first().tail.front()});
     driver.Answer();
   }
   Finish(&driver);

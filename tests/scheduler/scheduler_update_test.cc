@@ -156,7 +156,11 @@ TEST(SchedulerUpdateTest, AnEvictionLeavesSharersAlone) {
     request.eviction = Recency(4);
     const RequestId evicted = Submit(&driver, request);
     const auto tail = [&] {
-      return driver.scheduler().manager().sequence(driver.SlotOf(sharer)).tail;
+      return driver.scheduler()
+          .manager()
+          .sequence(driver.SlotOf(sharer))
+          .first()
+          .tail;
     };
     const std::vector<BlockId> before = tail();
     driver.Step();

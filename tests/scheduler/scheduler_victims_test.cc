@@ -320,11 +320,11 @@ class JudgedRun {
   // and cannot be found.
   int32_t CostOf(RequestId id, const Served& served,
                  const SequenceCache& sequence) const {
-    const bool is_found =
-        options_.enable_prefix_caching &&
-        (sequence.region == nullptr ||
-         (served.request.eviction.share_prefix &&
-          !sequence.region->blocks.empty() && !came_back_alone_.contains(id)));
+    const bool is_found = options_.enable_prefix_caching &&
+                          (sequence.first().region == nullptr ||
+                           (served.request.eviction.share_prefix &&
+                            !sequence.first().region->blocks.empty() &&
+                            !came_back_alone_.contains(id)));
     if (!is_found) return sequence.num_settled;
     const auto known = static_cast<int32_t>(served.request.prompt.size() +
                                             served.outputs.size());
@@ -349,9 +349,10 @@ class JudgedRun {
                                               served.outputs.size());
       runner.num_needed = CeilDiv(known, layout_.page_size) -
                           CeilDiv(sequence->num_settled, layout_.page_size);
-      runner.blocks = {sequence->tail.begin(), sequence->tail.end()};
-      if (sequence->region != nullptr) {
-        const std::vector<BlockId>& region = sequence->region->blocks;
+      runner.blocks = {sequence->first().tail.begin(),
+                       sequence->first().tail.end()};
+      if (sequence->first().region != nullptr) {
+        const std::vector<BlockId>& region = sequence->first().region->blocks;
         runner.blocks.insert(region.begin(), region.end());
       }
     }
@@ -589,7 +590,7 @@ class Loss {
     if (slot == kNoSequenceSlot) return;
     const SequenceCache& sequence =
         driver().scheduler().manager().sequence(slot);
-    driver().engine().LoseBlocks({sequence.tail[Between(1, 3)]});
+    driver().engine().LoseBlocks({sequence.first().tail[Between(1, 3)]});
   }
 
   SeededRandom random_;

@@ -6,6 +6,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
+#include "tests/testing/block_tables.h"
 
 namespace blockmgr::sim {
 
@@ -115,18 +116,14 @@ Ledger::Peaks Ledger::PeaksOf(const Request& request,
 
 void Ledger::CompareGroup(const BlockManager& manager, SequenceSlot slot,
                           int32_t group, const GroupBook& own) {
-  const SequenceCache& sequence = manager.sequence(slot);
-  const RegionRecord* const region =
-      group == 0 ? sequence.region.get()
-                 : manager.window(slot, group).region.get();
-  const std::vector<BlockId>& table =
-      group == 0 ? sequence.tail : manager.window_tail(slot, group);
+  const GroupCache& cache = manager.sequence(slot).groups[group];
+  const RegionRecord* const region = cache.region.get();
+  const std::vector<BlockId> table = BlocksByPage(cache);
   const int32_t cut = region == nullptr ? 0 : region->cut;
   const bool has_blocks = region == nullptr
                               ? own.region.blocks.empty()
                               : region->blocks == own.region.blocks;
-  const auto expected = std::span(own.pages).subspan(
-      group == 0 ? own.region.cut / layout_.page_size : 0);
+  const std::span<const BlockId> expected = own.pages;
   if (cut == own.region.cut && has_blocks &&
       std::ranges::equal(table, expected)) {
     return;

@@ -153,9 +153,9 @@ void Taker::Close(SequenceSlot slot) {
 void Taker::Order(SequenceSlot slot, int32_t cut, int32_t num_blocks,
                   int32_t num_fresh, int32_t group) {
   std::vector<BlockId> destinations;
-  const bool again = group == 0
-                         ? manager_.sequence(slot).region != nullptr
-                         : manager_.window(slot, group).region != nullptr;
+  const bool again =
+      group == 0 ? manager_.sequence(slot).first().region != nullptr
+                 : manager_.sequence(slot).groups[group].region != nullptr;
   const int64_t num_pages =
       int64_t{num_blocks} * manager_.layout().shard_pages_per_block();
   Take(
@@ -190,7 +190,7 @@ void Taker::ExpectOwn(SequenceSlot slot, int32_t cut, int32_t num_own) {
   }
   EXPECT_TRUE(order(num_own));
   EXPECT_EQ(std::ssize(destinations), num_own);
-  manager_.AbortEviction(slot);
+  manager_.AbortEviction(slot, 0);
   manager_.CheckInvariants();
 }
 
@@ -198,12 +198,12 @@ void Taker::CommitWindowOrder(SequenceSlot slot, int32_t group, int32_t kept) {
   const std::vector<int32_t> counts(manager_.layout().pages_per_block(), kept);
   if (IsDue(KindOf("counts of a window"), 1)) {
     std::vector<int32_t> too_many = counts;
-    too_many.back() = manager_.window(slot, group).pending->cut + 1;
-    Refuse([&] { return manager_.ValidateCounts(slot, too_many, group).ok(); },
+    too_many.back() = manager_.sequence(slot).groups[group].pending->cut + 1;
+    Refuse([&] { return manager_.ValidateCounts(slot, group, too_many).ok(); },
            [] { return true; });
   }
-  ASSERT_TRUE(manager_.ValidateCounts(slot, counts, group).ok());
-  manager_.CommitWindowEviction(slot, group, counts);
+  ASSERT_TRUE(manager_.ValidateCounts(slot, group, counts).ok());
+  manager_.CommitEviction(slot, group, counts);
   manager_.CheckInvariants();
 }
 
@@ -212,20 +212,21 @@ void Taker::CommitOrder(SequenceSlot slot, int32_t kept,
   const std::vector<int32_t> counts(manager_.layout().pages_per_block(), kept);
   if (IsDue(KindOf("counts"), 1)) {
     std::vector<int32_t> too_many = counts;
-    too_many.back() = manager_.sequence(slot).pending->cut + 1;
-    Refuse([&] { return manager_.ValidateCounts(slot, too_many).ok(); },
+    too_many.back() = manager_.sequence(slot).first().pending->cut + 1;
+    Refuse([&] { return manager_.ValidateCounts(slot, 0, too_many).ok(); },
            [] { return true; });
   }
-  ASSERT_TRUE(manager_.ValidateCounts(slot, counts).ok());
+  ASSERT_TRUE(manager_.ValidateCounts(slot, 0, counts).ok());
   const BlockChain chain = Chain(tokens);
   const RegionPublication publication{
       .name = {.plan = "plan",
                .history = "history",
-               .length = manager_.sequence(slot).pending->cut + kPageSize},
+               .length =
+                   manager_.sequence(slot).first().pending->cut + kPageSize},
       .chain = &chain,
       .tokens = tokens};
   const EvictionReceipt receipt = manager_.CommitEviction(
-      slot, counts, tokens.empty() ? nullptr : &publication);
+      slot, 0, counts, tokens.empty() ? nullptr : &publication);
   EXPECT_EQ(receipt.published, !tokens.empty());
   manager_.CheckInvariants();
 }
@@ -243,7 +244,7 @@ SwapId Taker::SwapOut(SequenceSlot slot) {
     swap = manager_.SwapOut(slot, &transfers);
     return swap != kNoSwap;
   };
-  const bool has_region = manager_.sequence(slot).region != nullptr;
+  const bool has_region = manager_.sequence(slot).first().region != nullptr;
   const std::string kind =
       KindOf(has_region ? "swap a region out" : "swap out");
   const size_t index = takings_.size();
@@ -432,8 +433,8 @@ void Taker::FreeHostages() {
   host_hostages_.clear();
   if (hostage_ == kNoSequenceSlot) return;
   // Given back untouched, so that no fence holds them.
-  if (manager_.sequence(hostage_).pending.has_value()) {
-    manager_.AbortEviction(hostage_);
+  if (manager_.sequence(hostage_).first().pending != nullptr) {
+    manager_.AbortEviction(hostage_, 0);
   }
   manager_.Abort(hostage_, manager_.sequence(hostage_).num_reserved);
   Close(hostage_);

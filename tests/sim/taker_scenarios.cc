@@ -83,7 +83,7 @@ void BlocksAreLost(Taker* taker) {
   const auto tokens = Taker::Tokens(1, 30);
   const SequenceSlot a = taker->Compute(tokens);
   const SequenceSlot b = taker->Compute(Taker::Tokens(1, 14));
-  const std::vector<BlockId>& tail = taker->manager().sequence(a).tail;
+  const std::vector<BlockId>& tail = taker->manager().sequence(a).first().tail;
   taker->Lose({tail[1], tail[4]});
   taker->GoOn(b, tokens, 9);
   taker->GoOn(a, tokens, 26);
@@ -198,7 +198,7 @@ void EvictionOfWhatOthersShare(Taker* taker) {
   taker->CommitOrder(b, 7);
   taker->ExpectOwn(a, 24, 6);
   taker->Order(a, 20, 1, 1);
-  taker->manager().AbortEviction(a);
+  taker->manager().AbortEviction(a, 0);
   taker->Close(a);
   taker->Close(b);
 }
@@ -270,7 +270,7 @@ void EvictionsInPlaceTwice(Taker* taker) {
   taker->CommitOrder(a, 11);
   taker->GoOn(a, tokens, 12);
   taker->Order(a, 28, 7, 1);
-  taker->manager().AbortEviction(a);
+  taker->manager().AbortEviction(a, 0);
   taker->Order(a, 32, 4, 3);
   taker->CommitOrder(a, 13);
   taker->GoOn(a, tokens, 3);
@@ -292,7 +292,7 @@ void RegionIsLost(Taker* taker) {
   taker->Order(a, 16, 2, 2);
   taker->CommitOrder(a, 7);
   taker->Order(a, 20, 3, 2);
-  taker->Lose({taker->manager().sequence(a).region->blocks[0]});
+  taker->Lose({taker->manager().sequence(a).first().region->blocks[0]});
   taker->GoOn(a, tokens, 22);
 }
 

@@ -1,4 +1,5 @@
 #include "tests/sim/taker_scenarios.h"
+#include "tests/testing/block_tables.h"
 
 #include <cstdint>
 #include <vector>
@@ -135,7 +136,7 @@ void EvictionBesideAWindow(Taker* taker) {
   const SequenceSlot b = taker->OpenOnRegion(tokens);
   taker->GoOn(b, tokens, 9);
   taker->Order(a, 20, 3, 3);
-  taker->manager().AbortEviction(a);
+  taker->manager().AbortEviction(a, 0);
 }
 
 void EvictionsFromAWindow(Taker* taker) {
@@ -197,7 +198,7 @@ void WindowsAreSwapped(Taker* taker) {
 void WindowBlocksAreLost(Taker* taker) {
   const auto tokens = Taker::Tokens(1, 40);
   const SequenceSlot a = taker->Compute(Taker::Tokens(1, 22));
-  taker->Lose({taker->manager().window_tail(a, 1)[4]});
+  taker->Lose({BlocksByPage(taker->manager().sequence(a).groups[1])[4]});
   taker->GoOn(a, tokens, 7);
 }
 

@@ -14,7 +14,7 @@
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
-#include "blockmgr/window_region.h"
+#include "blockmgr/group_cache.h"
 #include "tests/blockmgr/naive_layout.h"
 
 namespace blockmgr {

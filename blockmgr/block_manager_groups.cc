@@ -1,0 +1,293 @@
+// What the spans of layer groups change: which pages a group holds of a
+// sequence. And groups 1 and above in the prefix cache, where their blocks are
+// found through those of group 0.
+
+#include <algorithm>
+#include <array>
+
+#include "blockmgr/base/check.h"
+#include "blockmgr/block_manager.h"
+
+namespace blockmgr {
+
+int32_t BlockManager::NumFalling(SequenceSlot slot, Owned owned) const {
+  const SequenceCache& sequence = at(slot);
+  int32_t num_blocks = 0;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const GroupCache& cache = sequence.groups[group];
+    // What an order covers is its to give back.
+    const int32_t length = cache.pending == nullptr ? sequence.num_reserved
+                                                    : cache.pending->length;
+    if (cache.IsPast(layout_, group, length)) {
+      num_blocks += RegionBlocksOf(cache, owned);
+    }
+    const int32_t end = layout_.FirstPage(group, length);
+    if (end == layout_.FirstPage(group, sequence.num_settled)) continue;
+    for (int32_t i = FirstHeld(sequence, group); i < end; ++i) {
+      num_blocks += owned == Owned::kAny || IsOwn(cache.block(i)) ? 1 : 0;
+    }
+  }
+  return num_blocks;
+}
+
+int32_t BlockManager::NumFalling(SequenceSlot slot) const {
+  return NumFalling(slot, Owned::kOwn);
+}
+
+int32_t BlockManager::NumFallingOrShared(SequenceSlot slot) const {
+  return NumFalling(slot, Owned::kAny);
+}
+
+OwnInWindows BlockManager::NumOwnInWindows(SequenceSlot slot) const {
+  const SequenceCache& sequence = at(slot);
+  OwnInWindows own;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    if (layout_.window_of(group) == 0) continue;
+    const GroupCache& cache = sequence.groups[group];
+    int32_t first = std::max(FirstHeld(sequence, group),
+                             layout_.FirstPage(group, sequence.num_reserved));
+    if (cache.pending != nullptr) {
+      first = std::max(first, cache.pending->cut / layout_.page_size);
+      own.num_in_regions +=
+          static_cast<int32_t>(cache.pending->destinations.size());
+    } else if (!cache.IsPast(layout_, group, sequence.num_reserved)) {
+      own.num_in_regions += RegionBlocksOf(cache, Owned::kOwn);
+    }
+    for (int32_t i = first; i < cache.tail_end(); ++i) {
+      own.num_blocks += IsOwn(cache.block(i)) ? 1 : 0;
+    }
+  }
+  own.num_blocks += own.num_in_regions;
+  return own;
+}
+
+bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
+  if (num_tokens == 0) return true;
+  const SequenceCache& sequence = at(slot);
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const GroupCache& cache = sequence.groups[group];
+    if (cache.region == nullptr) {
+      if (layout_.FirstPage(group, num_tokens + 1) <
+          FirstHeld(sequence, group)) {
+        return false;
+      }
+      continue;
+    }
+    // Full attention goes on from any position behind the region. A region in a
+    // window lacks what left the span before it was made.
+    const int32_t least =
+        layout_.window_of(group) == 0 ? cache.cut() : cache.region_length;
+    if (num_tokens < least) return false;
+  }
+  return true;
+}
+
+int32_t BlockManager::FirstHeld(const SequenceCache& sequence,
+                                int32_t group) const {
+  const GroupCache& cache = sequence.groups[group];
+  if (cache.region != nullptr) return cache.tail_begin;
+  const int32_t page = std::max(cache.tail_begin,
+                                layout_.FirstPage(group, sequence.num_settled));
+  const bool is_held =
+      page == cache.tail_end() || cache.block(page) != kNullBlock;
+  return is_held ? page : page + 1;
+}
+
+bool BlockManager::HasWindows(const SequenceCache& sequence) const {
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    // A region stands for the pages before its cut.
+    if (sequence.groups[group].region != nullptr) continue;
+    if (FirstHeld(sequence, group) >
+        layout_.FirstPage(group, sequence.num_settled)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void BlockManager::ReleaseOutOfSpan(SequenceCache* sequence,
+                                    int32_t num_before) {
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    GroupCache& cache = sequence->groups[group];
+    // An order covers what is in the span then.
+    BM_CHECK(cache.pending == nullptr || layout_.window_of(group) == 0 ||
+             sequence->num_settled <= cache.pending->length);
+    const int32_t end = layout_.FirstPage(group, sequence->num_settled);
+    for (int32_t i =
+             std::max(cache.tail_begin, layout_.FirstPage(group, num_before));
+         i < end; ++i) {
+      BlockId& block = cache.tail[i - cache.tail_begin];
+      if (block == kNullBlock) continue;
+      ReleaseFrom(block);
+      block = kNullBlock;
+    }
+    if (cache.region == nullptr ||
+        !cache.IsPast(layout_, group, sequence->num_settled)) {
+      continue;
+    }
+    ReleaseRegion(*cache.region);
+    cache.region.reset();
+  }
+}
+
+int32_t BlockManager::PagesInWindows(const PrefixMatch& match,
+                                     int32_t num_least) const {
+  int32_t num_pages = match.num_tokens / layout_.page_size;
+  // Of each group, pages [found, num_pages) are there.
+  std::array<int32_t, 1 + ModelLayout::kMaxWindowGroups> found{};
+  found.fill(num_pages);
+  for (int32_t group = 1; group < layout_.num_groups();) {
+    const int32_t first =
+        layout_.FirstPage(group, num_pages * layout_.page_size);
+    int32_t behind = first;
+    if (match.cached != nullptr) {
+      const GroupRegion& window = match.cached->window(group);
+      behind = std::max(behind, window.cut() / layout_.page_size);
+      // Every shorter prefix needs it as well.
+      if (behind > first && !cache_.HasWindowRegion(window)) return -1;
+    }
+    int32_t& next = found[group];
+    next = std::min(next, num_pages);
+    while (next > behind && WindowBlock(match, next - 1, group) != kNullBlock) {
+      --next;
+    }
+    if (next <= behind) {
+      ++group;
+      continue;
+    }
+    // Every longer prefix needs this page as well.
+    num_pages = --next;
+    if (num_pages < num_least) return -1;
+    group = 1;
+  }
+  return num_pages;
+}
+
+bool BlockManager::FitWindows(PrefixMatch* match) const {
+  const int32_t page_size = layout_.page_size;
+  const int32_t num_pages = PagesInWindows(*match, match->length() / page_size);
+  if (num_pages < 0) return false;
+  match->num_tokens = num_pages * page_size;
+  match->blocks.resize(num_pages - match->cut() / page_size);
+  match->num_window_blocks = 0;
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    int32_t first = layout_.FirstPage(group, match->num_tokens);
+    if (match->cached != nullptr) {
+      const GroupRegion& window = match->cached->window(group);
+      if (!window.IsPast(layout_, group, match->num_tokens)) {
+        first = window.cut() / page_size;
+        match->num_window_blocks += window.num_region_blocks();
+      }
+    }
+    for (int32_t i = first; i < num_pages; ++i) {
+      match->window_blocks.push_back(WindowBlock(*match, i, group));
+    }
+  }
+  match->num_window_blocks += static_cast<int32_t>(match->window_blocks.size());
+  match->num_out = layout_.FirstPage(0, match->num_tokens);
+  std::fill_n(match->blocks.begin(), match->num_out, kNullBlock);
+  return true;
+}
+
+BlockId BlockManager::WindowBlock(const PrefixMatch& match, int32_t page,
+                                  int32_t group) const {
+  const int32_t num_before = match.cut() / layout_.page_size;
+  const int32_t num_linked = match.length() / layout_.page_size;
+  if (page >= num_before) {
+    const BlockId block =
+        cache_.WindowBlock(Index(match.blocks[page - num_before]), group - 1);
+    if (block != kNullBlock || page >= num_linked) return block;
+  }
+  BM_CHECK(match.cached != nullptr);
+  const CachedRegion& cached = *match.cached;
+  const auto first = [&](int32_t of_group) {
+    return cached.window(of_group)
+        .PagesBehind(layout_, of_group, cached.length)
+        .begin;
+  };
+  size_t index = 0;
+  for (int32_t i = 1; i < group; ++i) index += num_linked - first(i);
+  return cache_.WindowBlockOf(cached, index + page - first(group));
+}
+
+void BlockManager::OpenLinkedGroups(const BlockChain& chain,
+                                    const PrefixMatch& match,
+                                    SequenceCache* sequence) {
+  const int32_t page_size = layout_.page_size;
+  const int32_t num_pages = match.num_tokens / page_size;
+  auto block = match.window_blocks.begin();
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    GroupCache& cache = sequence->groups[group];
+    if (match.cached != nullptr) {
+      const GroupRegion& cached = match.cached->window(group);
+      cache.region_length = cached.region_length;
+      if (!cached.IsPast(layout_, group, match.num_tokens)) {
+        cache.region = cached.region;
+      }
+    }
+    if (cache.num_region_blocks() > 0) {
+      HoldRegion(cache_.FindRegion(cache.region->id),
+                 chain.RetentionOfRegion(match.cut()));
+    }
+    cache.tail_begin =
+        cache.PagesBehind(layout_, group, match.num_tokens).begin;
+    for (int32_t i = cache.tail_begin; i < num_pages; ++i) {
+      HoldBlock(*block, chain.RetentionOf(i * page_size, (i + 1) * page_size));
+      cache.tail.push_back(*block++);
+    }
+  }
+}
+
+void BlockManager::PublishLinkedBlocks(const SequenceCache& sequence,
+                                       int32_t page, int32_t entry,
+                                       const Retention* wish) {
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const GroupCache& cache = sequence.groups[group];
+    const BlockId block = cache.block(page);
+    if (block == kNullBlock || cache_.Contains(block)) continue;
+    if (cache.pending != nullptr && cache.pending->Overwrites(block)) continue;
+    const BlockId cached = cache_.WindowBlock(entry, group - 1);
+    if (cached == kNullBlock) {
+      cache_.InsertWindow(entry, group - 1, block);
+      pool_.AddRef(block);
+    }
+    ApplyRetention(Index(cached == kNullBlock ? block : cached), wish);
+  }
+}
+
+RegionWindows BlockManager::LinkGroups(const SequenceCache& sequence,
+                                       int32_t length, const Retention* wish) {
+  RegionWindows windows;
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const GroupCache& cache = sequence.groups[group];
+    // Without what it remembers of one that is past.
+    windows.regions.emplace_back();
+    if (cache.region != nullptr) windows.regions.back() = cache;
+    if (!cache_.HasWindowRegion(cache)) {
+      const int32_t entry = cache_.InsertWindowRegion(cache.region);
+      for (const BlockId block : cache.region->blocks) pool_.AddRef(block);
+      ApplyRetention(entry, wish);
+    }
+    const PageRange pages = cache.PagesBehind(layout_, group, length);
+    for (int32_t i = pages.begin; i < pages.end; ++i) {
+      const BlockId block = cache.block(i);
+      BM_CHECK(block != kNullBlock);
+      if (!cache_.Contains(block)) {
+        cache_.InsertWindow(PrefixCache::kNone, group - 1, block);
+        pool_.AddRef(block);
+        ApplyRetention(Index(block), wish);
+      }
+      windows.blocks.push_back(block);
+    }
+  }
+  return windows;
+}
+
+int32_t BlockManager::RegionBlocksOf(const GroupRegion& region,
+                                     Owned owned) const {
+  if (region.region == nullptr) return 0;
+  if (owned == Owned::kOwn && !IsOwnRegion(*region.region)) return 0;
+  return region.num_region_blocks();
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,24 @@
+// Block tables as engines have them.
+#ifndef TESTS_TESTING_BLOCK_TABLES_H_
+#define TESTS_TESTING_BLOCK_TABLES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "blockmgr/base/ids.h"
+#include "blockmgr/group_cache.h"
+
+namespace blockmgr {
+
+// Returns the group's blocks by page, from page 0 on.
+inline std::vector<BlockId> BlocksByPage(const GroupCache& cache) {
+  std::vector<BlockId> blocks;
+  for (int32_t i = 0; i < cache.tail_end(); ++i) {
+    blocks.push_back(cache.block(i));
+  }
+  return blocks;
+}
+
+}  // namespace blockmgr
+
+#endif  // TESTS_TESTING_BLOCK_TABLES_H_
