@@ -3,6 +3,7 @@
 #include <string>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
@@ -159,10 +160,12 @@ absl::StatusOr<EvictionPolicy> ReadPolicy(const v1::EvictionPolicy& proto) {
   absl::Status status;
   const Message* stage = ReadStage(proto, "scorer", &policy.scorer.kind);
   if (stage == nullptr) {
-    return Invalid(
-        "scorer: expected one of snapkv, h2o, tova, keydiff, "
-        "expected_attention, streaming, knorm, random, "
-        "external_scores, got none");
+    return Invalid("scorer: expected one of ",
+                   absl::StrJoin(EnumNames<ScorerKind>(), ", ",
+                                 [](std::string* out, absl::string_view name) {
+                                   out->append(FieldName(name, "scorer"));
+                                 }),
+                   ", got none");
   }
   VisitScorer(policy.scorer,
               MessageReader(*stage, EnumName(policy.scorer.kind), &status));

@@ -157,14 +157,14 @@ absl::StatusOr<std::vector<int64_t>> RunMethod(const BudgetCase& made,
   if (run.policy.needs_table()) {
     if (!made.table) return BadBudgets("expected tab score or r, got none");
     BM_RETURN_IF_ERROR(CheckTable(run.policy, made.shape, *made.table));
-    external = ParityTableBudgets(run.policy, run.target, made.shape,
-                                  made.range, *made.table);
+    external = ParityTableBudgets(
+        {run.policy, run.target, made.shape, made.range}, *made.table);
   } else if (run.policy.parity == Parity::kNone) {
     return BadBudgets("policy: expected one with parity(..), got ",
                       FormatPolicy(run.policy));
   }
   const KeepSets kept =
-      SelectParity(run.policy, run.target, made.shape, made.range,
+      SelectParity({run.policy, run.target, made.shape, made.range},
                    {.offsets = made.offsets,
                     .positions = made.positions,
                     .scores = made.scores,

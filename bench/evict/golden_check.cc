@@ -195,8 +195,10 @@ std::vector<float> ProgramScores(const GoldenRun& run, const Tensors& tensors,
     std::iota(begin, begin + tensors.length, 0);
     offsets.push_back(offsets.back() + tensors.length);
   }
-  return ParityScores(run.policy, run.target, {1, tensors.num_heads, kPageSize},
-                      {tensors.length, tensors.length},
+  return ParityScores({run.policy,
+                       run.target,
+                       {1, tensors.num_heads, kPageSize},
+                       {tensors.length, tensors.length}},
                       {.offsets = offsets,
                        .positions = positions,
                        .scores = result.scores,

@@ -31,27 +31,13 @@ struct Needs {
 
 Needs NeedsOf(const EvictionPolicy& policy) {
   Needs needs;
-  switch (policy.scorer.kind) {
-    case ScorerKind::kSnapKv:
-    case ScorerKind::kH2o:
-    case ScorerKind::kTova:
-      needs.keys = needs.queries = true;
-      break;
-    case ScorerKind::kExpectedAttention:
-      needs.keys = needs.raw_queries = true;
-      needs.values = policy.scorer.vnorm;
-      break;
-    case ScorerKind::kKeyDiff:
-    case ScorerKind::kKnorm:
-      needs.keys = true;
-      break;
-    case ScorerKind::kExternal:
-      needs.scores = true;
-      break;
-    case ScorerKind::kStreaming:
-    case ScorerKind::kRandom:
-      break;
-  }
+  const ScorerState state = policy.scorer_state();
+  needs.keys = policy.score_source() == ScoreSource::kBackend;
+  needs.queries =
+      policy.query_window() > 0 || state == ScorerState::kAttentionSums;
+  needs.raw_queries = state == ScorerState::kQueryStatistics;
+  needs.values = policy.scorer_reads_values();
+  needs.scores = policy.has_external_scores();
   if (policy.selector.kind == SelectorKind::kCritical) {
     needs.values = needs.output_projection = true;
   }
@@ -294,10 +280,10 @@ void LayerScorer::Score(int32_t length, const EntryList& entries,
     batch.product_eps = static_cast<float>(policy_.selector.eps);
   }
   if (scores.empty()) return;
-  if (policy_.scorer.kind == ScorerKind::kExternal) {
+  if (policy_.has_external_scores()) {
     ForEach(entries,
             [&](size_t i, size_t at) { scores[i] = tensors().scores[at]; });
-  } else if (policy_.scorer.kind == ScorerKind::kRandom) {
+  } else if (policy_.score_source() == ScoreSource::kRandom) {
     MakeRandomScores(entries, scores);
   } else {
     backend_->Score(batch);

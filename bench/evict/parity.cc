@@ -257,11 +257,9 @@ Layer::Head MakeHead(const ParityPolicy& policy, const EvictionRange& range,
 
 }  // namespace
 
-std::vector<float> ParityScores(const ParityPolicy& policy,
-                                const EvictionTarget& target,
-                                const HeadShape& shape,
-                                const EvictionRange& range,
+std::vector<float> ParityScores(const ParityEviction& eviction,
                                 const EntriesView& entries) {
+  const auto& [policy, target, shape, range] = eviction;
   if (policy.scorer.kind == ScorerKind::kStreaming) {
     std::vector<float> scores;
     scores.reserve(entries.positions.size());
@@ -287,10 +285,10 @@ std::vector<float> ParityScores(const ParityPolicy& policy,
   return scores;
 }
 
-KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
-                      const HeadShape& shape, const EvictionRange& range,
+KeepSets SelectParity(const ParityEviction& eviction,
                       const EntriesView& entries,
                       std::span<const int32_t> external) {
+  const auto& [policy, target, shape, range] = eviction;
   if (policy.parity == Parity::kNone) {
     return SelectEntries(policy, target, shape, range, entries, external);
   }
@@ -302,14 +300,13 @@ KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
   if (policy.needs_table()) {
     BM_CHECK(external.size() + 1 == entries.offsets.size());
   } else {
-    means = ParityMeans(policy, target, shape, range);
+    means = ParityMeans(eviction);
   }
   const double ideal = ParityCount(target, range.cut);
   // A table's budgets say so themselves.
   const bool keeps_all =
       !policy.needs_table() && ParityKeepsAll(target, range.cut);
-  const std::vector<float> scores =
-      ParityScores(policy, target, shape, range, entries);
+  const std::vector<float> scores = ParityScores(eviction, entries);
   KeepSets kept;
   kept.num_nan = std::count_if(entries.scores.begin(), entries.scores.end(),
                                [](float score) { return std::isnan(score); });

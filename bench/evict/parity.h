@@ -39,10 +39,7 @@ namespace blockmgr {
 // the window or the sinks get the greatest of their layer's other scores + 1,
 // those of streaming 1 or 0; then, for lukv of kvpress, its own five the
 // greatest of all of the layer + 1. O(entries).
-std::vector<float> ParityScores(const ParityPolicy& policy,
-                                const EvictionTarget& target,
-                                const HeadShape& shape,
-                                const EvictionRange& range,
+std::vector<float> ParityScores(const ParityEviction& eviction,
                                 const EntriesView& entries);
 
 // Returns the entries that the published program keeps, each head's observation
@@ -50,8 +47,7 @@ std::vector<float> ParityScores(const ParityPolicy& policy,
 // (select.h) keeps. The function reads `external` for headkv and lukv only
 // (ParityTableBudgets). O(entries). REQUIRES: CheckParity is OK; for critical,
 // entries.value_norms.
-KeepSets SelectParity(const ParityPolicy& policy, const EvictionTarget& target,
-                      const HeadShape& shape, const EvictionRange& range,
+KeepSets SelectParity(const ParityEviction& eviction,
                       const EntriesView& entries,
                       std::span<const int32_t> external);
 

@@ -65,10 +65,8 @@ bool KeepsWindowBeside(const ParityPolicy& policy) {
          policy.budget.kind != BudgetKind::kLuKv;
 }
 
-std::vector<int64_t> ParityMeans(const ParityPolicy& policy,
-                                 const EvictionTarget& target,
-                                 const HeadShape& shape,
-                                 const EvictionRange& range) {
+std::vector<int64_t> ParityMeans(const ParityEviction& eviction) {
+  const auto& [policy, target, shape, range] = eviction;
   BM_CHECK(policy.parity != Parity::kNone);
   BM_CHECK(!policy.needs_table());
   const int64_t count = WholeCount(policy, target, range);
@@ -93,11 +91,9 @@ std::vector<int64_t> ParityMeans(const ParityPolicy& policy,
   return {};
 }
 
-std::vector<int32_t> ParityTableBudgets(const ParityPolicy& policy,
-                                        const EvictionTarget& target,
-                                        const HeadShape& shape,
-                                        const EvictionRange& range,
+std::vector<int32_t> ParityTableBudgets(const ParityEviction& eviction,
                                         const BudgetTable& table) {
+  const auto& [policy, target, shape, range] = eviction;
   if (policy.parity == Parity::kNone) {
     return TableBudgets(policy, target, shape, range, table);
   }
@@ -107,10 +103,10 @@ std::vector<int32_t> ParityTableBudgets(const ParityPolicy& policy,
     return std::vector<int32_t>(all, range.cut);
   }
   std::vector<int32_t> budgets;
+  const int64_t most = range.cut;
   const auto append = [&](std::span<const int64_t> past, int64_t window) {
     for (const int64_t budget : past) {
-      budgets.push_back(
-          static_cast<int32_t>(std::min(budget + window, int64_t{range.cut})));
+      budgets.push_back(static_cast<int32_t>(std::min(budget + window, most)));
     }
   };
   if (const auto* head_scores = std::get_if<HeadScores>(&table)) {

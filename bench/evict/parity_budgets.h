@@ -14,7 +14,6 @@
 
 #include "bench/evict/parity_policy.h"
 #include "blockmgr/eviction/budget_table.h"
-#include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
 
@@ -36,10 +35,7 @@ bool KeepsWindowBeside(const ParityPolicy& policy);
 // what heads hold bounds them, [num_layers]: the count, or a pyramid's line
 // through it (published_budgets.h). A window that is kept beside is left out.
 // O(layers). REQUIRES: CheckParity is OK, parity, no table.
-std::vector<int64_t> ParityMeans(const ParityPolicy& policy,
-                                 const EvictionTarget& target,
-                                 const HeadShape& shape,
-                                 const EvictionRange& range);
+std::vector<int64_t> ParityMeans(const ParityEviction& eviction);
 
 // TableBudgets (budget_table.h); with parity, [num_layers * num_heads], the
 // window included, at most range.cut each, of totals that drift:
@@ -51,10 +47,7 @@ std::vector<int64_t> ParityMeans(const ParityPolicy& policy,
 //           1 are not the program's and serve only where there is no other
 // or all of the positions where ParityKeepsAll.
 // O(layers * heads + rows). REQUIRES: CheckParity and CheckTable are OK.
-std::vector<int32_t> ParityTableBudgets(const ParityPolicy& policy,
-                                        const EvictionTarget& target,
-                                        const HeadShape& shape,
-                                        const EvictionRange& range,
+std::vector<int32_t> ParityTableBudgets(const ParityEviction& eviction,
                                         const BudgetTable& table);
 
 }  // namespace blockmgr

@@ -1,9 +1,9 @@
-// ParityPolicy is what blockmgr-evict runs: a policy of the library, or one
-// that follows a published program to the letter.
+// A ParityPolicy is the policy that blockmgr-evict runs: a policy of the
+// library, or a policy that follows a published program to the letter.
 //
-// Written as the library's (policy.h), with parity(kvpress|released) as one
-// more option: snapkv | adakv | round(token) | parity(released). parity.h has
-// what the programs do.
+// Its text is that of policy.h with one more option, parity(kvpress|released):
+// snapkv | adakv | round(token) | parity(released). parity.h describes the
+// programs.
 #ifndef BENCH_EVICT_PARITY_POLICY_H_
 #define BENCH_EVICT_PARITY_POLICY_H_
 
@@ -15,10 +15,11 @@
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
 
-// The programs that a policy follows; none: it is the library's own.
+// The programs that a policy follows. kNone: the library's own rules.
 enum class Parity : uint8_t { kNone, kKvPress, kReleased };
 
 struct ParityPolicy : EvictionPolicy {
@@ -26,13 +27,21 @@ struct ParityPolicy : EvictionPolicy {
   friend bool operator==(const ParityPolicy&, const ParityPolicy&) = default;
 };
 
-// That a published program does what the policy says; true without parity.
-// InvalidArgument names stage, key, expected and got. REQUIRES:
-// policy.Validate() is OK.
+// One eviction by a policy. Policy and target are borrowed.
+struct ParityEviction {
+  const ParityPolicy& policy;
+  const EvictionTarget& target;
+  HeadShape shape;
+  EvictionRange range;
+};
+
+// Checks that a published program does what the policy says. OK without parity.
+// An InvalidArgument names the stage, the key, what was expected and what came.
+// REQUIRES: policy.Validate() is OK.
 absl::Status CheckParity(const ParityPolicy& policy);
 
-// As ParsePolicy and FormatPolicy. What parsing returns is valid, and
-// CheckParity is OK.
+// ParsePolicy and FormatPolicy with the option parity. A parsed policy is valid
+// and passes CheckParity.
 absl::StatusOr<ParityPolicy> ParseParityPolicy(absl::string_view text);
 std::string FormatParityPolicy(const ParityPolicy& policy);
 

@@ -173,7 +173,7 @@ class Runner {
   EntryData MakeData(const Candidates& candidates) const {
     const size_t count = candidates.positions.size();
     EntryData data;
-    if (policy_.scorer.kind != ScorerKind::kStreaming) {
+    if (policy_.score_source() != ScoreSource::kPosition) {
       data.scores.resize(count);
     }
     if (policy_.selector.kind == SelectorKind::kCritical) {
@@ -228,15 +228,15 @@ class Runner {
     const EvictionRange range{length, length};
     std::vector<int32_t> external = options_.budgets;
     if (policy_.needs_table()) {
-      external =
-          ParityTableBudgets(policy_, target_, shape_, range, *options_.table);
+      external = ParityTableBudgets({policy_, target_, shape_, range},
+                                    *options_.table);
     }
     const EntriesView view{.offsets = candidates.offsets,
                            .positions = candidates.positions,
                            .scores = data.scores,
                            .value_norms = data.value_norms,
                            .products = data.products};
-    return SelectParity(policy_, target_, shape_, range, view, external);
+    return SelectParity({policy_, target_, shape_, range}, view, external);
   }
 
   // Evicts from `held`, which ends at position `length`. Returns the NaNs.

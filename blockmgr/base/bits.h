@@ -1,4 +1,4 @@
-// Small integer arithmetic shared by everyone.
+// Small integer arithmetic.
 #ifndef BLOCKMGR_BASE_BITS_H_
 #define BLOCKMGR_BASE_BITS_H_
 
@@ -7,14 +7,15 @@
 
 namespace blockmgr {
 
-// ceil(a / b). REQUIRES: a >= 0, b > 0, a + b - 1 representable.
+// Returns ceil(a / b). REQUIRES: a >= 0, b > 0, a + b - 1 representable.
 template <std::integral T>
 constexpr T CeilDiv(T a, T b) {
   return (a + b - 1) / b;
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014): the finaliser of a counter, used as a
-// stateless, portable pseudo-random function and as a mixer of state hashes.
+// Returns SplitMix64 of x (Steele, Lea, Flood 2014), the finaliser of a
+// counter. It serves as a stateless, portable pseudo-random function and mixes
+// state hashes.
 constexpr uint64_t SplitMix64(uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;

@@ -1,9 +1,9 @@
-// BM_CHECK: our own mistakes abort, in every build, with a message.
+// BM_CHECK aborts with a message if its condition is false, in every build.
 //
-// Use it for conditions that only a bug in this library (or in a caller that
-// broke a REQUIRES) can make false; bad input from outside gets an
-// absl::Status. BM_CHECK must be O(1). BM_DCHECK, for dearer checks, is
-// compiled in unless NDEBUG is defined.
+// Use BM_CHECK for a condition that only a bug can make false: a bug in this
+// library, or in a caller that broke a REQUIRES. Bad input from outside gets an
+// absl::Status instead. A BM_CHECK must be O(1). BM_DCHECK is for checks that
+// cost more. It is compiled in unless NDEBUG is defined.
 #ifndef BLOCKMGR_BASE_CHECK_H_
 #define BLOCKMGR_BASE_CHECK_H_
 

@@ -16,7 +16,7 @@ namespace blockmgr {
 
 enum class DType : uint8_t { kFloat32, kBFloat16, kFloat16 };
 
-// As flags and messages spell them, in the order of DType.
+// The names in flags and messages, in the order of DType.
 inline constexpr std::array<absl::string_view, 3> kDTypeNames = {
     "float32", "bfloat16", "float16"};
 
@@ -34,8 +34,9 @@ constexpr int32_t DTypeBytes(DType dtype) {
   return dtype == DType::kFloat32 ? 4 : 2;
 }
 
-// Both conversions to 16 bits round to nearest even. NaN stays NaN, quiet, with
-// its sign and upper payload: what processors' own instructions do.
+// Both conversions to 16 bits round to nearest even. NaN stays NaN, becomes
+// quiet, and keeps its sign and upper payload, as the instructions of
+// processors do it.
 inline uint16_t ToBFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40u);
@@ -53,14 +54,15 @@ inline uint16_t ToFloat16(float value) {
   if (std::isnan(value)) {
     return static_cast<uint16_t>(sign | 0x7E00u | (bits >> 13 & 0x3FFu));
   }
-  // Half a unit above the largest finite value.
+  // 65520 is half a unit above the largest finite value.
   if (magnitude >= 65520.0f) return static_cast<uint16_t>(sign | 0x7C00u);
   uint32_t rounded = std::bit_cast<uint32_t>(magnitude);
   if (magnitude < 0x1p-14f) {
-    // Subnormal: a float's unit from a half on is 2^-24, as it is here.
+    // A subnormal result has the unit 2^-24. A float in [0.5, 1) has the same
+    // unit, so that the addition rounds.
     rounded = std::bit_cast<uint32_t>(magnitude + 0.5f) - 0x3F000000u;
   } else {
-    // The exponents' biases differ by 112.
+    // The biases of the two exponents differ by 112.
     rounded += 0xFFFu + (rounded >> 13 & 1u) - (112u << 23);
     rounded >>= 13;
   }
@@ -75,12 +77,12 @@ inline float FromFloat16(uint16_t value) {
   if (magnitude >= 0x7C00u) {
     return std::bit_cast<float>(sign | 0x7F800000u | shifted);
   }
-  // What the biases differ by, 2^112, and subnormals become normal.
+  // 2^112 is the difference of the biases. Subnormals become normal.
   const float scaled = std::bit_cast<float>(shifted) * 0x1p112f;
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(scaled));
 }
 
-// Element `index` of a row of K or V.
+// Returns element `index` of a row of K or V.
 inline float LoadElement(DType dtype, const std::byte* row, int64_t index) {
   if (dtype == DType::kFloat32) {
     float value;

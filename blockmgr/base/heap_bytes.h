@@ -1,6 +1,6 @@
-// HeapBytes: what a container takes from the heap, its elements included but
-// not what those point to. For reports of metadata; what the allocator adds is
-// not known here.
+// HeapBytes returns the bytes that a container takes from the heap. Its
+// elements are included, but not what the elements point to. The overhead of
+// the allocator is not included. For reports of metadata.
 #ifndef BLOCKMGR_BASE_HEAP_BYTES_H_
 #define BLOCKMGR_BASE_HEAP_BYTES_H_
 
@@ -19,14 +19,14 @@ int64_t HeapBytes(const std::vector<T>& vector) {
   return static_cast<int64_t>(vector.capacity() * sizeof(T));
 }
 
-// Nothing as long as it fits into the string itself.
+// Returns 0 while the text fits into the string object itself.
 inline int64_t HeapBytes(const std::string& text) {
   return text.capacity() > std::string().capacity()
              ? static_cast<int64_t>(text.capacity()) + 1
              : 0;
 }
 
-// A slot has a control byte.
+// Each slot of a hash map has a control byte.
 template <typename K, typename V>
 int64_t HeapBytes(const absl::flat_hash_map<K, V>& map) {
   using Slot = typename absl::flat_hash_map<K, V>::value_type;
@@ -39,7 +39,7 @@ int64_t HeapBytes(const absl::node_hash_map<K, V>& map) {
                               map.size() * sizeof(Node));
 }
 
-// A node has three links and a colour.
+// Each node of a std::map has three links and a colour.
 template <typename K, typename V>
 int64_t HeapBytes(const std::map<K, V>& map) {
   using Value = typename std::map<K, V>::value_type;

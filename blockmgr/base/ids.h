@@ -1,13 +1,14 @@
-// Names of things, as types that do not mix.
+// Ids, as types that do not mix.
 //
-// page    page_size tokens of K and V of one KV head of one layer
-// block   one page for every (layer, head): the same page_size tokens through
-//         the whole model; the unit the pool deals in
-// slot    one token's place in a page: PageId * page_size + offset (SlotIndex)
-// host block   room for one block in the host tier: where sequences that were
-//         preempted wait with their KV
-// sequence slot   the row of a sequence in the tables of manager and engine;
-//         reused after the sequence is released
+//   page           page_size tokens of K and V of one KV head of one layer
+//   block          one page for every (layer, head): the same page_size tokens
+//                  through the whole model. The pool hands out blocks.
+//   slot           the place of one token in a page:
+//                  PageId * page_size + offset (SlotIndex)
+//   host block     room for one block in the host tier, which holds the KV of
+//                  preempted sequences
+//   sequence slot  the row of a sequence in the tables of manager and engine.
+//                  The row is reused after the sequence is released.
 #ifndef BLOCKMGR_BASE_IDS_H_
 #define BLOCKMGR_BASE_IDS_H_
 
@@ -25,16 +26,16 @@ enum class StepId : uint64_t {};
 enum class RegionId : uint64_t {};
 enum class SwapId : uint64_t {};
 
-// 64-bit everywhere: PageId * page_size exceeds 2^31 for large pools.
+// 64 bits, because PageId * page_size exceeds 2^31 in large pools.
 using SlotIndex = int64_t;
 
-// Block 0 is never handed out: a table entry that points nowhere.
+// Block 0 is never handed out. A table entry of 0 points nowhere.
 inline constexpr BlockId kNullBlock{0};
 inline constexpr SequenceSlot kNoSequenceSlot{-1};
 inline constexpr RegionId kNoRegion{0};
 inline constexpr SwapId kNoSwap{0};
 
-// The number inside an id, for indexing and arithmetic.
+// Returns the number inside an id, for indexing and arithmetic.
 template <typename Id>
 requires std::is_enum_v<Id>
 constexpr std::underlying_type_t<Id> Index(Id id) {

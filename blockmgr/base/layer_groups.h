@@ -1,5 +1,5 @@
-// Where a model's layers are in a ModelLayout: which group each belongs to, and
-// which of its layer slots it has.
+// The places of a model's layers in a ModelLayout: each layer has a slot in a
+// layer group.
 #ifndef BLOCKMGR_BASE_LAYER_GROUPS_H_
 #define BLOCKMGR_BASE_LAYER_GROUPS_H_
 
@@ -11,16 +11,18 @@
 
 namespace blockmgr {
 
-// A layer of the model. Its pages are those of `slot` (what plans, layouts and
-// kernels call layer) in the blocks of `group`.
+// The place of one layer of the model. The layer's pages are the pages of layer
+// `slot` in the blocks of `group`. Plans, layouts and kernels call the slot
+// `layer`.
 struct LayerPlace {
   int32_t group = 0;
   int32_t slot = 0;
-  int32_t window = 0;  // tokens that the layer attends to; 0: all
+  int32_t window = 0;  // tokens that the layer attends to; 0 means all
   friend bool operator==(const LayerPlace&, const LayerPlace&) = default;
 };
 
-// A plain value: the layout's fields, and the model's layers in it.
+// The fields of a layout, and the places of the model's layers in it. A plain
+// value.
 struct LayerGroups {
   // Fields of ModelLayout.
   int32_t num_layers = 0;
@@ -29,19 +31,21 @@ struct LayerGroups {
 
   std::vector<LayerPlace> layers;  // [layers of the model]
 
-  // The layer that has a slot of a group; -1: nobody has, it is padding. Group
-  // 0 has none.
+  // Returns the layer that has this slot of the group, or -1 if the slot is
+  // padding. Group 0 has no padding.
   int32_t LayerAt(int32_t slot, int32_t group = 0) const;
 };
 
-// Groups layers by how many tokens each attends to (0: all). Layers that attend
-// to all are the slots of group 0, in order. The others, window by window in
-// order of appearance, fill groups of as many slots; the last of each window is
-// padded. In a model without layers that attend to all, all layers are slots of
-// one group, which keeps the longest of their windows.
+// Groups layers by the number of tokens that each layer attends to (0 means
+// all). Layers that attend to all tokens become the slots of group 0, in order.
+// The other layers fill window groups, window by window in the order of
+// appearance. Every group has as many slots as group 0, and the last group of
+// each window is padded. If no layer attends to all tokens, all layers become
+// slots of one group, which keeps the longest window.
 //
-// InvalidArgument for no layers and for a negative window. Windows shorter than
-// a page, and too many groups, are left to ModelLayout::Validate.
+// Errors: InvalidArgument for no layers and for a negative window.
+// ModelLayout::Validate refuses windows that are shorter than a page, and too
+// many groups.
 absl::StatusOr<LayerGroups> GroupLayers(std::span<const int32_t> windows);
 
 }  // namespace blockmgr

@@ -1,4 +1,4 @@
-// All id and byte arithmetic of the cache, in one place.
+// All arithmetic on ids and bytes of the cache.
 #ifndef BLOCKMGR_BASE_MODEL_LAYOUT_H_
 #define BLOCKMGR_BASE_MODEL_LAYOUT_H_
 
@@ -14,32 +14,33 @@
 
 namespace blockmgr {
 
-// The shape of a model's cache. A plain value, compared at attach.
+// The shape of a model's cache. A plain value. Daemon and engine compare it
+// when an engine attaches.
 //
-// Layers with the same kind of attention form a layer group, and a block serves
-// one group: a page for every (layer, head) of it. Group 0 attends to all
-// tokens, or to the last `window` ones in a model that has no other layers.
-// Every further group (a window group) attends to the last
-// group_windows[group - 1] tokens, and keeps no others. All groups have
-// num_layers layer slots, so that their blocks are interchangeable; a model
-// with more sliding-window layers than num_layers has several groups of them,
-// and pads the last. `layer` is a slot of a group everywhere. Evictions are
-// from group 0, as the methods do it, and from window groups only on request
-// (EvictionTarget::window_ratio).
+// Layers with the same kind of attention form a layer group. A block serves one
+// group: it has a page for every (layer, head) of the group. Group 0 attends to
+// all tokens, or to the last `window` tokens in a model that has no other
+// layers. Every further group g (a window group) attends to the last
+// group_windows[g - 1] tokens, and keeps no other tokens. All groups have
+// num_layers layer slots, so that their blocks are interchangeable. A model
+// with more than num_layers sliding-window layers has several window groups,
+// and the last one is padded. `layer` always means a slot of a group. Evictions
+// take entries from group 0. They take entries from window groups only on
+// request (EvictionTarget::window_ratio).
 //
-// `head` always means KV head; query heads are `q_head`. PageIds are dense:
+// `head` always means KV head. Query heads are `q_head`. PageIds are dense:
 //
 //   page = (layer * num_blocks + block) * num_heads + head
 //
-// so one layer's pages are contiguous and a kernel launch stays inside them.
+// The pages of one layer are contiguous, and a kernel launch stays inside them.
 //
-// Under tensor parallelism the heads are split evenly among shards: shard r has
-// heads [r * shard_heads(), (r + 1) * shard_heads()) in a memory of its own,
-// under the block ids of all. A block is a page for every (layer, head) of
-// every shard; no page of one shard ever serves a head of another. Everything
-// here is of the whole model unless it says "shard": who works in one shard's
-// memory does so with ShardLayout(), in which heads and pages are the shard's
-// own.
+// Tensor parallelism splits the heads evenly among shards. Shard r has the
+// heads [r * shard_heads(), (r + 1) * shard_heads()) in a memory of its own.
+// All shards use the same block ids. A block has a page for every (layer, head)
+// of every shard. A page of one shard never serves a head of another shard. All
+// functions are about the whole model unless their name or comment says
+// "shard". Code that works in the memory of one shard uses ShardLayout(), in
+// which heads and pages are those of the shard.
 struct ModelLayout {
   static constexpr int32_t kMaxWindowGroups = 64;  // far above any model
 
@@ -51,38 +52,40 @@ struct ModelLayout {
   int32_t page_size = 16;  // tokens per page
   DType dtype = DType::kBFloat16;
   int32_t num_blocks = 0;  // of the pool, the null block included
-  // num_heads is a multiple of it. Ranks that hold the same heads (more ranks
-  // than KV heads) are one shard.
+  // num_heads is a multiple of num_shards. Ranks that hold the same heads (more
+  // ranks than KV heads) are one shard.
   int32_t num_shards = 1;
-  // Tokens that the layers of group 0 attend to; 0: all.
+  // The number of tokens that the layers of group 0 attend to; 0 means all.
   int32_t window = 0;
-  // Of the window groups. Empty: group 0 is the only one.
+  // The windows of the window groups, in tokens. If empty, group 0 is the only
+  // group.
   std::vector<int32_t> group_windows = {};
 
-  // Checks every field, and that page ids fit int32
-  // (num_layers * num_blocks * num_heads < 2^31) and rows are 16-byte aligned.
-  // The message names the field, what was expected and what came.
+  // Checks every field, that page ids fit int32 (num_layers * num_blocks *
+  // num_heads < 2^31), and that rows are 16-byte aligned. The message names the
+  // field, what was expected and what came.
   absl::Status Validate() const;
 
   int32_t num_window_groups() const {
     return static_cast<int32_t>(group_windows.size());
   }
   int32_t num_groups() const { return 1 + num_window_groups(); }
-  // 0: all tokens.
+  // Returns the window of the group in tokens; 0 means all tokens.
   int32_t window_of(int32_t group) const {
     return group == 0 ? window : group_windows[static_cast<size_t>(group - 1)];
   }
-  // Whether some group gives back what falls out of its window.
+  // Returns whether some group gives back tokens that leave its window.
   bool has_windows() const { return window > 0 || !group_windows.empty(); }
-  // The first page that a group has of a sequence of `length` tokens: what
-  // queries from position length - 1 on attend to. That is one token more than
-  // going on needs: the last one can always be computed again.
+  // Returns the first page that a group has of a sequence of `length` tokens:
+  // the first page that queries at positions from length - 1 on attend to. The
+  // next query needs one token less. The extra token lets the last position be
+  // computed again.
   int32_t FirstPage(int32_t group, int32_t length) const {
     const int32_t tokens = window_of(group);
     return tokens == 0 || length <= tokens ? 0 : (length - tokens) / page_size;
   }
 
-  // Query heads that share a KV head.
+  // Returns the number of query heads that share a KV head.
   int32_t group_size() const { return num_q_heads / num_heads; }
   // Pages of one block in all shards: one per (layer, head).
   int32_t pages_per_block() const { return num_layers * num_heads; }
@@ -92,29 +95,32 @@ struct ModelLayout {
   int64_t row_bytes() const { return int64_t{head_dim} * DTypeBytes(dtype); }
   // K and V of page_size tokens of one head of one layer.
   int64_t page_bytes() const { return 2 * row_bytes() * page_size; }
-  // Of one block in all shards together; each has 1 / num_shards of it.
+  // Bytes of one block in all shards together. Each shard has 1 / num_shards of
+  // them.
   int64_t block_bytes() const { return page_bytes() * pages_per_block(); }
   // K and V of one token through all layers and heads, in all shards.
   int64_t token_bytes() const { return block_bytes() / page_size; }
-  // Of all shards, as num_pages.
+  // Bytes of the pools of all shards together.
   int64_t pool_bytes() const { return block_bytes() * num_blocks; }
   int64_t num_pages() const {
     return int64_t{num_layers} * num_blocks * num_heads;
   }
 
-  // Index of (layer, head) in arrays of shape [num_layers, num_heads].
+  // Returns the index of (layer, head) in arrays of shape [num_layers,
+  // num_heads].
   int32_t head_index(int32_t layer, int32_t head) const {
     return layer * num_heads + head;
   }
-  // The shard that a head of [0, num_heads) belongs to.
+  // Returns the shard of a head in [0, num_heads).
   int32_t shard_of(int32_t head) const { return head / shard_heads(); }
-  // Where a shard's own (layer, head), an index into [num_layers,
-  // shard_heads()], stands in the whole model's [num_layers, num_heads].
+  // Turns a shard's own index into [num_layers, shard_heads()] into the index
+  // into the whole model's [num_layers, num_heads].
   int32_t shard_head_index(int32_t shard, int32_t own_index) const {
     return head_index(own_index / shard_heads(),
                       shard * shard_heads() + own_index % shard_heads());
   }
-  // One shard's memory: a model of its heads alone.
+  // Returns the layout of one shard's memory: a model that has only the heads
+  // of one shard.
   ModelLayout ShardLayout() const;
   PageId page_id(int32_t layer, BlockId block, int32_t head) const {
     return PageId{(layer * num_blocks + Index(block)) * num_heads + head};
@@ -134,10 +140,10 @@ struct ModelLayout {
   friend bool operator==(const ModelLayout&, const ModelLayout&) = default;
 };
 
-// The dimensions of one layer's tensor before those of a row, outermost first.
-// 2: K, then V. The last two orders are of tensors [num_blocks, num_heads,
-// page_size, 2 * head_dim], in memory one token after another (NHD, the default
-// of vLLM) or one head after another (HND).
+// The dimensions of one layer's tensor before the dimension of a row, outermost
+// first. The dimension 2 is K, then V. The last two orders describe tensors
+// [num_blocks, num_heads, page_size, 2 * head_dim]. kNhdPairs stores them one
+// token after another (the default of vLLM), kHndPairs one head after another.
 enum class KvTensorOrder : uint8_t {
   kPages,     // [num_blocks, num_heads, 2, page_size]: our own
   kHnd,       // [num_blocks, 2, num_heads, page_size]: FlashInfer, HND
@@ -153,10 +159,11 @@ inline constexpr KvTensorOrder kAllKvTensorOrders[] = {
     KvTensorOrder::kNhdApart, KvTensorOrder::kHndPairs,
     KvTensorOrder::kNhdPairs};
 
-// Where the bytes of a pool are: a base per layer and byte strides, so that one
-// set of kernels runs on our own arena and on tensors an engine already has
-// (vLLM/FlashInfer HND and NHD). A row (one token of K or V) is contiguous. Of
-// one shard's memory: layouts here are ShardLayout()s.
+// The places of the bytes of a pool: a base per layer, and byte strides. With
+// strides, the same kernels run on our own arena and on the tensors that an
+// engine already has (vLLM, FlashInfer). A row (one token of K or V) is
+// contiguous. The strides describe the memory of one shard: pass a
+// ShardLayout().
 struct KvPoolLayout {
   int64_t layer_stride = 0;  // from the base of one layer to the next
   int64_t block_stride = 0;
@@ -164,14 +171,15 @@ struct KvPoolLayout {
   int64_t kv_stride = 0;  // from a token's K row to its V row
   int64_t token_stride = 0;
 
-  // Tensors without padding, one layer's behind the other.
+  // Returns the strides of tensors without padding, one layer after another.
   static KvPoolLayout Of(const ModelLayout& layout, KvTensorOrder order);
-  // Our own: kPages.
+  // Returns the strides of our own arena, kPages.
   static KvPoolLayout PageContiguous(const ModelLayout& layout) {
     return Of(layout, KvTensorOrder::kPages);
   }
 
-  // Byte offset of a token's K row; its V row is kv_stride further.
+  // Returns the byte offset of a token's K row. The V row is kv_stride bytes
+  // further.
   int64_t row_offset(int32_t layer, BlockId block, int32_t head,
                      int32_t offset) const {
     return layer * layer_stride + Index(block) * block_stride +

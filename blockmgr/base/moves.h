@@ -1,5 +1,5 @@
-// Copies of rows inside one pool, or to and from the host tier, as plain data:
-// what compaction, copy-on-write and swap ask a backend to do.
+// Copies of rows inside one pool, or between the pool and the host tier, as
+// plain data. Compaction, copy-on-write and swap ask a backend to execute them.
 #ifndef BLOCKMGR_BASE_MOVES_H_
 #define BLOCKMGR_BASE_MOVES_H_
 
@@ -10,7 +10,7 @@
 
 namespace blockmgr {
 
-// Copy the K row, the V row and the side data of one slot to another.
+// Copies the K row, the V row and the side data of one slot to another slot.
 struct SlotMove {
   SlotIndex source;
   SlotIndex destination;
@@ -40,27 +40,30 @@ struct BlockCopy {
   friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
 };
 
-// A block and the host block that its content is copied to, or comes from: all
-// layers and heads.
+// A block, and the host block that its content is copied to or from: all layers
+// and heads.
 struct BlockTransfer {
   BlockId block;
   HostBlockId host;
   friend bool operator==(const BlockTransfer&, const BlockTransfer&) = default;
 };
 
-// The last block of a sequence's tail is shared, and the sequence is about to
-// write to it: before the step computes anything, the engine copies the rows of
-// the first num_tokens tokens (all layers and heads; whole blocks are as good)
-// and puts the destination in the place of the source in the sequence's table,
-// before it adds the step's new blocks. A sequence that starts on a part of a
-// cached block has no table yet: the source is the cached block, and the
-// destination is among the new ones. A sequence that shares the last block of
-// one layer group shares those of all: a copy for each.
+// A copy that a sequence needs before it writes to a shared last block of its
+// tail.
+//
+// Before the step computes anything, the engine copies the rows of the first
+// num_tokens tokens, for all layers and heads (copying the whole block is also
+// right). The engine then replaces the source by the destination in the
+// sequence's block table, before it appends the step's new blocks. A sequence
+// that starts on a part of a cached block has no table yet: the source is the
+// cached block, and the destination is one of the new blocks. If a sequence
+// shares the last block of one layer group, it shares the last blocks of all
+// groups, and there is one copy for each group.
 struct CopyOnWrite {
   SequenceSlot slot = kNoSequenceSlot;
   BlockCopy blocks{kNullBlock, kNullBlock};
   int32_t num_tokens = 0;
-  int32_t group = 0;  // of layers
+  int32_t group = 0;  // layer group
   friend bool operator==(const CopyOnWrite&, const CopyOnWrite&) = default;
 };
 

@@ -7,8 +7,8 @@
 
 namespace blockmgr {
 
-// All of the file, as it is. NotFound, naming the path: there is none, it is a
-// folder, or reading fails midway.
+// Returns the whole content of the file. Returns NotFound, with the path, if
+// the file does not exist, is a folder, or cannot be read to its end.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
 }  // namespace blockmgr

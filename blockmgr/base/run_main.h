@@ -6,8 +6,8 @@
 
 namespace blockmgr {
 
-// What main returns: run's exit status; 1 after an exception that nobody has
-// caught, which is told on standard error.
+// Runs `run` and returns its exit status for main. If an exception escapes from
+// `run`, prints the exception on standard error and returns 1.
 inline int RunMain(int (*run)(int, char**), int argc, char** argv) {
   try {
     return run(argc, argv);

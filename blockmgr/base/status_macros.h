@@ -1,4 +1,4 @@
-// Early returns for absl::Status and absl::StatusOr, and a check of them.
+// Early returns for absl::Status and absl::StatusOr, and BM_CHECK_OK.
 #ifndef BLOCKMGR_BASE_STATUS_MACROS_H_
 #define BLOCKMGR_BASE_STATUS_MACROS_H_
 
@@ -19,7 +19,7 @@
 #define BM_STATUS_CONCAT_INNER_(a, b) a##b
 #define BM_STATUS_CONCAT_(a, b) BM_STATUS_CONCAT_INNER_(a, b)
 
-// BM_ASSIGN_OR_RETURN(auto value, Expression()): assigns the value, or returns
+// BM_ASSIGN_OR_RETURN(auto value, Expression()) assigns the value, or returns
 // the error from the enclosing function.
 #define BM_ASSIGN_OR_RETURN(lhs, expression) \
   BM_ASSIGN_OR_RETURN_(BM_STATUS_CONCAT_(bm_or_, __LINE__), lhs, expression)
@@ -28,8 +28,9 @@
   if (!result.ok()) return std::move(result).status(); \
   lhs = *std::move(result)
 
-// BM_CHECK (check.h) of a status, whose text it prints: for what leaves no way
-// on and is not our own mistake alone, such as a device that fails.
+// BM_CHECK_OK aborts with the text of the status unless the status is OK. It is
+// for failures from which no recovery is possible, for example a device that
+// fails.
 #define BM_CHECK_OK(expression)                                         \
   do {                                                                  \
     const absl::Status& bm_status_ = (expression);                      \

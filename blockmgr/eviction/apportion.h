@@ -1,4 +1,4 @@
-// Dividing a whole number of units in proportion to weights.
+// Divides a whole number of units in proportion to weights.
 #ifndef BLOCKMGR_EVICTION_APPORTION_H_
 #define BLOCKMGR_EVICTION_APPORTION_H_
 
@@ -14,16 +14,19 @@ struct Claim {
   int64_t max = 0;  // units
 };
 
-// Largest remainder (Hamilton's method) under bounds: the quota of a claim is
-// lambda * weight clamped to [min, max], with the one lambda that uses up
-// `total`; quotas are rounded down and the units left go to the largest
-// fractions, ties to the lower index. So what a capped claim cannot take goes
-// to the others in proportion to their weights, and to claims of weight 0, in
-// equal parts, only when all others are full. Exact: integers throughout.
+// Divides `total` by largest remainder (Hamilton's method) under bounds. The
+// quota of a claim is lambda * weight, clamped to [min, max]. There is one
+// lambda for which the quotas use up `total`. Quotas are rounded down. The
+// remaining units go to the largest fractions, ties to the lower index.
 //
-// The result sums to min(total, sum of max). O(claims^2), usually O(claims).
-// REQUIRES: 0 <= weight, 0 <= min <= max < 2^40, fewer than 2^16 claims,
-// sum of min <= total.
+// The units that a claim at its maximum cannot take thus go to the other claims
+// in proportion to their weights. Claims of weight 0 share the excess equally,
+// but only after all other claims are full. All arithmetic is exact, in
+// integers.
+//
+// The result sums to min(total, sum of max). Cost: O(claims^2), usually
+// O(claims). REQUIRES: 0 <= weight, 0 <= min <= max < 2^40, fewer than 2^16
+// claims, sum of min <= total.
 std::vector<int64_t> Apportion(int64_t total, std::span<const Claim> claims);
 
 }  // namespace blockmgr

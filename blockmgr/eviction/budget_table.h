@@ -1,9 +1,8 @@
-// Budgets that depend on no score: tables measured offline, looked up online.
-//
-// headkv and lukv share one total over all layers and heads by a table that a
-// policy names. The manager turns policy, target, range and table into budgets
-// before it orders an eviction, so an engine needs no table: it gets
-// BudgetKind::kExternal.
+// Budgets that depend on no score: headkv and lukv. Both divide one total over
+// all layers and heads by a table. The table is measured offline, and a policy
+// names it. The manager turns policy, target, range and table into budgets
+// before it orders an eviction. The engine gets BudgetKind::kExternal and needs
+// no table.
 #ifndef BLOCKMGR_EVICTION_BUDGET_TABLE_H_
 #define BLOCKMGR_EVICTION_BUDGET_TABLE_H_
 
@@ -32,36 +31,43 @@ using BudgetTable = std::variant<HeadScores, LuKvProfile>;
 // Errors name the field, what was expected and what came.
 absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes);
 
-// Names what the table says, whatever it is called: 128 bits of its content
-// (XXH3), as text. O(table).
+// Returns a text that identifies the content of the table: 128 bits (XXH3). The
+// name of the table does not matter. Cost: O(table).
 std::string TableFingerprint(const BudgetTable& table);
 
-// That the table is of the policy's kind and for a model of this shape.
+// Checks that the table is of the policy's kind and for a model of this shape.
 absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
                         const BudgetTable& table);
 
-// Entries per (layer, head), [num_layers * num_heads]: the table's ideal
-// amounts, scaled to the target's total by largest remainder over all layers
-// and heads (ties: the lower index), at least the minimum and at most range.cut
-// each; the total is conserved:
-//   round(token)  layers * heads * B entries, minimum max(1, the protected
-//                 positions), or B if that is less
-//   round(page)   ScopePages (page_math.h) of all heads, budgets in whole
-//                 pages; only a head that keeps everything may end in a
-//                 shorter one
-// with B = target.TokensPerHead(cut). Ideals: headkv p_h * (B / share) * layers
-// * heads + B - B / share of what is not protected (released code); lukv
-// (1 - r_h) * cut, r interpolated at the target's ratio 1 - B / cut.
-// O(layers * heads). REQUIRES: CheckTable is OK, policy.needs_table().
+// Returns the budgets in entries per (layer, head), [num_layers * num_heads].
+// The table gives ideal amounts. They are scaled to the target's total by
+// largest remainder over all layers and heads (ties: the lower index). Every
+// budget is at least the minimum and at most range.cut. The budgets sum to the
+// total.
+//
+//   round(token)  The total is layers * heads * B entries. The minimum is
+//                 max(1, the protected positions), or B if B is less.
+//   round(page)   The total is ScopePages (page_math.h) of all heads. Budgets
+//                 are whole pages. Only a head that keeps everything may end in
+//                 a page that is not full.
+//
+// with B = target.TokensPerHead(cut). The ideal amounts are:
+//
+//   headkv  p_h * (B / share) * layers * heads + B - B / share, of the
+//           positions that are not protected (released code)
+//   lukv    (1 - r_h) * cut, with r interpolated at the ratio 1 - B / cut
+//
+// Cost: O(layers * heads). REQUIRES: CheckTable is OK, policy.needs_table().
 std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
                                   const EvictionTarget& target,
                                   const HeadShape& shape,
                                   const EvictionRange& range,
                                   const BudgetTable& table);
 
-// The ideals above, before they are scaled, bounded and rounded. Never falls
-// for any head when the target grows, exactly: so neither does its floor. For
-// analysis. O(layers * heads). REQUIRES: as TableBudgets.
+// Returns the ideal amounts, before they are scaled, limited and rounded. The
+// amount of a head never falls when the target grows, exactly; so its floor
+// never falls either. For analysis. Cost: O(layers * heads). REQUIRES: as
+// TableBudgets.
 std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
                                       const EvictionTarget& target,
                                       const HeadShape& shape,

@@ -1,8 +1,8 @@
-// Where the survivors of an eviction go: from keep sets to slots of a region.
+// Assigns the survivors of an eviction to slots of the new region.
 //
-// A pure function over plain arrays, below regions and backends: both the
-// backends that carry a compaction out and the engines that plan one themselves
-// (blockmgr/compaction.h) have it from here. Safe from any thread.
+// PlaceSurvivors is a pure function over plain arrays. Backends use it to carry
+// out a compaction. Engines that plan compactions themselves use it through
+// blockmgr/compaction.h. Safe to call from any thread.
 #ifndef BLOCKMGR_EVICTION_COMPACTION_MOVES_H_
 #define BLOCKMGR_EVICTION_COMPACTION_MOVES_H_
 
@@ -17,9 +17,9 @@
 
 namespace blockmgr {
 
-// Candidates of an eviction as they are now, and the new region that survivors
-// are to be moved to. CSR over (layer, head), offsets from 0, [num_layers *
-// num_heads + 1]. Borrowed for the call.
+// The candidates of an eviction in their current slots, and the new region that
+// the survivors move to. Offsets are CSR over (layer, head), from 0:
+// [num_layers * num_heads + 1]. The arrays are borrowed for the call.
 struct Compaction {
   std::span<const int64_t> offsets;
   std::span<const SlotIndex> slots;    // [offsets.back()]

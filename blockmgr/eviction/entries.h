@@ -1,4 +1,4 @@
-// Reading an EntriesView head by head.
+// Reads an EntriesView head by head.
 #ifndef BLOCKMGR_EVICTION_ENTRIES_H_
 #define BLOCKMGR_EVICTION_ENTRIES_H_
 
@@ -14,12 +14,12 @@ namespace blockmgr {
 void CheckEntries(const HeadShape& shape, const EvictionRange& range,
                   const EntriesView& entries);
 
-// Positions of the candidates of one (layer, head).
+// Returns the positions of the candidates of one (layer, head).
 std::span<const int32_t> HeadPositions(const EntriesView& entries,
                                        int64_t head_index);
 
 // Appends the order keys (score_order.h) of entries [begin, begin + count):
-// their scores, or their positions if the view has no scores.
+// keys of their scores, or of their positions if the view has no scores.
 void AppendKeys(const EntriesView& entries, int64_t begin, int64_t count,
                 std::vector<uint32_t>* keys);
 

@@ -1,14 +1,15 @@
-// LU-KV's offline solver: which budgets lose the least measured utility (arXiv
-// 2602.08585, section 3.3).
+// LU-KV's offline solver finds the budgets that lose the least measured utility
+// (arXiv 2602.08585, section 3.3).
 //
-// Every head has gains: the importance of its entries in the order in which a
-// scorer would keep them. Budgets maximise the sum of the first b_h gains under
-// sum b_h = B. Isotonic regression makes the gains of a head non-increasing
-// (pool adjacent violators); taking whole blocks of equal slope, best first,
-// gives nested budgets for every B at once. Optimal whenever B ends on a block
-// boundary.
+// Every head has gains: the importance of its entries, in the order in which a
+// scorer would keep them. The budgets maximise the sum of the first b_h gains
+// of every head under sum b_h = B. Isotonic regression makes the gains of a
+// head non-increasing (pool adjacent violators). The solver takes whole blocks
+// of equal slope, best first. This gives nested budgets for every B at once.
+// The budgets are optimal whenever B ends on a block boundary.
 //
-// Pure. The unit is whatever the gains are summed over: an entry or a page.
+// All functions are pure. The unit of a budget is the unit of the gains: an
+// entry or a page.
 #ifndef BLOCKMGR_EVICTION_LUKV_SOLVER_H_
 #define BLOCKMGR_EVICTION_LUKV_SOLVER_H_
 
@@ -25,36 +26,41 @@ struct GainBlock {
   friend bool operator==(const GainBlock&, const GainBlock&) = default;
 };
 
-// The non-increasing isotonic regression of `gains`, left to right; slopes
-// strictly fall, equal neighbours are merged. O(n). REQUIRES: finite.
+// Sets `blocks` to the non-increasing isotonic regression of `gains`, left to
+// right. Slopes strictly fall: equal neighbours are merged. Cost: O(n).
+// REQUIRES: finite gains.
 void PavaBlocks(std::span<const float> gains, std::vector<GainBlock>* blocks);
 
-// Sums of `unit` consecutive gains, the last one shorter. O(n).
+// Returns the sums of `unit` consecutive gains. The last sum may have fewer.
+// Cost: O(n).
 std::vector<float> SumUnits(std::span<const float> gains, int32_t unit);
 
-// The budgets of every total, from one sort of all blocks.
+// LuKvSolver computes the budgets of any total from one sort of all blocks.
 class LuKvSolver {
  public:
-  // gains: per head (CSR) in the order in which entries are kept; min_units[h]
-  // <= its units are kept whatever happens, and the regression starts behind
-  // them. O(units + K log K) for K blocks.
+  // gains: per head (CSR), in the order in which entries are kept. Every head
+  // keeps at least min_units[h] units, and the regression starts after them.
+  // REQUIRES: min_units[h] is at most the number of the head's units. Cost:
+  // O(units + K log K) for K blocks.
   LuKvSolver(std::span<const int64_t> offsets, std::span<const float> gains,
              std::span<const int32_t> min_units);
 
   int64_t min_total() const { return min_total_; }
   int64_t max_total() const { return max_total_; }
 
-  // Budgets with sum `total`, by whole blocks, slope descending, ties to the
-  // lower head; the last one is cut. O(K).
-  // REQUIRES: min_total() <= total <= max_total().
+  // Returns budgets with the sum `total`. Whole blocks are taken by descending
+  // slope, ties to the lower head. The last block is cut. Cost: O(K). REQUIRES:
+  // min_total() <= total <= max_total().
   std::vector<int32_t> Budgets(int64_t total) const;
-  // The same for ascending totals, [totals.size(), heads], in one pass.
+  // Returns Budgets of each total in one pass: [totals.size(), heads].
+  // REQUIRES: `totals` ascend.
   std::vector<int32_t> BudgetsForAll(std::span<const int64_t> totals) const;
-  // Budgets(total) without its cut block; what that leaves goes, head by head,
-  // to the prefix of the greatest average raw gain, if that gains more than the
-  // cut. Never worse in value than Budgets, but not nested in `total`. O(K +
-  // heads * units left), times the number of prefixes where few fit.
-  // REQUIRES: as Budgets; `offsets` and `gains` as given to the constructor.
+  // Returns Budgets(total) without the cut block. The units that are left go,
+  // head by head, to the prefix with the greatest average raw gain, if this
+  // gains more than the cut block. The value is never worse than that of
+  // Budgets, but the result is not nested in `total`. Cost: O(K + heads * units
+  // left), times the number of prefixes where few fit. REQUIRES: as Budgets;
+  // `offsets` and `gains` as given to the constructor.
   std::vector<int32_t> RepairedBudgets(int64_t total,
                                        std::span<const int64_t> offsets,
                                        std::span<const float> gains) const;
@@ -64,7 +70,7 @@ class LuKvSolver {
     int32_t head = 0;
     int32_t count = 0;
   };
-  std::vector<Item> path_;  // all blocks, in the order of taking
+  std::vector<Item> path_;  // all blocks, in the order they are taken
   std::vector<int32_t> min_units_;
   int64_t min_total_ = 0;
   int64_t max_total_ = 0;

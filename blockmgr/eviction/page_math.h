@@ -1,5 +1,6 @@
-// The totals that page counts and budgets share. They depend on policy, target,
-// shape and range alone, so manager and engine compute the same ones.
+// The totals that page counts and budgets share. A total depends on policy,
+// target, shape and range alone. The manager and the engine therefore compute
+// the same totals.
 #ifndef BLOCKMGR_EVICTION_PAGE_MATH_H_
 #define BLOCKMGR_EVICTION_PAGE_MATH_H_
 
@@ -11,29 +12,30 @@
 
 namespace blockmgr {
 
-// Aborts unless shape and range are as select.h requires them.
+// Aborts unless shape and range meet the requirements of select.h.
 void CheckRange(const HeadShape& shape, const EvictionRange& range);
 
-// Entries per head on average, at least 1; all of them when nothing is older
-// than the protected recent positions.
+// Returns the mean number of entries per head, at least 1. If no position is
+// older than the protected recent positions, returns all entries.
 int64_t MeanEntries(const EvictionPolicy& policy, const EvictionTarget& target,
                     const EvictionRange& range);
 
-// Pages that hold every position below the cut.
+// Returns the number of pages that hold every position below the cut.
 int64_t MaxHeadPages(const HeadShape& shape, const EvictionRange& range);
 
-// Pages that hold every protected position below the cut; may be none.
+// Returns the number of pages that hold every protected position below the cut.
+// May be 0.
 int64_t ProtectedPages(const EvictionPolicy& policy, const HeadShape& shape,
                        const EvictionRange& range);
 
-// Pages every head may keep whatever the target says: one, or enough for every
-// protected position. At most MaxHeadPages.
+// Returns the number of pages that every head may keep under any target: one,
+// or enough for every protected position. At most MaxHeadPages.
 int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
                      const EvictionRange& range);
 
-// round(page): the pages of so many heads that share one total. All of them
-// when the target is all of the positions: the last page of every head may be
-// one that positions do not fill, and a floor would evict from it.
+// Returns the pages of num_heads heads that share one total under round(page).
+// If the target covers all positions, returns all pages: the last page of every
+// head may not be full, and a floor would evict from it.
 int64_t ScopePages(int64_t num_heads, const EvictionPolicy& policy,
                    const EvictionTarget& target, const HeadShape& shape,
                    const EvictionRange& range);
@@ -46,9 +48,9 @@ struct BudgetScope {
   int64_t pages = 0;    // the total under round(page)
 };
 
-// One scope per layer, or one of the whole model for global. Pyramid moves
-// totals between layers; their sum is conserved.
-// REQUIRES: neither external nor a table (see BudgetKind).
+// Returns one scope per layer, or for global one scope for the whole model.
+// Pyramid moves totals between layers. The sum of the totals stays. REQUIRES: a
+// budget that is neither external nor looked up in a table (see BudgetKind).
 std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
                                       const EvictionTarget& target,
                                       const HeadShape& shape,

@@ -74,7 +74,16 @@ class RangeChecker {
   absl::Status* status_;
 };
 
-// That the parts of a policy, each fine by itself, go together.
+// The scorer's row without its name and keys. No row: every default.
+const ScorerTraits& TraitsOf(const ScorerSpec& scorer) {
+  static constexpr auto kTraits = policy_internal::Column(
+      policy_internal::kScorers, [](const auto& row) { return row.traits; });
+  static constexpr ScorerTraits kNone;
+  const auto index = static_cast<size_t>(scorer.kind);
+  return index < kTraits.size() ? kTraits[index] : kNone;
+}
+
+// Checks that the parts of a policy, each valid by itself, go together.
 absl::Status CheckTogether(const EvictionPolicy& policy) {
   const ScorerSpec& scorer = policy.scorer;
   if (scorer.kind == ScorerKind::kSnapKv && scorer.kernel % 2 == 0) {
@@ -89,8 +98,7 @@ absl::Status CheckTogether(const EvictionPolicy& policy) {
         EnumName(scorer.metric));
   }
   if (policy.selector.kind == SelectorKind::kCritical &&
-      policy.selector.gqa_product && scorer.kind != ScorerKind::kSnapKv &&
-      scorer.kind != ScorerKind::kTova) {
+      policy.selector.gqa_product && !TraitsOf(scorer).has_products) {
     return BadPolicy("critical: gqa_product: expected false with scorer ",
                      EnumName(scorer.kind),
                      ", of which no score per query head is kept, got true");
@@ -124,38 +132,35 @@ absl::Status EvictionPolicy::Validate() const {
   return CheckTogether(*this);
 }
 
+ScoreSource EvictionPolicy::score_source() const {
+  return TraitsOf(scorer).source;
+}
+
 int32_t EvictionPolicy::query_window() const {
-  switch (scorer.kind) {
-    case ScorerKind::kSnapKv:
-      return scorer.window;
-    case ScorerKind::kTova:
-      return 1;
-    case ScorerKind::kH2o:
-      return scorer.obs_window;
-    default:
-      return 0;
-  }
+  const ScorerTraits& traits = TraitsOf(scorer);
+  return traits.query_window == nullptr ? 0 : traits.query_window(scorer);
 }
 
 ScorerState EvictionPolicy::scorer_state() const {
-  if (scorer.kind == ScorerKind::kH2o && scorer.obs_window == 0) {
-    return ScorerState::kAttentionSums;
-  }
-  return scorer.kind == ScorerKind::kExpectedAttention
-             ? ScorerState::kQueryStatistics
-             : ScorerState::kNone;
+  const ScorerTraits& traits = TraitsOf(scorer);
+  return traits.state == nullptr ? ScorerState::kNone : traits.state(scorer);
+}
+
+bool EvictionPolicy::scorer_reads_values() const {
+  const ScorerTraits& traits = TraitsOf(scorer);
+  return traits.reads_values != nullptr && traits.reads_values(scorer);
 }
 
 int32_t EvictionPolicy::protected_sinks() const {
-  int32_t own = 0;
-  if (scorer.kind == ScorerKind::kStreaming) own = scorer.sinks;
-  if (scorer.kind == ScorerKind::kExpectedAttention) own = scorer.n_sink;
+  const ScorerTraits& traits = TraitsOf(scorer);
+  const int32_t own = traits.sinks == nullptr ? 0 : traits.sinks(scorer);
   return std::max(protect.sinks, own);
 }
 
 int32_t EvictionPolicy::protected_recent() const {
   if (protect.recent >= 0) return protect.recent;
-  return scorer.kind == ScorerKind::kH2o ? scorer.recent : query_window();
+  const ScorerTraits& traits = TraitsOf(scorer);
+  return traits.recent == nullptr ? query_window() : traits.recent(scorer);
 }
 
 namespace {

@@ -1,23 +1,14 @@
-// Which entries a sequence may lose, as data: scorer | budget | selector.
+// An eviction policy says which entries a sequence may lose. It is plain data:
+// scorer | budget | selector, then options.
 //
-// Written  snapkv(window=32,pool=max,kernel=7) | adakv(alpha=0.2) | topk
-// in flags, configs and logs. Keys keep the papers' names.
+//   snapkv(window=32,pool=max,kernel=7) | adakv(alpha=0.2) | topk
 //
-//   scorer    snapkv(window,pool=max|avg,kernel,order=adakv|kvpress,
-//             group=mean|max), h2o(norm=none|count,recent,obs_window), tova,
-//             keydiff(anchor=normalized|raw|median|pairwise,
-//             metric=cosine|dot|euclidean),
-//             expected_attention(n_future,n_sink,cov,vnorm,eps),
-//             streaming(sinks), knorm, random(seed), external
-//   budget    uniform (the default), pyramid(beta,
-//             formula=adakv|kvpress|factory), adakv(alpha,mode=blend|floor),
-//             ada_pyramid(alpha,beta,formula), headkv(profile,share,temp),
-//             lukv(profile), global, external
-//   selector  topk (the default), critical(first,eps,norm=l1|l2,gqa_product)
-//   options   protect(sinks,recent), round(page|token), in any order, last
+// is its text form in flags, configs and logs. Spaces between words are free.
+// The options protect(sinks,recent) and round(page|token) come last, in any
+// order. policy_fields.h has a row for each name: its keys and their ranges.
+// The keys keep the names of the papers. docs/algorithms.md has the formulas.
 //
-// Spaces between words are free. Everything here is plain data without shared
-// state: thread-compatible, O(length of the text).
+// Thread-compatible. Parsing and formatting cost O(length of the text).
 #ifndef BLOCKMGR_EVICTION_POLICY_H_
 #define BLOCKMGR_EVICTION_POLICY_H_
 
@@ -32,40 +23,49 @@
 
 namespace blockmgr {
 
-// The order of every enum below is that of its names in policy_fields.h and of
-// its values on the wire.
+// Every enum below has the order of its names in policy_fields.h, and the
+// numbers of its values in proto/blockmgr/v1/common.proto.
 enum class ScorerKind : uint8_t {
-  kSnapKv,             // attention of the last queries, pooled (2404.14469)
-  kH2o,                // attention summed over queries (2306.14048)
-  kTova,               // attention of the last query, of all its heads (of
-                       // one shard's: a rank sees no other) (2401.06104)
-  kKeyDiff,            // distance from the other keys (2504.15364)
-  kExpectedAttention,  // attention of future queries (2510.00636)
-  kStreaming,          // recency; with sinks: StreamingLLM (2309.17453)
-  kKnorm,              // small keys first (2406.11430)
-  kRandom,             // a control: noise from (seed, layer, head, position)
-  kExternal,           // the caller sends one score per entry
+  kSnapKv,   // SnapKV (2404.14469): attention of the last queries, pooled
+  kH2o,      // H2O (2306.14048): attention, summed over queries
+  kTova,     // TOVA (2401.06104): attention of the last query, summed over all
+             // its heads; a shard sums over its own heads only
+  kKeyDiff,  // KeyDiff (2504.15364): distance from the other keys
+  kExpectedAttention,  // Expected Attention (2510.00636): attention of
+                       // predicted queries
+  kStreaming,  // StreamingLLM (2309.17453): the last entries and the sinks
+  kKnorm,      // L2 norm (2406.11430): small keys are kept
+  kRandom,     // noise from (seed, layer, head, position), for comparison
+  kExternal,   // the caller sends one score per entry
+};
+// Where the scores of a scorer come from.
+enum class ScoreSource : uint8_t {
+  kBackend,   // Backend::Score computes them
+  kPosition,  // there are none: later positions are kept
+  kRandom,    // RandomScores computes them
+  kCaller,    // the caller sends them
 };
 enum class PoolKind : uint8_t { kMax, kAvg };
-// Where pooling happens: adakv: group reduce, then pool; kvpress: pool first.
+// kAdaKv reduces the group, then pools. kKvPress pools, then reduces.
 enum class PoolOrder : uint8_t { kAdaKv, kKvPress };
 enum class GroupReduce : uint8_t { kMean, kMax };
-// h2o: kCount divides a sum by the number of queries that saw the entry.
+// kCount divides a sum by the number of queries that saw the entry.
 enum class H2oNorm : uint8_t { kNone, kCount };
-// What a key is compared with: the mean of the normalised keys, of the keys,
-// their median per channel, or every key in turn.
+// The anchor that a key is compared with: the mean of the normalised keys, the
+// mean of the keys, the median of the normalised keys per channel, or every key
+// in turn.
 enum class KeyDiffAnchor : uint8_t { kNormalized, kRaw, kMedian, kPairwise };
 enum class KeyDiffMetric : uint8_t { kCosine, kDot, kEuclidean };
 
-// What an engine keeps for a sequence from its first token on, beyond the
-// queries of an observation window.
+// The state that an engine accumulates for a sequence from its first token on.
 enum class ScorerState : uint8_t {
   kNone,
   kAttentionSums,    // per (layer, KV head, entry): one float
   kQueryStatistics,  // per (layer, query head): sums of q and of q q^T
 };
 
-// Pooling costs entries * kernel, and policies come from outside: a bound.
+// The largest pooling kernel, entries. Pooling costs entries * kernel, and a
+// policy may come from an untrusted client.
 inline constexpr int32_t kMaxKernel = 1023;
 
 struct ScorerSpec {
@@ -79,53 +79,56 @@ struct ScorerSpec {
   // h2o only:
   H2oNorm norm = H2oNorm::kNone;
   int32_t recent = 0;      // last entries that are protected
-  int32_t obs_window = 0;  // only the last queries; 0: all of them
+  int32_t obs_window = 0;  // last queries that count; 0 means all queries
   // keydiff only:
   KeyDiffAnchor anchor = KeyDiffAnchor::kNormalized;
   KeyDiffMetric metric = KeyDiffMetric::kCosine;
   // expected_attention only:
-  int32_t n_future = 512;  // positions to come that are averaged over
-  int32_t n_sink = 4;      // first entries: protected, and not observed
-  bool cov = true;         // with the covariance of the queries
-  bool vnorm = true;       // times the norm of the value
-  double eps = 0.02;       // added to the attention before the norm
-  // streaming only: protected first entries.
-  int32_t sinks = 4;
+  int32_t n_future = 512;  // future positions to average over
+  int32_t n_sink = 4;      // first entries: protected, their queries ignored
+  bool cov = true;         // whether the covariance of the queries is used
+  bool vnorm = true;       // whether scores are multiplied by |v|
+  double eps = 0.02;       // added to the attention before that product
+  // streaming only:
+  int32_t sinks = 4;  // first entries, protected
   // random only:
   int32_t seed = 0;
   friend bool operator==(const ScorerSpec&, const ScorerSpec&) = default;
 };
 
 enum class BudgetKind : uint8_t {
-  kUniform,     // the same for every head
-  kPyramid,     // per layer, falling with depth (2406.02069)
-  kAdaKv,       // by share of a layer's top scores (2407.11550)
-  kAdaPyramid,  // the totals of pyramid, shared out by adakv
-  kHeadKv,      // by scores of heads, from a file (HeadKV)
-  kLuKv,        // by a measured profile (2602.08585)
-  kGlobal,      // by share of the whole model's top scores
+  kUniform,     // equal for all heads
+  kPyramid,     // PyramidKV (2406.02069): falls from layer to layer
+  kAdaKv,       // Ada-KV (2407.11550): by share of the layer's top scores
+  kAdaPyramid,  // pyramid's totals per layer, divided among heads by adakv
+  kHeadKv,      // HeadKV (2410.19258): by scores of heads, from a table
+  kLuKv,        // LU-KV (2602.08585): by a measured profile, from a table
+  kGlobal,      // by share of the top scores of the whole model
   kExternal,    // the caller sends one budget per (layer, head)
 };
-// Of three programs, AdaKV's counts in whole entries and leaves the protected
-// ones out; kvpress's counts them in, and gives every layer the same when the
-// line would leave [protected, positions]; KVCache-Factory's is AdaKV's, but
-// gives every layer the same when the positions are fewer than twice that mean.
+// How three published programs compute a pyramid:
+//   kAdaKv    counts whole entries and leaves the protected ones out
+//   kKvPress  counts the protected entries too, and gives all layers the same
+//             budget if the line leaves [protected, positions]
+//   kFactory  (KVCache-Factory) as kAdaKv, but gives all layers the same budget
+//             if there are fewer positions than twice the mean budget
 enum class PyramidFormula : uint8_t { kAdaKv, kKvPress, kFactory };
-// blend: what a head would get from the pool of all scores and the uniform
-// budget, mixed. floor: every head's best scores first, the rest from the pool.
+// kBlend mixes the uniform budget with the head's share of the pool of all
+// scores. kFloor first gives every head its best scores, then shares out the
+// rest from the pool.
 enum class AdaKvMode : uint8_t { kBlend, kFloor };
 
 struct BudgetSpec {
   BudgetKind kind = BudgetKind::kUniform;
-  // adakv, ada_pyramid: the share of the uniform budget every head keeps
-  // regardless, used as the nearest multiple of 10^-9 so that totals are exact.
+  // adakv, ada_pyramid: the share of the uniform budget that every head keeps.
+  // It is rounded to a multiple of 10^-9, so that totals are exact.
   double alpha = 0.2;
   AdaKvMode mode = AdaKvMode::kBlend;  // adakv only
   // pyramid, ada_pyramid: the last layer keeps 1 / beta of the mean.
   double beta = 20.0;
   PyramidFormula formula = PyramidFormula::kAdaKv;
-  // headkv: the pool that heads share by score is 1 / share of the mean budget
-  // (the paper's beta), scores taken to the power of temp.
+  // headkv: heads share 1 / share of the mean budget by their scores to the
+  // power of temp (the paper calls `share` beta).
   double share = 1.2;
   double temp = 1.0;
   // headkv, lukv: the name under which a BudgetTable was loaded.
@@ -134,26 +137,28 @@ struct BudgetSpec {
 };
 
 enum class SelectorKind : uint8_t {
-  kTopK,      // the best scores
-  kCritical,  // then the best of score times size of the value (2502.03805)
+  kTopK,      // keeps the best scores
+  kCritical,  // CriticalKV (2502.03805): keeps the best scores first, then the
+              // best products of score and size of the value
 };
 enum class ValueNorm : uint8_t { kL1, kL2 };  // of V W_O
 
 struct SelectorSpec {
   SelectorKind kind = SelectorKind::kTopK;
   // critical only:
-  double first = 0.5;  // the share of the budget that the first stage takes
-  double eps = 1e-4;   // added to the score before the norm
+  double first = 0.5;  // the share of the budget that the best scores take
+  double eps = 1e-4;   // added to the score before the product
   ValueNorm norm = ValueNorm::kL1;
-  // Product per query head, then the mean; otherwise the means' product.
+  // True: the mean over the group of each query head's product. False: the
+  // product of the group's mean score and mean norm.
   bool gqa_product = false;
   friend bool operator==(const SelectorSpec&, const SelectorSpec&) = default;
 };
 
-// Entries never evicted while the budget covers them: a set, not a score.
+// Entries that are never evicted as long as the budget covers them.
 struct Protection {
   int32_t sinks = 0;    // the first positions of the sequence
-  int32_t recent = -1;  // the last positions; -1: the observation window
+  int32_t recent = -1;  // the last positions; -1 means the scorer's own number
   friend bool operator==(const Protection&, const Protection&) = default;
 };
 
@@ -166,20 +171,24 @@ struct EvictionPolicy {
   Protection protect;
   Rounding rounding = Rounding::kPage;
 
-  // Ranges of every field the policy uses (window >= 1, kernel odd,
-  // 0 <= alpha <= 1, ...), and that its parts go together. InvalidArgument
-  // names stage, key, expected and got.
+  // Checks the range of every field that the policy uses, and that its stages
+  // go together. An InvalidArgument names the stage, the key, what was
+  // expected and what came.
   absl::Status Validate() const;
-  // Queries before the end of the sequence that the scorer reads.
+
+  ScoreSource score_source() const;
+  // The number of queries before the end of the sequence that the scorer reads.
   int32_t query_window() const;
-  // What the engine must keep for it from the first token on.
+  // Returns the state that the engine must accumulate from the first token on.
   ScorerState scorer_state() const;
+  bool scorer_reads_values() const;
+  // The numbers of first and of last positions that are never evicted.
   int32_t protected_sinks() const;
   int32_t protected_recent() const;
-  // The scorer reads scores from its caller, the budget a table or budgets.
   bool has_external_scores() const {
     return scorer.kind == ScorerKind::kExternal;
   }
+  // Whether the budget is looked up in a BudgetTable.
   bool needs_table() const {
     return budget.kind == BudgetKind::kHeadKv ||
            budget.kind == BudgetKind::kLuKv;
@@ -188,38 +197,39 @@ struct EvictionPolicy {
                          const EvictionPolicy&) = default;
 };
 
-// Parses the text form. Errors name the stage and key, what was expected and
-// what came; what it returns is valid. FormatPolicy writes the canonical form:
-// scorer, budget and selector always, options and keys where they differ from
-// their defaults. ParsePolicy(FormatPolicy(p)) == p for every valid policy
-// whose unused fields (alpha of uniform, window of streaming) hold their
-// defaults.
+// Parses the text form and validates the policy. An InvalidArgument names the
+// stage, the key, what was expected and what came.
 absl::StatusOr<EvictionPolicy> ParsePolicy(absl::string_view text);
+
+// Returns the canonical text: always scorer, budget and selector; options and
+// keys only where they differ from their defaults. If the fields that the
+// policy does not use hold their defaults, ParsePolicy(FormatPolicy(p)) == p.
 std::string FormatPolicy(const EvictionPolicy& policy);
 
-// How much to keep: a fraction of the covered positions, or tokens per head
-// (the mean over heads; allocators move entries between heads).
+// How much to keep: a fraction of the covered positions, or tokens per head.
+// Tokens per head is the mean over heads: a budget moves entries between heads.
 struct EvictionTarget {
   enum class Kind : uint8_t { kRatio, kTokens };
   Kind kind = Kind::kRatio;
   KeepRatio ratio;
   int32_t tokens = 0;
-  // Of what layers with a sliding window attend to when the others are evicted
-  // from; 1: they are not.
+  // The fraction to keep in layers with a sliding window, of the positions that
+  // the window covers. 1 evicts nothing there.
   KeepRatio window_ratio = {};
 
-  // tokens >= 1 or 0 < ratio <= 1, and so window_ratio. InvalidArgument names
-  // expected and got.
+  // Checks tokens >= 1 or 0 < ratio <= 1, and 0 < window_ratio <= 1. An
+  // InvalidArgument names the field, what was expected and what came.
   absl::Status Validate() const;
   bool evicts_in_windows() const { return window_ratio != KeepRatio(); }
-  // What it says of a window group: a ratio.
+  // Returns the target for a layer group with a window.
   EvictionTarget InWindow() const {
     EvictionTarget target;
     target.ratio = window_ratio;
     return target;
   }
-  // Mean entries per head to keep out of `covered` positions: floor(ratio *
-  // covered), at least 1; or min(tokens, covered). REQUIRES: covered > 0.
+  // Returns the mean number of entries per head to keep of `covered` positions:
+  // max(1, floor(ratio * covered)), or min(tokens, covered).
+  // REQUIRES: covered > 0.
   int32_t TokensPerHead(int32_t covered) const;
   friend bool operator==(const EvictionTarget&,
                          const EvictionTarget&) = default;

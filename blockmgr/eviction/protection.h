@@ -1,5 +1,5 @@
-// Which candidates of an eviction are protected: a set of positions, known from
-// policy and range alone, and what one head still holds of it.
+// The candidates of an eviction that are protected. The protected positions
+// follow from policy and range alone. A head may hold only a part of them.
 #ifndef BLOCKMGR_EVICTION_PROTECTION_H_
 #define BLOCKMGR_EVICTION_PROTECTION_H_
 
@@ -11,8 +11,8 @@
 
 namespace blockmgr {
 
-// How one head's candidates, ascending by position, fall into three runs of
-// ranks: protected sinks, the unprotected past, protected recent entries.
+// The candidates of one head, ascending by position, form three runs of ranks:
+// protected sinks, the unprotected past, protected recent entries.
 struct HeadSplit {
   int32_t num_sinks = 0;
   int32_t num_past = 0;
@@ -22,12 +22,13 @@ struct HeadSplit {
 };
 
 // The protected positions below the cut: [0, sinks_end) and [recent_begin,
-// cut), where sinks_end <= recent_begin. A plain value.
+// cut), with sinks_end <= recent_begin. A plain value.
 class ProtectedPositions {
  public:
   ProtectedPositions(const EvictionPolicy& policy, const EvictionRange& range);
 
-  // How many positions are protected, whoever holds them.
+  // Returns the number of protected positions, whether or not a head holds
+  // them.
   int32_t count() const { return sinks_end_ + cut_ - recent_begin_; }
   // REQUIRES: `positions` ascending and below the cut. O(log n).
   HeadSplit Split(std::span<const int32_t> positions) const;

@@ -1,4 +1,4 @@
-// Noise for scores: what every scorer must beat.
+// Random scores, for comparison: every scorer should keep more of the output.
 #ifndef BLOCKMGR_EVICTION_RANDOM_SCORES_H_
 #define BLOCKMGR_EVICTION_RANDOM_SCORES_H_
 
@@ -7,9 +7,10 @@
 
 namespace blockmgr {
 
-// scores[i], in [0, 1) and uniform, is a function of (seed, layer, head,
-// positions[i]) alone: the same on every machine, after every eviction, for any
-// part of the entries. REQUIRES: as many scores as positions. Thread-safe.
+// Sets scores[i] to a uniform number in [0, 1). The number depends on (seed,
+// layer, head, positions[i]) alone. It is the same on every machine, after
+// every eviction, and for any part of the entries. REQUIRES: as many scores as
+// positions. Thread-safe.
 void RandomScores(int32_t seed, int32_t layer, int32_t head,
                   std::span<const int32_t> positions, std::span<float> scores);
 

@@ -10,9 +10,10 @@
 
 namespace blockmgr {
 
-// A key that orders as scores do: larger is better, NaN of any sign and payload
-// above +inf, -0 equal to +0. Integers, so no comparison can be undefined.
-// Without branches, so that compilers vectorise loops over it.
+// Returns a key that orders as scores do: a larger key is better, NaN of any
+// sign and payload is above +inf, and -0 equals +0. Keys are integers, so every
+// comparison is defined. The function has no branches, so that compilers
+// vectorise loops over it.
 inline uint32_t ScoreKey(float score) {
   // + 0.0f turns -0 into +0.
   const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);
@@ -23,36 +24,38 @@ inline uint32_t ScoreKey(float score) {
   return (bits ^ (negative | kSign)) | nan;
 }
 
-// The larger one; NaN wins, so that a poisoned score stays visible.
+// Returns the larger value, or NaN if one of the two is NaN. A poisoned score
+// thus stays visible.
 inline float MaxOrNaN(float a, float b) {
   return b > a || std::isnan(b) ? b : a;
 }
 
-// The k best of a list of keys, ties to the lower index: every key above
-// `threshold` and the first num_equal of those equal to it.
+// The cut between the k best keys of a list and the rest: the k best are every
+// key above `threshold` and the first num_equal keys that equal it.
 struct TopCut {
   uint32_t threshold = 0;
   int64_t num_equal = 0;
 };
 
-// Radix select: three passes over `keys`, nothing allocated.
+// Finds the cut by radix select: three passes over `keys`. Allocates nothing.
 // REQUIRES: 0 < k <= keys.size().
 TopCut FindTopCut(std::span<const uint32_t> keys, int64_t k);
 
-// How many of `keys` are above the cut's threshold, and equal to it. O(n).
+// The number of `keys` above the cut's threshold, and equal to it. Cost: O(n).
 struct CutCounts {
   int64_t above = 0;
   int64_t equal = 0;
 };
 CutCounts CountAtCut(std::span<const uint32_t> keys, const TopCut& cut);
 
-// Appends first_rank + index for the k best keys, ascending; all if k is
-// larger. As ForEachTop, without a branch per key. O(n).
+// Appends first_rank + index for the k best keys, ascending. Appends all keys
+// if k is larger than their number. Does what ForEachTop does, without a branch
+// per key. Cost: O(n).
 void AppendTop(std::span<const uint32_t> keys, int64_t k, int32_t first_rank,
                std::vector<int32_t>* ranks);
 
-// Calls take(index) for the k best keys, ascending by index; all if k is
-// larger.
+// Calls take(index) for the k best keys, ascending by index. Calls it for all
+// keys if k is larger than their number.
 template <typename Take>
 void ForEachTop(std::span<const uint32_t> keys, int64_t k, Take take) {
   const int64_t size = static_cast<int64_t>(keys.size());

@@ -9,14 +9,16 @@
 
 namespace blockmgr {
 
-// What it covers: positions [first, cut) of a sequence of `length` tokens, all
-// that the token at position `length` attends to and that is below the cut.
-// What has fallen out just goes. A plain value; manager and engine must agree
-// on it, and both get it from here.
+// An eviction from a window covers the positions [first, cut) of a sequence of
+// `length` tokens: the positions below the cut that the token at position
+// `length` attends to. Positions before `first` have left the window and are
+// dropped. A plain value. The manager and the engine must agree on it, so both
+// use this type.
 struct WindowEviction {
   int32_t first = 0;
-  // For PageTotal and SelectEntries, with positions counted from `first`: the
-  // range, and the policy, which protects no sinks where they have fallen out.
+  // The arguments for PageTotal and SelectEntries, with positions counted from
+  // `first`. If first > 0, the policy protects no sinks: they have left the
+  // window.
   EvictionRange range;
   EvictionPolicy policy;
 
@@ -26,7 +28,7 @@ struct WindowEviction {
   static int32_t FirstOf(int32_t window, int32_t length) {
     return length + 1 <= window ? 0 : length + 1 - window;
   }
-  // Whether there is anything below the cut.
+  // Returns whether the window has a position below the cut.
   static bool IsCovered(int32_t window, int32_t cut, int32_t length) {
     return FirstOf(window, length) < cut;
   }

@@ -181,6 +181,12 @@ void TinyScoring::CopyWindow(const ScoringState& state, int32_t layer,
 absl::Status TinyScoring::CheckState(const EvictionOrder& order,
                                      const SequenceTable& table,
                                      const ScoringState& state) const {
+  if (order.policy.score_source() == ScoreSource::kBackend &&
+      !backend_.HasScorer(order.policy.scorer.kind)) {
+    return absl::UnimplementedError(
+        absl::StrCat("policy: this backend has no scorer ",
+                     EnumName(order.policy.scorer.kind)));
+  }
   const ScorerState needed = order.policy.scorer_state();
   BM_CHECK(needed == ScorerState::kNone || order.group == 0);
   if (needed != ScorerState::kNone && needed != state.kind) {
@@ -288,7 +294,7 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
   }
   const std::span<float> scores =
       std::span(whole->scores).subspan(begin, count);
-  if (policy.scorer.kind == ScorerKind::kRandom) {
+  if (policy.score_source() == ScoreSource::kRandom) {
     for (size_t head = 0; head + 1 < slice.offsets.size(); ++head) {
       const auto from = static_cast<size_t>(slice.offsets[head]);
       const auto size = static_cast<size_t>(slice.offsets[head + 1]) - from;
@@ -297,8 +303,7 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
                    slice.list.positions.subspan(from, size),
                    scores.subspan(from, size));
     }
-  } else if (policy.scorer.kind != ScorerKind::kExternal &&
-             policy.scorer.kind != ScorerKind::kStreaming) {
+  } else if (policy.score_source() == ScoreSource::kBackend) {
     batch.scores = scores;
     backend_.Score(batch);
   }
@@ -313,7 +318,7 @@ absl::Status TinyScoring::Score(const EvictionOrder& order,
   const bool critical = selector.kind == SelectorKind::kCritical;
   const size_t count = all.positions.size();
   ScoredEntries whole;
-  if (order.policy.scorer.kind != ScorerKind::kStreaming) {
+  if (order.policy.score_source() != ScoreSource::kPosition) {
     whole.scores.resize(count);
   }
   if (critical && selector.gqa_product) whole.products.resize(count);
@@ -328,9 +333,7 @@ absl::Status TinyScoring::Score(const EvictionOrder& order,
   below.Take(whole.scores, &scored->scores);
   below.Take(whole.value_norms, &scored->value_norms);
   below.Take(whole.products, &scored->products);
-  if (order.policy.scorer.kind != ScorerKind::kExternal) {
-    return absl::OkStatus();
-  }
+  if (!order.policy.has_external_scores()) return absl::OkStatus();
   // By position, of all shards: [num_layers, num_heads, cut].
   const EntryIndex& candidates = scored->candidates;
   for (size_t head = 0; head + 1 < candidates.offsets.size(); ++head) {

@@ -1,6 +1,7 @@
 // Backend on the CPU: the reference for the other backends, and what the tests
 // and small models run on.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,12 +19,12 @@
 #include "blockmgr/base/moves.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/compaction_moves.h"
+#include "blockmgr/eviction/policy_fields.h"
 #include "blockmgr/eviction/select.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/attention_scores.h"
+#include "kernels/cpu/cpu_scorer.h"
 #include "kernels/cpu/entry_tiles.h"
-#include "kernels/cpu/expected_attention.h"
-#include "kernels/cpu/key_scores.h"
 #include "kernels/cpu/kv_arena.h"
 #include "kernels/cpu/query_statistics.h"
 #include "kernels/cpu/tile_ops.h"
@@ -55,9 +56,7 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(KvArena arena)
       : arena_(std::move(arena)),
-        attention_scorer_(layout()),
-        key_scorer_(layout()),
-        expected_attention_scorer_(layout()),
+        attention_weights_(layout()),
         value_normer_(layout()) {
     tile_.keys.fill(nullptr);
     tile_.kv_stride = arena_.kv_stride();
@@ -125,30 +124,20 @@ class CpuBackend final : public Backend {
 
   void Score(const ScoreBatch& batch) override {
     CheckEntries(layout(), batch.layer, batch.entries);
-    switch (batch.scorer.kind) {
-      case ScorerKind::kSnapKv:
-        return attention_scorer_.SnapKv(arena_, batch);
-      case ScorerKind::kH2o:
-        return attention_scorer_.H2o(arena_, batch);
-      case ScorerKind::kTova:
-        return attention_scorer_.Tova(arena_, batch);
-      case ScorerKind::kKeyDiff:
-        return key_scorer_.KeyDiff(arena_, batch);
-      case ScorerKind::kExpectedAttention:
-        return expected_attention_scorer_.Score(arena_, batch);
-      case ScorerKind::kKnorm:
-        return key_scorer_.Knorm(arena_, batch);
-      case ScorerKind::kStreaming:
-      case ScorerKind::kRandom:
-      case ScorerKind::kExternal:
-        break;
+    BM_CHECK(batch.scores.size() == batch.entries.slots.size());
+    BM_CHECK(HasScorer(batch.scorer.kind));
+    std::unique_ptr<CpuScorer>& scorer =
+        scorers_[static_cast<std::size_t>(batch.scorer.kind)];
+    if (scorer == nullptr) {
+      scorer = MakeCpuScorer(batch.scorer.kind, layout());
     }
-    const bool reads_keys = false;
-    BM_CHECK(reads_keys);
+    scorer->Score(arena_, batch);
   }
 
+  bool HasScorer(ScorerKind kind) const override { return HasCpuScorer(kind); }
+
   void AddAttention(const AttentionSumBatch& batch) override {
-    attention_scorer_.AddAttention(arena_, batch);
+    attention_weights_.AddTo(arena_, batch);
   }
 
   void ValueNorms(const ValueNormBatch& batch) override {
@@ -450,9 +439,10 @@ class CpuBackend final : public Backend {
   KvTile tile_;
   KvTile window_tile_;  // of the queries whose window begins inside tile_
   std::vector<SoftmaxState> states_;  // [kQueryBlockTokens, group_size]
-  AttentionScorer attention_scorer_;
-  KeyScorer key_scorer_;
-  ExpectedAttentionScorer expected_attention_scorer_;
+  // By ScorerKind, made at the first call of the kind.
+  std::array<std::unique_ptr<CpuScorer>, EnumNames<ScorerKind>().size()>
+      scorers_;
+  AttentionWeights attention_weights_;
   ValueNormer value_normer_;
 };
 

@@ -1,4 +1,4 @@
-// One head's entries, read in tiles.
+// Reads the entries of one head in tiles.
 #ifndef KERNELS_CPU_ENTRY_TILES_H_
 #define KERNELS_CPU_ENTRY_TILES_H_
 
@@ -21,18 +21,20 @@
 
 namespace blockmgr {
 
-// The part of an EntryList that is one head's.
+// The part of an EntryList that belongs to one head.
 struct HeadEntries {
   int64_t begin = 0;  // in the list
   std::span<const SlotIndex> slots;
   std::span<const int32_t> positions;
 
   int64_t size() const { return std::ssize(slots); }
-  // Entries at positions below `position`: they come first.
+  // Returns the number of entries at positions below `position`. They come
+  // first.
   int64_t CountBelow(int64_t position) const {
     return std::ranges::lower_bound(positions, position) - positions.begin();
   }
-  // This head's part of an array that has one element per entry of the list.
+  // Returns this head's part of an array with one element per entry of the
+  // list.
   template <typename T>
   std::span<T> Of(std::span<T> all) const {
     return all.subspan(begin, slots.size());
@@ -47,7 +49,7 @@ inline HeadEntries EntriesOf(const EntryList& list, int32_t head) {
           .positions = list.positions.subspan(begin, size)};
 }
 
-// REQUIRES of every call that takes an EntryList.
+// Checks what every call with an EntryList requires.
 inline void CheckEntries(const ModelLayout& layout, int32_t layer,
                          const EntryList& list) {
   BM_CHECK(layer >= 0 && layer < layout.num_layers);
@@ -58,9 +60,10 @@ inline void CheckEntries(const ModelLayout& layout, int32_t layer,
 
 enum class RowKind : uint8_t { kKeys, kValues };
 
-// Fetches the start of every run of rows that lie one after another. Pages are
-// scattered and the hardware's prefetching stops at the end of each; some lines
-// into the next it follows by itself. (Measured: 1 KiB beats less and more.)
+// Prefetches the start of every run of rows that lie one after another. Pages
+// are scattered, and the hardware's prefetcher stops at the end of each page.
+// After the first lines the hardware follows a run by itself. Measured: 1 KiB
+// is better than less and than more.
 inline void PrefetchRuns(const KvTile& tile, int32_t num_rows,
                          int64_t token_stride) {
   constexpr int64_t kFetchBytes = 1024;
@@ -79,9 +82,9 @@ inline void PrefetchRuns(const KvTile& tile, int32_t num_rows,
   }
 }
 
-// Calls use(tile, begin, num_rows) for the entries' K rows, or V rows in their
-// place, kTileRows at a time and in order. All kTileRows pointers of the tile
-// are readable.
+// Calls use(tile, begin, num_rows) for the entries' K rows or V rows, kTileRows
+// at a time and in order. tile.keys points at the K rows or at the V rows. All
+// kTileRows pointers of the tile are readable.
 template <typename Use>
 void ForEachTile(const KvArena& arena, std::span<const SlotIndex> slots,
                  RowKind kind, const Use& use) {
@@ -98,7 +101,7 @@ void ForEachTile(const KvArena& arena, std::span<const SlotIndex> slots,
     std::fill(tile->keys.begin() + num_rows, tile->keys.end(), tile->keys[0]);
     PrefetchRuns(*tile, num_rows, arena.token_stride());
   };
-  // One to work on and one on its way.
+  // One tile to work on, and one tile that is being prefetched.
   std::array<KvTile, 2> tiles;
   for (KvTile& tile : tiles) {
     tile.kv_stride = arena.kv_stride();
@@ -115,9 +118,10 @@ void ForEachTile(const KvArena& arena, std::span<const SlotIndex> slots,
   }
 }
 
-// Fetches one line of each of the system's pages that rows from `from` on, rows
-// in the order of the list, are the first to end in. What costs most after a
-// jump is the address: when the rows themselves are fetched it is known.
+// Prefetches one line of each system page that a row of the list ends in,
+// except the page that `before` ends in. The most expensive part of a jump to
+// another page is to translate its address. When the rows themselves are
+// fetched, the address is known.
 inline void FetchAddresses(std::span<const std::byte* const> rows,
                            int64_t row_bytes, const std::byte* before) {
   constexpr std::uintptr_t kSystemPageBytes = 4096;

@@ -50,7 +50,6 @@ void ExpectedAttentionScorer::Logits(const KvArena& arena,
 
 void ExpectedAttentionScorer::Score(const KvArena& arena,
                                     const ScoreBatch& batch) {
-  BM_CHECK(batch.scores.size() == batch.entries.slots.size());
   BM_CHECK(batch.statistics != nullptr);
   BM_CHECK(std::ssize(batch.inverse_frequencies) * 2 == layout_.head_dim);
   const ScorerSpec& scorer = batch.scorer;

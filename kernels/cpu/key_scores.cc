@@ -37,12 +37,13 @@ double Median(std::span<float> values) {
 
 }  // namespace
 
-KeyScorer::KeyScorer(const ModelLayout& layout)
+KeyDiffScorer::KeyDiffScorer(const ModelLayout& layout)
     : anchor_(layout.head_dim),
       anchor_f32_(layout.head_dim),
       partial_sum_(layout.head_dim) {}
 
-void KeyScorer::Norms(const KvArena& arena, std::span<const SlotIndex> slots) {
+void KeyDiffScorer::Norms(const KvArena& arena,
+                          std::span<const SlotIndex> slots) {
   norms_.resize(slots.size() + kRowGroup);
   ForEachKeyRows(arena, slots, [&](const RowList& keys, int64_t begin) {
     float* norms = &norms_[begin];
@@ -51,8 +52,9 @@ void KeyScorer::Norms(const KvArena& arena, std::span<const SlotIndex> slots) {
   });
 }
 
-void KeyScorer::MeanKey(const KvArena& arena, std::span<const SlotIndex> slots,
-                        bool normalize, float floor) {
+void KeyDiffScorer::MeanKey(const KvArena& arena,
+                            std::span<const SlotIndex> slots, bool normalize,
+                            float floor) {
   norms_.resize(slots.size() + kRowGroup);
   std::ranges::fill(anchor_, 0.0);
   ForEachKeyRows(arena, slots, [&](const RowList& keys, int64_t begin) {
@@ -69,8 +71,8 @@ void KeyScorer::MeanKey(const KvArena& arena, std::span<const SlotIndex> slots,
   for (double& x : anchor_) x /= static_cast<double>(slots.size());
 }
 
-void KeyScorer::MedianKey(const KvArena& arena,
-                          std::span<const SlotIndex> slots, float floor) {
+void KeyDiffScorer::MedianKey(const KvArena& arena,
+                              std::span<const SlotIndex> slots, float floor) {
   Norms(arena, slots);
   const std::size_t size = slots.size();
   channels_.resize(kMedianChannels * size);
@@ -92,8 +94,9 @@ void KeyScorer::MedianKey(const KvArena& arena,
   }
 }
 
-void KeyScorer::Compare(const KvArena& arena, const ScorerSpec& scorer,
-                        const HeadEntries& entries, std::span<float> scores) {
+void KeyDiffScorer::Compare(const KvArena& arena, const ScorerSpec& scorer,
+                            const HeadEntries& entries,
+                            std::span<float> scores) {
   double square = 0.0;
   for (std::size_t i = 0; i < anchor_.size(); ++i) {
     square += anchor_[i] * anchor_[i];
@@ -129,8 +132,7 @@ void KeyScorer::Compare(const KvArena& arena, const ScorerSpec& scorer,
   });
 }
 
-void KeyScorer::KeyDiff(const KvArena& arena, const ScoreBatch& batch) {
-  BM_CHECK(batch.scores.size() == batch.entries.slots.size());
+void KeyDiffScorer::Score(const KvArena& arena, const ScoreBatch& batch) {
   const ScorerSpec& scorer = batch.scorer;
   for (int32_t head = 0; head < arena.layout().num_heads; ++head) {
     const HeadEntries entries = EntriesOf(batch.entries, head);
@@ -157,8 +159,7 @@ void KeyScorer::KeyDiff(const KvArena& arena, const ScoreBatch& batch) {
   }
 }
 
-void KeyScorer::Knorm(const KvArena& arena, const ScoreBatch& batch) {
-  BM_CHECK(batch.scores.size() == batch.entries.slots.size());
+void KnormScorer::Score(const KvArena& arena, const ScoreBatch& batch) {
   for (int32_t head = 0; head < arena.layout().num_heads; ++head) {
     const HeadEntries entries = EntriesOf(batch.entries, head);
     const std::span<float> scores = entries.Of(batch.scores);

@@ -9,43 +9,47 @@
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/policy.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/cpu_scorer.h"
 #include "kernels/cpu/entry_tiles.h"
 #include "kernels/cpu/kv_arena.h"
 
 namespace blockmgr {
 
-// KeyScorer compares the keys of one head with each other.
+// KeyDiff (2504.15364): s[j] = -similarity(k_j, anchor of all given entries).
 //
-// A head's scores depend on its ordered keys alone. A NaN in one of them is in
-// every score of the head (keydiff), or in its own (knorm).
+//   anchor=normalized  the mean of k / max(|k|, 1e-12)
+//   anchor=median      the median of k / max(|k|, 1e-12), per channel; of an
+//                      even number of keys, the mean of the middle two
+//   anchor=raw         the mean of k
+//   anchor=pairwise    every key in turn: s[j] is minus the mean cosine of k_j
+//                      and all keys, k_j included. The sum of the cosines is
+//                      one product, so the time is linear.
+//   metric=cosine      <k, a> / (max(|k|, 1e-8) max(|a|, 1e-8))
+//   metric=dot         <k, a>
+//   metric=euclidean   -|k - a|
 //
-// Cost: keydiff reads K twice (anchor=median: head_dim / 8 times more, and
-// holds 8 * entries floats), knorm once. Scratch grows to the largest call and
-// is kept. Thread-compatible.
-class KeyScorer {
+// The scores of a head depend on its ordered keys alone. A NaN in one key makes
+// all scores of the head NaN.
+//
+// Cost: reads K twice. anchor=median reads K head_dim / 8 more times and holds
+// 8 * entries floats. Scratch grows to the largest call and is kept.
+class KeyDiffScorer final : public CpuScorer {
  public:
-  explicit KeyScorer(const ModelLayout& layout);
+  explicit KeyDiffScorer(const ModelLayout& layout);
 
-  // KeyDiff (2504.15364): s[j] = -similarity(k_j, anchor of all entries given).
-  // anchor: normalized: mean of k / max(|k|, 1e-12); median: of the same, per
-  // channel, of an even number the mean of the middle two; raw: mean of k.
-  // metric: cosine: <k, a> / (max(|k|, 1e-8) max(|a|, 1e-8)); dot: <k, a>;
-  // euclidean: -|k - a|. anchor=pairwise is the mean cosine of k_j and every
-  // key, itself included, in linear time: the cosines' sum is one product.
-  void KeyDiff(const KvArena& arena, const ScoreBatch& batch);
-  // Knorm (2406.11430): s[j] = -|k_j|.
-  void Knorm(const KvArena& arena, const ScoreBatch& batch);
+  void Score(const KvArena& arena, const ScoreBatch& batch) override;
 
  private:
-  // norms_[j] = |k_j|
+  // Sets norms_[j] = |k_j|.
   void Norms(const KvArena& arena, std::span<const SlotIndex> slots);
-  // anchor_ = mean of k_j, or of k_j / max(|k_j|, floor), which fills norms_.
+  // Sets anchor_ to the mean of k_j. With `normalize`, sets anchor_ to the mean
+  // of k_j / max(|k_j|, floor) and fills norms_.
   void MeanKey(const KvArena& arena, std::span<const SlotIndex> slots,
                bool normalize, float floor);
-  // anchor_ = median of k_j / max(|k_j|, floor), which fills norms_.
+  // Sets anchor_ to the median of k_j / max(|k_j|, floor) and fills norms_.
   void MedianKey(const KvArena& arena, std::span<const SlotIndex> slots,
                  float floor);
-  // scores[j] = -similarity(k_j, anchor_)
+  // Sets scores[j] = -similarity(k_j, anchor_).
   void Compare(const KvArena& arena, const ScorerSpec& scorer,
                const HeadEntries& entries, std::span<float> scores);
 
@@ -54,6 +58,15 @@ class KeyScorer {
   std::vector<float> partial_sum_;  // [head_dim]
   std::vector<float> norms_;        // [entries of a head], + kRowGroup
   std::vector<float> channels_;     // [kMedianChannels, entries of a head]
+};
+
+// L2 norm (2406.11430): s[j] = -|k_j|. A NaN in a key makes its own score NaN.
+// Cost: reads K once.
+class KnormScorer final : public CpuScorer {
+ public:
+  explicit KnormScorer(const ModelLayout& /*layout*/) {}
+
+  void Score(const KvArena& arena, const ScoreBatch& batch) override;
 };
 
 }  // namespace blockmgr

@@ -1,5 +1,4 @@
-// The bytes of K and V on the heap, and the only place that turns ids into
-// addresses.
+// The bytes of K and V on the heap. No other code turns ids into addresses.
 #ifndef KERNELS_CPU_KV_ARENA_H_
 #define KERNELS_CPU_KV_ARENA_H_
 
@@ -15,37 +14,39 @@
 
 namespace blockmgr {
 
-// KvArena owns layout.pool_bytes() bytes, aligned to 4 KiB, laid out by
+// KvArena owns layout.pool_bytes() bytes, aligned to 4 KiB, in the layout
 // KvPoolLayout::PageContiguous.
 //
-// Offsets are 64-bit throughout. Ids outside the layout are a bug in the caller
-// and abort. The bytes start indeterminate; the memory of pages nobody has
-// written costs address space only.
+// Offsets have 64 bits. An id outside the layout is a bug in the caller and
+// aborts. The bytes start indeterminate. A page that was never written costs
+// address space but no memory.
 //
-// Thread-compatible. Movable; addresses survive a move.
+// Thread-compatible. Movable: addresses survive a move.
 class KvArena {
  public:
-  // Fails with InvalidArgument for a layout that Validate() refuses and with
+  // Returns InvalidArgument for a layout that Validate() refuses, and
   // ResourceExhausted if the arena cannot be addressed or allocated.
   static absl::StatusOr<KvArena> Create(const ModelLayout& layout);
 
   const ModelLayout& layout() const { return layout_; }
-  // From a token's K row to its V row, in bytes.
+  // The distance from a token's K row to its V row, bytes.
   int64_t kv_stride() const { return pool_.kv_stride; }
-  // From a token's K row to the next token's in the same page, in bytes.
+  // The distance from a token's K row to the K row of the next token in the
+  // page, bytes.
   int64_t token_stride() const { return pool_.token_stride; }
 
-  // K row of the first token of a page.
+  // Returns the K row of the first token of a page.
   std::byte* page(PageId page);
   const std::byte* page(PageId page) const;
-  // K row of a slot.
+  // Returns the K row of a slot.
   std::byte* key_row(SlotIndex slot);
   const std::byte* key_row(SlotIndex slot) const;
-  // rows[i] = key_row(slots[i]); fast where slots follow each other.
+  // Sets rows[i] = key_row(slots[i]). Fast where slots follow each other.
   void KeyRows(std::span<const SlotIndex> slots, const std::byte** rows) const;
-  // The pages of one block in one layer, all heads: contiguous.
+  // Returns the pages of one block in one layer, all heads. They are
+  // contiguous.
   std::span<std::byte> layer_block(int32_t layer, BlockId block);
-  // Everything.
+  // Returns all bytes of the arena.
   std::span<std::byte> bytes();
 
  private:

@@ -1,6 +1,6 @@
-// How the vector code of this folder reads rows of K and V. For files that
-// Highway compiles once per instruction set: they #undef the guard first, so
-// that each set gets its own copy.
+// Reads rows of K and V in vector code. For files that Highway compiles once
+// per instruction set. Such a file #undefs the guard first, so that each
+// instruction set gets its own copy.
 #ifndef KERNELS_CPU_ROW_VECTORS_H_
 #define KERNELS_CPU_ROW_VECTORS_H_
 
@@ -11,8 +11,9 @@
 
 #include "blockmgr/base/dtype.h"
 
-// Whether float16 has instructions of its own, which do what base/dtype.h does.
-// Where Highway has none it rounds towards zero and knows no NaN.
+// Whether the machine has float16 instructions, which do the same as
+// base/dtype.h. Without such instructions Highway rounds towards zero and does
+// not handle NaN.
 #undef BM_HAS_FLOAT16
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 #define BM_HAS_FLOAT16 1
@@ -20,8 +21,8 @@
 #define BM_HAS_FLOAT16 0
 #endif
 
-// Whether four vectors can be reduced or transposed in blocks of 128 bits whose
-// number is known to the compiler.
+// Whether four vectors can be reduced or transposed in blocks of 128 bits. This
+// needs a number of blocks that the compiler knows.
 #undef BM_HAS_BLOCKS
 #if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
 #define BM_HAS_BLOCKS 0
@@ -35,8 +36,8 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows of 16 elements or a multiple fill every vector. Other rows still are a
-// multiple of 4 elements, so neither case has a remainder.
+// Rows of a multiple of 16 elements fill every vector. Other rows have a
+// multiple of 4 elements. Neither case has a remainder.
 using WideTag = hn::CappedTag<float, 16>;
 using NarrowTag = hn::CappedTag<float, 4>;
 
@@ -45,7 +46,7 @@ HWY_INLINE hn::Vec<D> LoadElements(D d, const float* row) {
   return hn::LoadU(d, row);
 }
 
-// Elements of 16 bits, each in the lower half of a lane.
+// Loads elements of 16 bits, each into the lower half of a lane.
 template <class D, class Element>
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> LoadBits(D /*d*/,
                                                      const Element* row) {
@@ -65,7 +66,7 @@ HWY_INLINE hn::Vec<D> LoadElements(D d, const hwy::float16_t* row) {
 #if BM_HAS_FLOAT16
   return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), row));
 #else
-  // FromFloat16 in vectors.
+  // FromFloat16 (base/dtype.h), in vectors.
   const hn::RebindToUnsigned<D> d32;
   const auto bits = LoadBits(d, row);
   const auto magnitude = hn::And(bits, hn::Set(d32, 0x7FFFu));
@@ -82,7 +83,8 @@ HWY_INLINE hn::Vec<D> LoadElements(D d, const hwy::float16_t* row) {
 #endif
 }
 
-// Returns use(an element of the type that rows of this dtype consist of).
+// Returns use(element), where `element` has the C++ type of the elements of
+// this dtype.
 template <class Use>
 HWY_INLINE void ForElements(DType dtype, const Use& use) {
   switch (dtype) {
@@ -106,7 +108,7 @@ HWY_INLINE float Sum(D d, hn::Vec<D> v) {
 }
 
 #if BM_HAS_BLOCKS
-// The sum of the 128-bit blocks of v.
+// Returns the sum of the 128-bit blocks of v.
 template <class D>
 HWY_INLINE hn::Vec<NarrowTag> SumOfBlocks(D /*d*/, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(D()) <= 4) {
@@ -119,7 +121,7 @@ HWY_INLINE hn::Vec<NarrowTag> SumOfBlocks(D /*d*/, hn::Vec<D> v) {
 }
 #endif
 
-// out[0..3] = the sums of the lanes of a, b, c, e.
+// Sets out[0..3] to the sums of the lanes of a, b, c and e.
 template <class D>
 HWY_INLINE void StoreSums(D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c,
                           hn::Vec<D> e, float* out) {

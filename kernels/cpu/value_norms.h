@@ -1,5 +1,5 @@
-// How much an entry adds to the output of its layer: the size of its value
-// after the output projection (CriticalKV, 2502.03805).
+// The size of what an entry adds to the output of its layer: the norm of its
+// value after the output projection (CriticalKV, 2502.03805).
 #ifndef KERNELS_CPU_VALUE_NORMS_H_
 #define KERNELS_CPU_VALUE_NORMS_H_
 
@@ -15,14 +15,15 @@
 
 namespace blockmgr {
 
-// ValueNormer measures v W for the rows W, [head_dim, model_dim], of each query
-// head: L1, the sum over m of |sum over d of v_d W[d, m]|, or L2, the root of
-// <v, G v> with G = W W^T. A value's norms depend on the value and W alone.
+// ValueNormer computes the norm of v W, where W is [head_dim, model_dim], the
+// rows of W_O of one query head. L1 is the sum over m of |sum over d of v_d
+// W[d, m]|. L2 is the root of <v, G v> with G = W W^T. The norms of a value
+// depend on the value and on W alone.
 //
-// Cost: L1: entries * head_dim * model_dim multiply-adds per query head,
-// nothing of size entries * model_dim is held. L2: G once per query head and
-// call (head_dim^2 * model_dim), then entries * head_dim^2. Scratch: the
-// query head's W turned and one row of norms. Thread-compatible.
+// Cost of L1: entries * head_dim * model_dim multiply-adds per query head.
+// Nothing of size entries * model_dim is held. Cost of L2: head_dim^2 *
+// model_dim per query head and call for G, then entries * head_dim^2. Scratch:
+// W transposed and one row of norms. Thread-compatible.
 class ValueNormer {
  public:
   explicit ValueNormer(const ModelLayout& layout);
@@ -30,12 +31,12 @@ class ValueNormer {
   void Run(const KvArena& arena, const ValueNormBatch& batch);
 
  private:
-  // norms[j] = |v_j W|_1; weights: [head_dim, model_dim].
+  // Sets norms[j] = |v_j W|_1. weights: [head_dim, model_dim].
   void L1(const KvArena& arena, const float* weights, int32_t model_dim,
           std::span<const SlotIndex> slots, std::span<float> norms);
   void L2(const KvArena& arena, const float* weights, int32_t model_dim,
           std::span<const SlotIndex> slots, std::span<float> norms);
-  // gram_ = W W^T
+  // Sets gram_ = W W^T.
   void Gram(const float* weights, int32_t model_dim);
 
   const ModelLayout layout_;

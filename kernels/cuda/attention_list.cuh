@@ -1,4 +1,4 @@
-// Device side of attention_lists.h: from ranks to addresses.
+// The device side of attention_lists.h: turns ranks into addresses.
 #ifndef KERNELS_CUDA_ATTENTION_LIST_CUH_
 #define KERNELS_CUDA_ATTENTION_LIST_CUH_
 
@@ -10,12 +10,12 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// K row of a page's first token.
+// Returns the K row of a page's first token.
 SIMT_DEVICE const char* PageAddress(const PagedPool& pool, int32_t page) {
   return pool.RowOfPage(page, 0).key;
 }
 
-// K row of a slot. Slots exceed 32 bits, page ids do not.
+// Returns the K row of a slot. A slot may exceed 32 bits, a page id does not.
 SIMT_DEVICE const char* SlotAddress(const PagedPool& pool, int64_t slot) {
   const int32_t offset =
       static_cast<int32_t>(slot) & ((1 << pool.page_shift) - 1);
@@ -23,8 +23,8 @@ SIMT_DEVICE const char* SlotAddress(const PagedPool& pool, int64_t slot) {
          offset * pool.token_stride;
 }
 
-// What a copy that reads nothing may name as its source: aligned to 16 bytes
-// all the same, which a table of addresses need not be.
+// Returns a source address for a copy that reads nothing. The address is
+// aligned to 16 bytes, which the address of a table need not be.
 SIMT_DEVICE const char* Nowhere(const PagedPool& pool) {
   if (pool.base != nullptr) return pool.base;
   const char* const table = reinterpret_cast<const char*>(pool.layer_bases);
@@ -39,29 +39,29 @@ struct AttentionList {
   int32_t region_length = 0;  // live ranks of the region
   int32_t region_slots = 0;   // its ranks
   int32_t num_ranks = 0;      // of region and tail
-  // Of the tail, ranks before it are not attended to by anybody. Where there is
-  // no region: of the list.
+  // No query attends to ranks of the tail before first_rank. In a list without
+  // a region these are ranks of the list.
   int32_t first_rank = 0;
-  // With positions: a query with so many ranks up to its own attends to the
-  // region's rows from position position_shift + num_ranks on.
+  // With positions: a query that has num_ranks ranks up to its own attends to
+  // the rows of the region from position position_shift + num_ranks on.
   int32_t position_shift = 0;
   int32_t head = 0;
 
-  // Of tiles, which are none where nobody looks.
+  // Returns the first rank that tiles cover. Tiles before it are not read.
   SIMT_DEVICE int32_t FirstRead() const {
     return region_slots > 0 ? 0 : first_rank;
   }
 };
 
-// The first rank of the tail that a query with so many ranks up to its own
-// attends to, or less.
+// Returns the first rank of the tail that a query with num_ranks ranks up to
+// its own attends to, or a lower rank.
 SIMT_DEVICE int32_t FirstRank(const AttentionLists& lists, int32_t num_ranks) {
   return lists.window == 0 || num_ranks <= lists.window
              ? 0
              : num_ranks - lists.window;
 }
 
-// As the last token of the list attends to it.
+// Loads the list as its last token attends to it.
 SIMT_DEVICE AttentionList LoadList(const AttentionLists& lists,
                                    int32_t page_shift, int32_t sequence,
                                    int32_t head) {
@@ -93,7 +93,7 @@ SIMT_DEVICE bool IsLive(const AttentionList& list, int32_t rank) {
          (rank >= list.region_slots && rank < list.num_ranks);
 }
 
-// K row at `rank`. REQUIRES: rank < num_ranks.
+// Returns the K row at `rank`. REQUIRES: rank < num_ranks.
 SIMT_DEVICE const char* RankAddress(const PagedPool& pool,
                                     const AttentionList& list, int32_t layer,
                                     int32_t rank) {

@@ -1,4 +1,4 @@
-// Sums over the threads of a warp, and prefix sums over those of a block.
+// Sums over the threads of a warp, and prefix sums over the threads of a block.
 #ifndef KERNELS_CUDA_BLOCK_PREFIX_CUH_
 #define KERNELS_CUDA_BLOCK_PREFIX_CUH_
 
@@ -9,7 +9,7 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// C. The sum of all lanes' values, in every lane.
+// C. Returns the sum of all lanes' values, in every lane.
 template <typename T>
 SIMT_DEVICE T WarpSum(T value) {
   for (uint32_t mask = simt::kWarpThreads / 2; mask > 0; mask /= 2) {
@@ -18,8 +18,8 @@ SIMT_DEVICE T WarpSum(T value) {
   return value;
 }
 
-// C. The sum of the values of this lane and of all lower ones, in the first
-// kLanes lanes.
+// C. Returns the sum of the values of this lane and of all lower lanes, in the
+// first kLanes lanes.
 template <uint32_t kLanes = simt::kWarpThreads, typename T>
 SIMT_DEVICE T WarpPrefix(T value) {
   SIMT_UNROLL
@@ -30,17 +30,18 @@ SIMT_DEVICE T WarpPrefix(T value) {
   return value;
 }
 
-// Shared memory that a block of so many threads needs for them.
+// The shared memory that a block of kThreads threads needs for prefix sums,
+// bytes.
 template <uint32_t kThreads>
 inline constexpr uint32_t kPrefixBytesOf = kThreads / simt::kWarpThreads *
                                            sizeof(uint64_t);
-// What most blocks have.
+// The shared memory of a block of the usual size.
 inline constexpr uint32_t kPrefixThreads = 256;
 inline constexpr uint32_t kPrefixSharedBytes = kPrefixBytesOf<kPrefixThreads>;
 
-// Sum of the values of all lower threads of the block, and of all; T of 4 or 8
-// bytes. Uses kPrefixBytesOf<kThreads> of shared memory at `offset`. All
-// kThreads threads.
+// Returns the sum of the values of all lower threads of the block. Sets *total
+// to the sum of all threads. T has 4 or 8 bytes. Uses kPrefixBytesOf<kThreads>
+// of shared memory at `offset`. All kThreads threads call it.
 template <uint32_t kThreads = kPrefixThreads, typename T>
 SIMT_DEVICE T BlockPrefix(T value, uint32_t offset, T* total) {
   constexpr uint32_t kWarps = kThreads / simt::kWarpThreads;
@@ -52,15 +53,16 @@ SIMT_DEVICE T BlockPrefix(T value, uint32_t offset, T* total) {
   const uint32_t lane = simt::Lane();
   const T others = WarpPrefix<kWarps>(lane < kWarps ? sums.Load(lane) : T{0});
   *total = simt::Shuffle(others, kWarps - 1);
-  // Of the warps before this one; the first gets nothing.
+  // The sum of the earlier warps; 0 in the first warp.
   T before = simt::Shuffle(others, simt::Warp() - (simt::Warp() > 0 ? 1 : 0));
   if (simt::Warp() == 0) before = 0;
   simt::SyncBlock();
   return before + sum - value;
 }
 
-// Words that a block takes in a turn, neighbouring ones to a thread, and how
-// many bits are set in the turn's words before the thread's, and in all.
+// The words that a block takes in one turn, neighbouring words per thread: the
+// bits set in the words before the thread's words, and in all words of the
+// turn.
 template <uint32_t kThreads>
 struct WordTurn {
   static constexpr int32_t kSize = 4;  // of a thread
@@ -71,8 +73,9 @@ struct WordTurn {
   uint32_t before;
   uint32_t total;
 
-  // Of words base .. base + kStep - 1, those below `count`; load(i) is word i.
-  // Shared memory as BlockPrefix, at 0. All threads of a block.
+  // Takes the words base .. base + kStep - 1 that are below `count`. load(i)
+  // returns word i. Uses the shared memory of BlockPrefix, at 0. All threads of
+  // the block call it.
   template <typename Load>
   SIMT_DEVICE WordTurn(int32_t base, int32_t count, const Load& load)
       : first(base + kSize * static_cast<int32_t>(simt::ThreadIndex())) {

@@ -1,4 +1,4 @@
-// Launches of nvcc's kernels on a stream (.cu only); see launch_shapes.cuh.
+// Launches nvcc's kernels on a stream (.cu only); see launch_shapes.cuh.
 #ifndef KERNELS_CUDA_CUDA_LAUNCHER_CUH_
 #define KERNELS_CUDA_CUDA_LAUNCHER_CUH_
 
@@ -13,10 +13,10 @@
 
 namespace blockmgr {
 
-// Lets a kernel have so much shared memory on the current device, and as many
-// of its blocks on a multiprocessor as that has room for: all of it is to be
-// shared memory then, which the driver need not choose by itself. REQUIRES:
-// nobody resets the device, for that takes leave away.
+// Permits a kernel to use `bytes` of shared memory on the current device. Also
+// sets the preferred carve-out to shared memory, so that a multiprocessor holds
+// as many blocks as fit; the driver need not choose this by itself. REQUIRES:
+// the device is never reset, because a reset takes the permission away.
 template <auto kFunction>
 cudaError_t AllowSharedBytes(int64_t bytes) {
   static SharedLeave leave;
@@ -40,8 +40,8 @@ cudaError_t AllowSharedBytes(int64_t bytes) {
   return error;
 }
 
-// Whether what the current device runs of a kernel awaits earlier kernels by
-// itself: code for architectures before sm_90 does not, on whatever device.
+// Returns whether the code that the current device runs for a kernel awaits
+// earlier kernels. Code for architectures before sm_90 does not, on any device.
 template <auto kFunction>
 bool AwaitsEarlierKernels() {
   static std::array<std::atomic<int>, 64> versions = {};  // 0: not known yet
@@ -61,9 +61,9 @@ bool AwaitsEarlierKernels() {
   return version >= 90;
 }
 
-// From sm_90 on a kernel may begin while the one before it on the stream ends
-// (programmatic dependent launch): the gap between them is a good part of what
-// a short kernel takes.
+// From sm_90 on a kernel may begin while the kernel before it on the stream
+// ends (programmatic dependent launch). The gap between the two is a large part
+// of the time of a short kernel.
 class CudaLauncher {
  public:
   explicit CudaLauncher(cudaStream_t stream) : stream_(stream) {}
@@ -72,7 +72,7 @@ class CudaLauncher {
   bool operator()(const LaunchSize& size, Kernel<kFunction>,
                   const Arguments&... arguments) {
     if (size.x == 0 || size.y == 0 || size.z == 0) return true;
-    // More than this a kernel may use only if it has leave to.
+    // A kernel needs permission to use more shared memory than this.
     if (size.shared_bytes > 48 * 1024) {
       error_ = AllowSharedBytes<kFunction>(size.shared_bytes);
       if (error_ != cudaSuccess) return false;
@@ -93,7 +93,7 @@ class CudaLauncher {
     return error_ == cudaSuccess;
   }
 
-  // From what a sequence did.
+  // Turns the result of a sequence into an error.
   cudaError_t Result(bool done) const {
     if (done) return cudaSuccess;
     return error_ == cudaSuccess ? cudaErrorInvalidValue : error_;

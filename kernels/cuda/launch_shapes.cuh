@@ -1,10 +1,10 @@
-// From run-time shapes to instances of kernels, and the sizes of their grids:
-// what the sequences of launches (*_sequence.cuh) are written with.
+// Maps run-time shapes to instances of kernels, and computes the sizes of
+// grids. The sequences of launches (*_sequence.cuh) use this header.
 //
 // A sequence is host code that calls launch(size, kKernel<..>, params) for each
-// kernel of an operation, in order, and stops at the first that returns false.
-// nvcc's launches and the emulator's go through the same one, so that a wrong
-// grid is found without a GPU. C++17.
+// kernel of an operation, in order. It stops at the first launch that returns
+// false. The launches of nvcc and of the emulator go through the same sequence,
+// so that a wrong grid is found without a GPU. C++17.
 #ifndef KERNELS_CUDA_LAUNCH_SHAPES_CUH_
 #define KERNELS_CUDA_LAUNCH_SHAPES_CUH_
 
@@ -15,7 +15,7 @@
 
 namespace blockmgr {
 
-// A launcher does nothing, successfully, where x, y or z is 0.
+// The size of a grid. If x, y or z is 0, a launcher does nothing and succeeds.
 struct LaunchSize {
   uint32_t x = 1;
   uint32_t y = 1;
@@ -24,13 +24,13 @@ struct LaunchSize {
   uint32_t z = 1;
 };
 
-// A kernel as a type, for launchers to have variables of its own.
+// A kernel as a type, so that a launcher has variables per kernel.
 template <auto kKernelFunction>
 struct Kernel {};
 template <auto kKernelFunction>
 inline constexpr Kernel<kKernelFunction> kKernel = {};
 
-// Counts are signed everywhere else.
+// Counts are signed in all other code.
 inline LaunchSize SizeOf(int64_t x, int64_t y, int64_t threads,
                          int64_t shared_bytes = 0, int64_t z = 1) {
   return {static_cast<uint32_t>(x), static_cast<uint32_t>(y),

@@ -1,5 +1,5 @@
-// Device side of list_splits.h: from the number of a CTA to its piece of a
-// list, and the search for it.
+// The device side of list_splits.h: finds a CTA's piece of a list from the
+// number of the CTA.
 #ifndef KERNELS_CUDA_LIST_SPLITS_CUH_
 #define KERNELS_CUDA_LIST_SPLITS_CUH_
 
@@ -11,9 +11,10 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// C. How many of holds(0), holds(1), .. are true before the first false, for a
-// condition that stays false from there on, in [0, count]. All lanes look at
-// once: three loads after one another for 32,768, where halving needs fifteen.
+// C. Returns how many of holds(0), holds(1), .. holds(count - 1) are true
+// before the first false. The condition must stay false after the first false.
+// All lanes test at once: 32,768 conditions take three dependent loads, where
+// halving needs fifteen.
 template <typename Holds>
 SIMT_DEVICE int32_t CountLeading(int32_t count, const Holds& holds) {
   int32_t begin = 0;  // true before, unknown in [begin, begin + count)
@@ -24,20 +25,21 @@ SIMT_DEVICE int32_t CountLeading(int32_t count, const Holds& holds) {
     const int32_t whole =
         simt::PopCount(simt::Ballot(first < count && holds(begin + last)));
     begin += whole * step < count ? whole * step : count;
-    // The last one of the next piece is false.
+    // The last condition of the next piece is false.
     const int32_t rest = count - whole * step;
     count = (rest < step ? rest : step) - 1;
   }
   return begin;
 }
 
-// The piece of a list that a CTA has.
+// The piece of a list that a CTA works on.
 struct ListSplit {
   int32_t list = 0;
   int32_t split = 0;  // of the list
 };
 
-// C. Of the last list that begins with the CTA or before it: it has pieces.
+// C. Finds the last list that begins at the CTA or before. This list has
+// pieces.
 SIMT_DEVICE ListSplit FindSplit(const int32_t* offsets, int32_t num_lists,
                                 int32_t cta) {
   ListSplit found;

@@ -1,5 +1,5 @@
-// How the CTAs of a kernel share lists of unequal lengths: plain data that the
-// host fills and kernels read. Compiles as C++17 with any compiler.
+// The division of lists of unequal lengths among the CTAs of a kernel: plain
+// data that the host fills and kernels read. C++17, for any compiler.
 #ifndef KERNELS_CUDA_LIST_SPLITS_H_
 #define KERNELS_CUDA_LIST_SPLITS_H_
 
@@ -8,17 +8,17 @@
 
 namespace blockmgr {
 
-// List l has the CTAs from offsets[l] on, as many as it has pieces. Grids are
-// flat; one of {pieces of the longest list, lists} is mostly of CTAs that have
-// nothing to do where one list is long.
+// List l has the CTAs offsets[l] .. offsets[l + 1] - 1, one for each of its
+// pieces. A grid is flat. In a grid {pieces of the longest list, lists}, most
+// CTAs would have nothing to do if one list is long.
 struct ListSplits {
   const int32_t* offsets = nullptr;  // [num_lists + 1]
-  int32_t count = 0;                 // offsets[num_lists]: what the host knows
+  int32_t count = 0;                 // offsets[num_lists], known to the host
 };
 
-// ListSplits of lists that begin at offsets[0 .. num_lists], in pieces of
-// split_entries, to out[0 .. num_lists]. Lists without entries have min_splits,
-// 0 or 1. Returns the last one.
+// Writes the offsets of ListSplits to out[0 .. num_lists], for lists that begin
+// at offsets[0 .. num_lists] and pieces of split_entries. A list without
+// entries gets min_splits pieces, 0 or 1. Returns out[num_lists].
 inline int32_t FillSplitOffsets(const int64_t* offsets, int64_t num_lists,
                                 int32_t split_entries, int32_t* out,
                                 int32_t min_splits = 0) {

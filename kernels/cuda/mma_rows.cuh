@@ -1,9 +1,9 @@
 // Rows of K and V in shared memory and their fragments for the tensor core.
 //
-// A row of kDim 16-bit elements lies in kDim / 8 chunks of 16 bytes; chunk c of
-// row r is kept at place c ^ (r & 7), so that the eight rows an ldmatrix reads
-// at one chunk lie in different banks. Fragments are those of
-// mma.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
+// A row of kDim 16-bit elements has kDim / 8 chunks of 16 bytes. Chunk c of row
+// r is kept at place c ^ (r & 7). The eight rows that an ldmatrix reads at one
+// chunk thus lie in different banks. Fragments are those of mma.m16n8k16 (PTX
+// ISA, "Matrix Fragments for mma.m16n8k16").
 #ifndef KERNELS_CUDA_MMA_ROWS_CUH_
 #define KERNELS_CUDA_MMA_ROWS_CUH_
 
@@ -16,10 +16,10 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Dynamic shared memory that a block may have on every device meant (sm_80;
-// later ones have 227 KiB).
+// The dynamic shared memory that a block may have on every supported device
+// (sm_80; later devices have 227 KiB).
 inline constexpr size_t kMaxSharedBytes = 163 * 1024;
-// Elements of one 16-byte chunk.
+// The elements of one 16-byte chunk.
 inline constexpr int kChunk = 8;
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
@@ -30,13 +30,14 @@ SIMT_DEVICE int32_t Thread() {
   return static_cast<int32_t>(simt::ThreadIndex());
 }
 
-// Place of an element's chunk, in elements from the first row.
+// Returns the place of an element's chunk, in elements from the first row.
 template <int kDim>
 SIMT_DEVICE int32_t SwizzledChunk(int32_t row, int32_t chunk) {
   return row * kDim + ((chunk ^ (row & 7)) * kChunk);
 }
 
-// The A operand (16 x 16): rows [row, row + 16), elements [16 k, 16 k + 16).
+// Loads the A operand (16 x 16): rows [row, row + 16), elements [16 k, 16 k +
+// 16).
 template <int kDim, typename T>
 SIMT_DEVICE void LoadRowsA(const T* tile, int32_t row, int32_t k,
                            uint32_t (&a)[4]) {
@@ -46,7 +47,8 @@ SIMT_DEVICE void LoadRowsA(const T* tile, int32_t row, int32_t k,
   simt::LoadMatrix4(a, tile + SwizzledChunk<kDim>(r, chunk));
 }
 
-// The A operand of the transposed tile: A[i][j] = tile[row + j][16 k + i].
+// Loads the A operand of the transposed tile: A[i][j] = tile[row + j][16 k +
+// i].
 template <int kDim, typename T>
 SIMT_DEVICE void LoadColumnsA(const T* tile, int32_t row, int32_t k,
                               uint32_t (&a)[4]) {
@@ -56,8 +58,9 @@ SIMT_DEVICE void LoadColumnsA(const T* tile, int32_t row, int32_t k,
   simt::LoadMatrix4Transposed(a, tile + SwizzledChunk<kDim>(r, chunk));
 }
 
-// Two B operands (16 x 8 each) whose columns are rows: B[i][n] = tile[row +
-// n][16 k + i]; b[0], b[1] for rows [row, row + 8), b[2], b[3] for the next 8.
+// Loads two B operands (16 x 8 each) whose columns are rows: B[i][n] = tile[row
+// + n][16 k + i]. b[0], b[1] have the rows [row, row + 8), b[2], b[3] the next
+// 8.
 template <int kDim, typename T>
 SIMT_DEVICE void LoadRowsB(const T* tile, int32_t row, int32_t k,
                            uint32_t (&b)[4]) {
@@ -67,7 +70,8 @@ SIMT_DEVICE void LoadRowsB(const T* tile, int32_t row, int32_t k,
   simt::LoadMatrix4(b, tile + SwizzledChunk<kDim>(r, chunk));
 }
 
-// The same for many tiles: where a lane's rows are is found once.
+// Loads the same two B operands for many tiles. The places of a lane's rows are
+// computed once.
 template <int kDim>
 struct RowsB {
   int32_t places[kDim / 16];
@@ -80,7 +84,7 @@ struct RowsB {
                                       k * 2 + ((lane / 8) & 1));
     }
   }
-  // row: a multiple of 8, which moves no chunk.
+  // `row` is a multiple of 8, which does not move the chunks.
   template <typename T>
   SIMT_DEVICE void Load(const T* tile, int32_t row, int32_t k,
                         uint32_t (&b)[4]) const {
@@ -88,8 +92,8 @@ struct RowsB {
   }
 };
 
-// Two B operands whose rows are rows: B[i][n] = tile[row + i][8 c + n]; b[0],
-// b[1] for chunk c, b[2], b[3] for chunk c + 1.
+// Loads two B operands whose rows are rows: B[i][n] = tile[row + i][8 c + n].
+// b[0], b[1] have chunk c, b[2], b[3] chunk c + 1.
 template <int kDim, typename T>
 SIMT_DEVICE void LoadColumnsB(const T* tile, int32_t row, int32_t c,
                               uint32_t (&b)[4]) {
@@ -98,17 +102,17 @@ SIMT_DEVICE void LoadColumnsB(const T* tile, int32_t row, int32_t c,
       b, tile + SwizzledChunk<kDim>(row + lane % 16, c + lane / 16));
 }
 
-// A softmax reference that is never -infinity: rows without a live entry give
-// weights 0, not NaN.
+// Returns a softmax reference that is never -infinity: rows without a live
+// entry then give the weight 0, not NaN.
 SIMT_DEVICE float FiniteMax(float max) { return max == -INFINITY ? 0.0f : max; }
 
-// NaN is kept.
+// Keeps NaN.
 SIMT_DEVICE float AtLeast(float value, float floor) {
   return value < floor ? floor : value;
 }
 
-// Sum and maximum over the lanes that hold one column of an accumulator
-// (lane % 4 equal): same order on every lane.
+// Return the sum and the maximum over the lanes that hold one column of an
+// accumulator (equal lane % 4). The order is the same on every lane.
 SIMT_DEVICE float SumOverRows(float x) {
   x += simt::ShuffleXor(x, 4);
   x += simt::ShuffleXor(x, 8);
@@ -119,7 +123,8 @@ SIMT_DEVICE float MaxOverRows(float x) {
   x = fmaxf(x, simt::ShuffleXor(x, 8));
   return fmaxf(x, simt::ShuffleXor(x, 16));
 }
-// Over the lanes that hold one row (lane / 4 equal).
+// Return the sum and the maximum over the lanes that hold one row (equal lane /
+// 4).
 SIMT_DEVICE float SumOverColumns(float x) {
   x += simt::ShuffleXor(x, 1);
   return x + simt::ShuffleXor(x, 2);

@@ -1,4 +1,4 @@
-// Floats as integers of the same order, for radix searches.
+// Turns floats into integers of the same order, for radix searches.
 #ifndef KERNELS_CUDA_ORDER_KEY_CUH_
 #define KERNELS_CUDA_ORDER_KEY_CUH_
 
@@ -11,7 +11,7 @@ inline namespace SIMT_SPACE {
 
 inline constexpr uint32_t kNanKey = 0xFFFFFFFFu;
 
-// As ScoreKey of eviction/score_order.h.
+// ScoreKey of eviction/score_order.h, on the device.
 SIMT_DEVICE uint32_t OrderKey(float score) {
   constexpr uint32_t kSign = 0x80000000u;
   score += 0.0f;  // -0 is +0
@@ -20,7 +20,7 @@ SIMT_DEVICE uint32_t OrderKey(float score) {
   return (bits & kSign) != 0 ? ~bits : bits | kSign;
 }
 
-// The number that has a key. REQUIRES: key != kNanKey.
+// Returns the number that has this key. REQUIRES: key != kNanKey.
 SIMT_DEVICE float NumberOfKey(uint32_t key) {
   constexpr uint32_t kSign = 0x80000000u;
   return simt::BitsToFloat((key & kSign) != 0 ? key ^ kSign : ~key);

@@ -1,4 +1,4 @@
-// Where the rows of K and V are, for device kernels. Plain data, C++17.
+// The places of the rows of K and V, for device kernels. Plain data, C++17.
 #ifndef KERNELS_CUDA_PAGED_POOL_H_
 #define KERNELS_CUDA_PAGED_POOL_H_
 
@@ -8,22 +8,22 @@
 
 namespace blockmgr {
 
-// A K row, and the slot's token position. The V row is a stride further that
-// all rows of one side of a copy share.
+// A K row, and the token position of its slot. The V row is at a distance that
+// is the same for all rows of one side of a copy.
 struct RowPlace {
   char* key = nullptr;
-  int32_t* position = nullptr;  // null: not kept
-  bool valid = false;           // false: no such row, touch nothing
+  int32_t* position = nullptr;  // null if the pool keeps no positions
+  bool valid = false;           // false: there is no such row
 };
 
-// positions: of all slots that `slot` counts, or null.
+// `positions` has the positions of all slots that `slot` counts, or is null.
 SIMT_HOST_DEVICE RowPlace MakeRow(char* key, int32_t* positions, int64_t slot) {
   return {key, positions == nullptr ? nullptr : positions + slot, true};
 }
 
-// Division by a number known to the host: n / d = (n * multiplier) >> shift,
-// exact for 0 <= n < 2^31 (Granlund and Montgomery, 1994: the multiplier is
-// 2^shift / d rounded up, with 31 + ceil(log2 d) bits of shift).
+// Divides by a number that the host knows: n / d = (n * multiplier) >> shift,
+// exact for 0 <= n < 2^31 (Granlund and Montgomery, 1994). The multiplier is
+// 2^shift / d, rounded up, with a shift of 31 + ceil(log2 d).
 struct Divider {
   uint32_t divisor = 1;
   uint32_t multiplier = 1u << 31;
@@ -37,7 +37,8 @@ inline Divider MakeDivider(uint32_t divisor) {
   Divider result;
   result.divisor = divisor;
   result.shift = 31 + log2;
-  // At most 2^32 - 1: only powers of two reach 2^shift / d = 2^31 exactly.
+  // The multiplier is at most 2^32 - 1. Only powers of two reach 2^shift / d =
+  // 2^31 exactly.
   result.multiplier = static_cast<uint32_t>(
       ((uint64_t{1} << result.shift) + divisor - 1) / divisor);
   return result;
@@ -49,38 +50,40 @@ SIMT_HOST_DEVICE int32_t Divide(int32_t n, const Divider& by) {
       by.shift);
 }
 
-// Of any n >= 0. Rows and slots may be more than 2^31, but those of a device's
-// memory hardly ever are: the long division is there, and not made.
+// Divides any n >= 0. A pool may have more than 2^31 rows and slots, but the
+// memory of a device hardly ever holds so many. The long division is rarely
+// executed.
 SIMT_HOST_DEVICE int64_t DivideWide(int64_t n, const Divider& by) {
   return n >> 31 == 0 ? Divide(static_cast<int32_t>(n), by) : n / by.divisor;
 }
 
 // PagedPool is a pool as kernels see it: the fields of ModelLayout and
 // KvPoolLayout that addresses need. MakePagedPool() of host/device_pool.h makes
-// it from those; who fills it by hand calls Prepared() at the end. Strides are
-// in bytes and may be negative. All arithmetic on them is in 64 bits.
+// a PagedPool from them. Code that fills a PagedPool by hand calls Prepared()
+// at the end. Strides are in bytes and may be negative. All arithmetic on
+// strides is in 64 bits.
 //
-// A page is (layer * num_blocks + block) * num_heads + head, a slot
-// page * page_size + offset, as in base/model_layout.h.
+// A page is (layer * num_blocks + block) * num_heads + head. A slot is page *
+// page_size + offset, as in base/model_layout.h.
 struct PagedPool {
-  // The address of layer l is layer_bases[l], or without an array
-  // base + l * layer_stride: own pools are one allocation, engines often have
-  // one tensor per layer.
+  // The address of layer l is layer_bases[l]. If layer_bases is null, the
+  // address is base + l * layer_stride. Our own pools are one allocation.
+  // Engines often have one tensor per layer.
   char* base = nullptr;
   char* const* layer_bases = nullptr;  // [num_layers]
   int64_t layer_stride = 0;
   int64_t block_stride = 0;
   int64_t head_stride = 0;
   int64_t kv_stride = 0;     // from a token's K row to its V row
-  int64_t token_stride = 0;  // a multiple of 16, as all strides
+  int64_t token_stride = 0;  // all strides are multiples of 16
   int32_t num_layers = 0;
   int32_t num_blocks = 0;
   int32_t num_heads = 0;
   int32_t page_size = 0;  // tokens
   int32_t row_bytes = 0;  // a multiple of 16
-  // Token position of every slot, or null.
+  // The token position of every slot, or null.
   int32_t* positions = nullptr;  // [num_slots()]
-  // Prepared() sets these.
+  // Prepared() sets the fields below.
   Divider by_heads = {};
   Divider by_blocks = {};
   Divider by_page_size = {};
@@ -116,7 +119,7 @@ struct PagedPool {
                    positions, int64_t{page} * page_size + offset);
   }
 
-  // Not valid outside the pool.
+  // Returns an invalid RowPlace for a slot outside the pool.
   SIMT_HOST_DEVICE RowPlace RowOfSlot(int64_t slot) const {
     if (slot < 0 || slot >= num_slots()) return RowPlace();
     const int64_t page = DivideWide(slot, by_page_size);
@@ -125,8 +128,8 @@ struct PagedPool {
   }
 };
 
-// Returns the pool with the fields that follow from its counts.
-// REQUIRES: it has layers, blocks, heads and tokens.
+// Returns the pool with the fields that follow from its counts. REQUIRES: the
+// counts of layers, blocks, heads and tokens are set and above 0.
 inline PagedPool Prepared(PagedPool pool) {
   pool.by_heads = MakeDivider(static_cast<uint32_t>(pool.num_heads));
   pool.by_blocks = MakeDivider(static_cast<uint32_t>(pool.num_blocks));

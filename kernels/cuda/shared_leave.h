@@ -1,5 +1,5 @@
-// Leave to use more shared memory than a kernel may have by itself: asked for
-// at every launch, given once.
+// Permission to use more shared memory than a kernel has by default. It is
+// asked for at every launch and set once per device.
 #ifndef KERNELS_CUDA_SHARED_LEAVE_H_
 #define KERNELS_CUDA_SHARED_LEAVE_H_
 
@@ -10,19 +10,19 @@
 
 namespace blockmgr {
 
-// SharedLeave is what one kernel has leave for on each device. Thread-safe; an
-// atomic load where there is leave already.
+// SharedLeave holds the permission of one kernel on each device, in bytes.
+// Thread-safe. If the permission is there, Ensure is one atomic load.
 class SharedLeave {
  public:
-  // Calls give() unless it has succeeded before, on this device and for as many
-  // bytes. Returns what that returned; Error() is success.
+  // Calls give() unless it has succeeded before on this device for at least as
+  // many bytes. Returns the result of give(), or Error(), which means success.
   template <typename Error, typename Give>
   Error Ensure(int device, int64_t bytes, const Give& give) {
-    // Of a device beyond the last, leave is given every time.
+    // On devices from kMaxDevices on, give() is called every time.
     if (device < 0 || device >= kMaxDevices) return give();
     std::atomic<int64_t>& given = given_[static_cast<uint32_t>(device)];
     if (given.load(std::memory_order_acquire) >= bytes) return Error();
-    // Of two threads the one that asks for less must not come last.
+    // If two threads ask at once, the smaller request must not come last.
     const std::lock_guard<std::mutex> lock(mutex_);
     if (given.load(std::memory_order_relaxed) >= bytes) return Error();
     const Error error = give();

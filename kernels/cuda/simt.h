@@ -1,9 +1,10 @@
-// One spelling of device code, for nvcc and for a checking emulator on the CPU.
+// One spelling of device code, for nvcc and for an emulator on the CPU.
 //
-// A kernel is written once, in a .cuh file, against what this header declares.
-// nvcc compiles it in a .cu file to wrappers of intrinsics and PTX; any other
-// compiler runs it on the emulator (tests/kernels/simt), which
-// runs one fiber per CUDA thread and checks what a GPU leaves undefined.
+// A kernel is written once, in a .cuh file, with the functions that this header
+// declares. nvcc compiles the kernel in a .cu file: the functions become
+// wrappers of intrinsics and PTX. Any other compiler compiles the kernel for
+// the emulator (tests/kernels/simt). The emulator runs one fiber per CUDA
+// thread and checks what a GPU leaves undefined.
 //
 //   namespace blockmgr {
 //   inline namespace SIMT_SPACE {
@@ -22,44 +23,52 @@
 //   test.cc:  simt::Launch(schedule, {.grid = {grid}, .threads = 128,
 //                          .shared_bytes = bytes}, Scale<4>, params);
 //
-// SIMT_SPACE keeps a kernel that nvcc compiled and the one that the emulator
-// runs apart when both are linked into one program.
+// SIMT_SPACE keeps the two compiled versions of a kernel apart, for programs
+// that link both.
 //
-// Rules a kernel obeys:
-// * It includes simt.h and POD headers only, in C++17; no CUDA name, PTX,
-//   __shared__, assert or printf. Parameters are one POD struct, by value.
-// * It calls AwaitEarlierKernels in every thread, and first of all: from sm_90
-//   on it may begin while the one before it on the stream runs (programmatic
-//   dependent launch), and nothing else keeps the two apart. Where that one is
-//   ours, those before it have ended: what they wrote and it does not may be
-//   read earlier, by LoadUncached if it writes beside it.
-// * Blocks have one dimension, a multiple of 32 threads; grids up to three.
-// * Shared memory is dynamic. Plain accesses go through Shared<T>; a raw
-//   pointer into SharedBytes() is for CopyAsync16 and LoadMatrix only.
-// * Collectives (marked C) are executed by all 32 lanes of a warp, SyncBlock*
-//   by all threads of the block, at one place in the source and with the same
-//   uniform arguments.
-// * No waiting for another block: blocks run one after another here, in any
-//   order. LastBlockDone is the way to go on with the results of all.
-// * No atomics on floats: their order would show.
+// A kernel obeys these rules:
+// * It includes simt.h and POD headers only, in C++17. It uses no CUDA name,
+//   PTX, __shared__, assert or printf. Its parameters are one POD struct, by
+//   value.
+// * Every thread calls AwaitEarlierKernels before anything else. From sm_90 on
+//   a kernel may begin while the kernel before it on the stream still runs
+//   (programmatic dependent launch), and nothing else keeps the two apart. If
+//   the kernel before is one of ours, all kernels before that one have ended.
+//   Their results may be read before AwaitEarlierKernels, if the kernel before
+//   does not write them. If it writes memory beside them, the reader uses
+//   LoadUncached.
+// * Blocks have one dimension, a multiple of 32 threads. Grids have up to three
+//   dimensions.
+// * Shared memory is dynamic. Plain accesses go through Shared<T>. Only
+//   CopyAsync16 and LoadMatrix take a raw pointer into SharedBytes().
+// * All 32 lanes of a warp execute a collective (marked C) at one place in the
+//   source with the same uniform arguments. All threads of the block execute
+//   SyncBlock* in that way.
+// * A block never waits for another block: the emulator runs blocks one after
+//   another, in any order. LastBlockDone lets one block go on with the results
+//   of all blocks.
+// * There are no atomics on floats, because their order would show.
 //
-// The emulator stops a launch, and reports the source line, on: accesses out of
-// shared memory or out of a Shared<T>; misaligned vectors; shared memory read
-// before anybody wrote it; two accesses of which one writes without a barrier
-// between them (SyncWarp inside a warp, SyncBlock between warps; atomics among
-// themselves excepted); use of what an asynchronous copy has not delivered yet;
-// collectives that not all lanes reach, or in different places; deadlock. Each
-// byte of shared memory starts as 0xFF. A copy's bytes arrive when they are
-// waited for, and are 0xFF before. It does not model time, registers, weak
-// ordering of global memory between blocks, or the order in which tensor cores
-// add.
+// The emulator stops a launch and reports the source line on:
+// * accesses outside of shared memory or outside of a Shared<T>
+// * misaligned vectors
+// * reads of shared memory that was never written
+// * two accesses without a barrier between them, if one of the two writes
+//   (SyncWarp inside a warp, SyncBlock between warps; two atomics are allowed)
+// * use of bytes that an asynchronous copy has not delivered yet
+// * collectives that not all lanes reach, or reach in different places
+// * deadlock
+// Each byte of shared memory starts as 0xFF. The bytes of an asynchronous copy
+// arrive when the thread waits for them, and are 0xFF before. The emulator does
+// not model time, registers, weak ordering of global memory between blocks, or
+// the order in which tensor cores add.
 //
-// Declared here (blockmgr::simt):
+// This header declares (blockmgr::simt):
 //   SIMT_KERNEL(threads, min_blocks_per_sm)   SIMT_DEVICE   SIMT_UNROLL
 //   uint32_t ThreadIndex(), Lane(), Warp(), NumThreads();
 //   uint32_t BlockX(), BlockY(), BlockZ(), NumBlocksX(), -Y(), -Z();
-//   void AwaitEarlierKernels();      until what the stream had before has ended
-//     and can be seen; then lets the next kernel begin, which waits likewise
+//   void AwaitEarlierKernels();      waits until all earlier work of the stream
+//     has ended and is visible, then lets the next kernel begin
 //   void SyncBlock();                all threads
 //   bool SyncBlockOr(bool);          all threads: barrier, then "any of them"
 //   void SyncWarp();                                   C, orders memory
@@ -76,17 +85,20 @@
 //   uint32_t AtomicIncrement(uint32_t*, limit);   0 comes after the limit
 //   void ThreadFence();                           acquires and releases
 //   bool LastBlockDone(uint32_t* counter, uint32_t num_blocks);  all threads:
-//     true in the last block to call it; then all blocks' earlier global writes
-//     are visible to it. The counter starts at 0 and is 0 again afterwards.
+//     returns true in the last block that calls it. Earlier global writes of
+//     all blocks are visible to this block. The counter must be 0 before, and
+//     is 0 again afterwards.
 //   Vector16 LoadGlobal16(const void*);  void StoreGlobal16(void*, Vector16);
 //   int32_t LoadUncached(const int32_t*);   leaves nothing in the SM's cache
-//   void CopyAsync16(void* shared, const void* global, bool valid);  16 bytes,
-//     zeros if not valid (`global` is then not read, but must not be null)
-//   void CommitCopies();  void WaitCopies<N>();  at most N groups pending;
-//     own copies only: a barrier makes them visible to others
-//   void LoadMatrix4(uint32_t (&r)[4], const void* row);             C,
-//   ldmatrix void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row);   C
-//   uint32_t MoveMatrixTransposed(uint32_t);                         C
+//   void CopyAsync16(void* shared, const void* global, bool valid);  copies 16
+//     bytes. If not valid, it writes zeros and does not read `global`, which
+//     must not be null.
+//   void CommitCopies();  void WaitCopies<N>();  waits until at most N groups
+//     of the thread's own copies are pending. A barrier makes the copies
+//     visible to other threads.
+//   void LoadMatrix4(uint32_t (&r)[4], const void* row);   C, ldmatrix
+//   void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row);       C
+//   uint32_t MoveMatrixTransposed(uint32_t);                             C
 //   void Mma16816<T>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
 //                    uint32_t b1);   C, c += a b; T = BFloat16 or Half
 //   float ToFloat(BFloat16), ToFloat(Half);  T FromFloat<T>(float);  (nearest)
@@ -109,8 +121,9 @@
 namespace blockmgr::simt {
 
 SIMT_DEVICE bool LastBlockDone(uint32_t* counter, uint32_t num_blocks) {
-  // One thread's fences do for all: what the others wrote comes before them by
-  // the first barrier, and what they read after them by the second.
+  // The fences of one thread are enough for all threads of the block. The first
+  // barrier orders the writes of the others before the fences. The second
+  // barrier orders the reads of the others after the fences.
   SyncBlock();
   bool last = false;
   if (ThreadIndex() == 0) {

@@ -1,4 +1,4 @@
-// What simt.h declares, for nvcc: wrappers of intrinsics and PTX.
+// The declarations of simt.h for nvcc: wrappers of intrinsics and PTX.
 #ifndef KERNELS_CUDA_SIMT_CUDA_H_
 #define KERNELS_CUDA_SIMT_CUDA_H_
 
@@ -70,7 +70,8 @@ SIMT_DEVICE uint32_t Ballot(bool value) {
 SIMT_DEVICE bool Any(bool value) { return __any_sync(kAllLanes, value) != 0; }
 SIMT_DEVICE bool All(bool value) { return __all_sync(kAllLanes, value) != 0; }
 
-// CUDA's atomics know no uint64_t by that name on LP64 systems.
+// The types that CUDA's atomics take. On LP64 systems uint64_t is not unsigned
+// long long.
 template <typename T>
 using AtomicWord = std::conditional_t<
     sizeof(T) == 8, unsigned long long,
@@ -118,7 +119,7 @@ SIMT_DEVICE T AtomicCompareExchange(T* address, T expected, T desired) {
 SIMT_DEVICE uint32_t AtomicIncrement(uint32_t* address, uint32_t limit) {
   return atomicInc(address, limit);
 }
-// __threadfence is one of sequential consistency, which nobody here needs.
+// __threadfence is sequentially consistent, which is more than kernels need.
 SIMT_DEVICE void ThreadFence() {
   asm volatile("fence.acq_rel.gpu;\n" ::: "memory");
 }
@@ -261,10 +262,10 @@ SIMT_DEVICE uint32_t Pack2(float low, float high) {
   return packed;
 }
 
-// Rounded by itself, never fused with an addition after it.
+// The product is rounded and never fused with a later addition.
 SIMT_DEVICE float Multiply(float a, float b) { return __fmul_rn(a, b); }
-// What exp2f is without its scaling of results below 2^-126, here 0: a third of
-// the instructions, and weights that small do not count.
+// Computes exp2f without scaling of results below 2^-126, which are 0 here.
+// This takes a third of the instructions. Weights that small do not count.
 SIMT_DEVICE float Exp2(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
@@ -275,7 +276,7 @@ SIMT_DEVICE float Sqrt(float x) { return __fsqrt_rn(x); }
 SIMT_DEVICE float ReverseSqrt(float x) { return rsqrtf(x); }
 SIMT_DEVICE int PopCount(uint32_t x) { return __popc(x); }
 SIMT_DEVICE int LeadingZeros(uint32_t x) { return __clz(static_cast<int>(x)); }
-// Number of the lowest bit set. REQUIRES: x != 0.
+// Returns the number of the lowest set bit. REQUIRES: x != 0.
 SIMT_DEVICE int FirstBit(uint32_t x) { return __ffs(static_cast<int>(x)) - 1; }
 
 }  // namespace blockmgr::simt

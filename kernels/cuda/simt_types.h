@@ -16,7 +16,7 @@ namespace blockmgr::simt {
 
 inline constexpr uint32_t kWarpThreads = 32;
 
-// Bits of a 16-bit float, as they are in memory.
+// The bits of a 16-bit float, as they are in memory.
 struct BFloat16 {
   uint16_t bits;
 };
@@ -24,7 +24,7 @@ struct Half {
   uint16_t bits;
 };
 
-// What one thread loads or stores at once.
+// The most that one thread loads or stores at once.
 struct alignas(16) Vector16 {
   uint32_t words[4];
 };
@@ -41,9 +41,9 @@ SIMT_HOST_DEVICE float BitsToFloat(uint32_t bits) {
   return value;
 }
 
-// Round to nearest even; NaN stays a quiet NaN with its upper payload, as in
-// base/dtype.h. In integers, because the device's own conversion drops payloads
-// and stored rows must be equal bit for bit.
+// Rounds to nearest even. NaN stays a quiet NaN with its upper payload, as in
+// base/dtype.h. The code uses integers, because the device's own conversion
+// drops payloads, and stored rows must be equal bit for bit.
 SIMT_HOST_DEVICE uint16_t BFloat16Bits(float value) {
   const uint32_t bits = FloatBits(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {

@@ -102,6 +102,7 @@ std::set<std::string> Anchors(const std::string& text) {
 TEST(DocsTest, PagesShowCodeOfTheExamples) {
   const std::map<std::string, std::string> examples = {
       {"README.md", "examples/embed.cc"},
+      {"docs/eviction.md", "examples/value_size_scorer.h"},
       {"docs/kernels.md", "examples/cuda_pool.cc"}};
   for (const auto& [page, source] : examples) {
     const std::string& text = Docs().at(page);

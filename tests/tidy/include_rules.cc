@@ -29,20 +29,11 @@ struct Layer {
 };
 
 std::vector<std::string> All() {
-  return {"blockmgr/base",
-          "blockmgr/eviction",
-          "blockmgr",
-          "kernels",
-          "program",
-          "scheduler",
-          "proto",
-          "scheduler/server",
-          "wire",
-          "engine/tables",
-          "engine/reference",
-          "bench/evict",
-          "bench",
-          "tests"};
+  return {"blockmgr/base", "blockmgr/eviction", "blockmgr",
+          "kernels",       "program",           "scheduler",
+          "proto",         "scheduler/server",  "wire",
+          "engine/tables", "engine/reference",  "bench/evict",
+          "bench",         "examples",          "tests"};
 }
 
 const std::vector<Layer>& Layers() {

@@ -40,6 +40,9 @@ const std::map<std::string, std::string>& TestExceptions() {
        "tests/blockmgr/eviction/select_test.cc"},
       // The bytes behind a backend, tested through it.
       {"kernels/cpu/kv_arena.cc", "tests/kernels/cpu_backend_test.cc"},
+      // The common part of scorers, tested through them.
+      {"kernels/cuda/host/device_score_call.cc",
+       "tests/kernels/cuda/host/device_scorer_test.cc"},
       // What a step decides, tested with deciding.
       {"scheduler/step_decision.cc", "tests/scheduler/scheduler_plan_test.cc"},
       // Services are tested over a real channel, as parts of one server.

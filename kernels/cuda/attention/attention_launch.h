@@ -1,7 +1,7 @@
-// Launchers of attention and scores, for host code that knows CUDA. Each
-// enqueues its kernels on `stream`, checks nothing that its caller has checked,
-// and returns the first error of a launch; cudaErrorInvalidValue for a head_dim
-// other than 64, 128 and 256. Empty work launches nothing.
+// Launchers of attention and scores, for host code that uses CUDA. Each
+// launcher enqueues its kernels on `stream`. It does not check its arguments.
+// It returns the first error of a launch, or cudaErrorInvalidValue for a
+// head_dim other than 64, 128 and 256. Empty work launches nothing.
 #ifndef KERNELS_CUDA_ATTENTION_ATTENTION_LAUNCH_H_
 #define KERNELS_CUDA_ATTENTION_ATTENTION_LAUNCH_H_
 
@@ -21,18 +21,18 @@
 
 namespace blockmgr {
 
-// Prefix sums of the tiles of all lists, on the device: what a step needs of
-// its lengths. One small kernel.
+// Computes the prefix sums of the tiles of all lists on the device, from the
+// lengths there. One small kernel.
 cudaError_t LaunchPlanDecode(const DecodePlanParams& params,
                              cudaStream_t stream);
-// How many CTAs of decode attention the current device holds at a time: what
-// params.num_ctas should be.
+// Sets *num_ctas to the number of decode attention CTAs that the current device
+// holds at a time. This is the right value of params.num_ctas.
 cudaError_t CountDecodeCtas(const RowShape& shape, int32_t group_size,
                             int32_t* num_ctas);
-// Attention, then the merge.
+// Launches the attention, then the merge.
 cudaError_t LaunchDecodeAttention(const DecodeParams& params,
                                   const RowShape& shape, cudaStream_t stream);
-// num_blocks: params.block_offsets[num_sequences], as the host counted it.
+// num_blocks is params.block_offsets[num_sequences], as the host counted it.
 cudaError_t LaunchChunkAttention(const ChunkParams& params,
                                  const RowShape& shape, int32_t num_blocks,
                                  cudaStream_t stream);
@@ -47,7 +47,7 @@ cudaError_t LaunchAddDecodeAttention(const DecodeSumParams& params,
                                      cudaStream_t stream);
 cudaError_t LaunchFinishH2oScores(const H2oScoreParams& params,
                                   cudaStream_t stream);
-// The anchor, unless the metric is kNorm, and the comparison.
+// Computes the anchor, unless the metric is kNorm, then the comparison.
 cudaError_t LaunchKeyScores(const KeyScoreParams& params, const RowShape& shape,
                             cudaStream_t stream);
 cudaError_t LaunchExpectedScores(const ExpectedParams& params,

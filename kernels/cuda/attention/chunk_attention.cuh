@@ -1,4 +1,4 @@
-// Device code of chunk_attention.h.
+// The device code of chunk_attention.h.
 #ifndef KERNELS_CUDA_ATTENTION_CHUNK_ATTENTION_CUH_
 #define KERNELS_CUDA_ATTENTION_CHUNK_ATTENTION_CUH_
 
@@ -14,7 +14,7 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Shared memory: the queries, then two stages of K and V tiles.
+// The shared memory: the queries, then two stages of K and V tiles.
 template <typename T, int kDim>
 struct ChunkShape {
   static constexpr int kStages = 2;
@@ -24,7 +24,7 @@ struct ChunkShape {
   static constexpr size_t kSharedBytes =
       sizeof(T) * (kQueryElements + kStages * 2 * kTileElements);
   static_assert(kSharedBytes <= kMaxSharedBytes, "does not fit an SM");
-  // Queries stay in registers where these suffice.
+  // Queries stay in registers if there are enough registers.
   static constexpr bool kKeepQueries = kDim <= 128;
 };
 
@@ -38,7 +38,7 @@ struct ChunkBlock {
   int32_t first_limit = 0;  // rank after the last that its first token sees
 };
 
-// The sequence of a block. The last ones, which see the most, come first.
+// Finds the sequence of a block. The last rows, which see the most, come first.
 SIMT_DEVICE ChunkBlock MakeChunkBlock(const ChunkParams& params) {
   const int32_t block =
       static_cast<int32_t>(simt::NumBlocksX() - 1 - simt::BlockX());
@@ -65,7 +65,7 @@ SIMT_DEVICE ChunkBlock MakeChunkBlock(const ChunkParams& params) {
   return result;
 }
 
-// Where a row of the sequence is in arrays of shape [tokens, num_q_heads].
+// The place of a row of the sequence in arrays of shape [tokens, num_q_heads].
 SIMT_DEVICE int64_t ChunkRowIndex(const ChunkParams& params,
                                   const ChunkBlock& block, int32_t row) {
   const int32_t token = row / params.group_size;
@@ -75,13 +75,13 @@ SIMT_DEVICE int64_t ChunkRowIndex(const ChunkParams& params,
          block.head * params.group_size + (row - token * params.group_size);
 }
 
-// Rank after the last that a row sees.
+// Returns the rank after the last rank that a row sees.
 SIMT_DEVICE int32_t RowLimit(const ChunkParams& params, const ChunkBlock& block,
                              int32_t row) {
   return block.first_limit + row / params.group_size;
 }
 
-// Rows beyond the last are zeros.
+// Rows after the last are zeros.
 template <int kDim, typename T>
 SIMT_DEVICE void CopyQueries(const ChunkParams& params, const ChunkBlock& block,
                              T* queries) {
@@ -101,8 +101,8 @@ SIMT_DEVICE void CopyQueries(const ChunkParams& params, const ChunkBlock& block,
   }
 }
 
-// What a warp knows of its 16 rows: each lane has rows lane / 4 and + 8, of
-// every 8 columns those at 2 (lane % 4) and + 1.
+// The state of a warp's 16 rows. A lane has the rows lane / 4 and lane / 4 + 8,
+// and in every 8 columns the columns 2 (lane % 4) and 2 (lane % 4) + 1.
 template <int kDim>
 struct ChunkState {
   float output[kDim / 8][4];
@@ -122,14 +122,15 @@ struct ChunkState {
           block.first_row + WarpIndex() * 16 + LaneIndex() / 4 + half * 8;
       max[half] = -INFINITY;
       sum[half] = 0.0f;
-      // Rows beyond the last see what the last one sees, and are not stored.
+      // Rows after the last see what the last row sees, and are not stored.
       const int32_t last = block.num_rows - 1;
       limit[half] = RowLimit(params, block, row < last ? row : last);
     }
   }
 };
 
-// Fragments of a warp's queries: kept, or read from shared memory every time.
+// The fragments of a warp's queries, kept in registers or read from shared
+// memory every time.
 template <typename T, int kDim>
 struct ChunkQueries {
   static constexpr int kKept =
@@ -156,7 +157,7 @@ struct ChunkQueries {
   }
 };
 
-// Logits of 16 rows and a tile, times scale * log2(e), not masked.
+// Computes the logits of 16 rows and a tile, times scale * log2(e), not masked.
 template <typename T, int kDim>
 SIMT_DEVICE void ChunkLogits(const ChunkQueries<T, kDim>& queries,
                              const T* keys, float scale_log2,
@@ -185,19 +186,20 @@ SIMT_DEVICE void ChunkLogits(const ChunkQueries<T, kDim>& queries,
   }
 }
 
-// Whether a rank has fallen out of the window of a row.
+// Returns whether a rank has left the window of a row.
 SIMT_DEVICE bool IsOutOfWindow(const AttentionLists& lists, int32_t rank,
                                int32_t limit) {
   return limit - rank > lists.window;
 }
 
-// Whether one of the region's ranks is in the window of a row.
+// Returns whether one of the region's ranks is in the window of a row.
 SIMT_DEVICE bool IsInWindow(const AttentionList& list, int32_t rank,
                             int32_t limit) {
   return list.region_positions[rank] >= list.position_shift + limit;
 }
 
-// -infinity where a row does not see a rank, or nobody does.
+// Sets logits to -infinity where the row does not see the rank, or the rank is
+// dead.
 template <bool kWindow>
 SIMT_DEVICE void MaskChunk(const AttentionLists& lists,
                            const AttentionList& list, int32_t first_rank,
@@ -220,7 +222,7 @@ SIMT_DEVICE void MaskChunk(const AttentionLists& lists,
   }
 }
 
-// Weights from logits; rescales what was there before.
+// Turns logits into weights, and rescales the earlier state.
 template <int kDim>
 SIMT_DEVICE void ChunkSoftmax(float (&logits)[kChunkRanks / 8][4],
                               ChunkState<kDim>* state) {
@@ -253,7 +255,7 @@ SIMT_DEVICE void ChunkSoftmax(float (&logits)[kChunkRanks / 8][4],
   }
 }
 
-// O += P V: accumulators of logits are laid out as A operands already.
+// O += P V. The accumulators of logits already have the layout of A operands.
 template <typename T, int kDim>
 SIMT_DEVICE void ChunkOutput(const float (&weights)[kChunkRanks / 8][4],
                              const T* values, ChunkState<kDim>* state) {

@@ -1,16 +1,16 @@
-// Attention of a chunk of a prompt over region + tail, causal in the tail: for
-// block prompt processing, compressed prefix hits and replay.
+// Attention of a chunk of a prompt over region and tail, causal in the tail.
+// Block prompt processing, compressed prefix hits and replay use it.
 //
-// Like FlashAttention-2 (2307.08691): a CTA holds 64 rows of queries, a warp 16
-// of them, and tiles of 64 ranks stream through shared memory. A row is one
-// (token, query head of the group), so that the group shares the K and V it
-// reads. A query sees the whole region and the tail up to itself, or what of
-// them is in its window: without a region, a CTA begins with the first tile
-// that one of its rows sees.
+// The kernel works like FlashAttention-2 (2307.08691). A CTA holds 64 rows of
+// queries, a warp 16 of them. Tiles of 64 ranks stream through shared memory. A
+// row is one (token, query head of the group), so that the group shares the K
+// and V it reads. A query sees the whole region and the tail up to its own
+// token, as far as its window reaches. Without a region, a CTA begins with the
+// first tile that one of its rows sees.
 //
-// Deterministic; a token's bits depend on its query and on the rows it sees
-// (with a window also on their ranks), not on the batch or on how its prompt
-// was cut into chunks.
+// The kernel is deterministic. The bits of a token depend on its query and on
+// the rows that it sees (with a window also on their ranks). They do not depend
+// on the batch or on how the prompt was cut into chunks.
 #ifndef KERNELS_CUDA_ATTENTION_CHUNK_ATTENTION_H_
 #define KERNELS_CUDA_ATTENTION_CHUNK_ATTENTION_H_
 
@@ -21,26 +21,26 @@
 namespace blockmgr {
 
 inline constexpr int32_t kChunkThreads = 128;
-inline constexpr int32_t kChunkRows = 64;   // of queries, per CTA
-inline constexpr int32_t kChunkRanks = 64;  // of a tile
+inline constexpr int32_t kChunkRows = 64;   // rows of queries per CTA
+inline constexpr int32_t kChunkRanks = 64;  // ranks of a tile
 
 struct ChunkParams {
   // tail_lengths include the tokens of the chunk.
   AttentionLists lists;
   PagedPool pool;
-  // Sequence i has tokens [query_offsets[i], query_offsets[i + 1]), the last of
-  // its tail, in order.
+  // Sequence i has the tokens [query_offsets[i], query_offsets[i + 1]): the
+  // last tokens of its tail, in order.
   const int32_t* query_offsets = nullptr;  // [num_sequences + 1]
-  // Exclusive prefix sums of ChunkBlocks over the sequences.
+  // The exclusive prefix sums of ChunkBlocks over the sequences.
   const int32_t* block_offsets = nullptr;  // [num_sequences + 1]
   const void* queries = nullptr;           // [tokens, num_q_heads, head_dim]
-  void* output = nullptr;                  // the same
+  void* output = nullptr;                  // the same shape
   float* lse = nullptr;  // [tokens, num_q_heads], natural log; may be null
   int32_t group_size = 1;
   float scale = 1.0f;
 };
 
-// CTAs for the queries of one sequence and head.
+// Returns the number of CTAs for the queries of one sequence and head.
 inline int32_t ChunkBlocks(int32_t num_queries, int32_t group_size) {
   return (num_queries * group_size + kChunkRows - 1) / kChunkRows;
 }

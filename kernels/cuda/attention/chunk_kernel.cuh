@@ -12,8 +12,8 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Whether every row of the CTA sees every rank of a tile: limits are between
-// least_limit and most_limit.
+// Returns whether every row of the CTA sees every rank of a tile. The limits of
+// the rows are between least_limit and most_limit.
 template <bool kWindow>
 SIMT_DEVICE bool AllSeen(const AttentionLists& lists, const AttentionList& list,
                          int32_t first_rank, int32_t least_limit,
@@ -28,8 +28,8 @@ SIMT_DEVICE bool AllSeen(const AttentionLists& lists, const AttentionList& list,
                                 first_rank >= list.region_slots);
 }
 
-// Grid: {block_offsets[num_sequences], num_heads}. kWindow: lists have a
-// window. A kernel of its own, for registers are scarce.
+// Grid: {block_offsets[num_sequences], num_heads}. kWindow: the lists have a
+// window. This is a kernel of its own, because registers are scarce.
 template <typename T, int kDim, bool kWindow>
 SIMT_KERNEL(kChunkThreads, 2)
 void ChunkAttention(ChunkParams params) {
@@ -47,7 +47,7 @@ void ChunkAttention(ChunkParams params) {
       (RowLimit(params, block, last_row) + kChunkRanks - 1) / kChunkRanks;
   int32_t first_tile = 0;
   if constexpr (kWindow) {
-    // Nobody sees what is before: leaving it out changes no bit.
+    // No row sees the tiles before. Leaving them out changes no bit.
     block.list.first_rank = FirstRank(params.lists, least_limit);
     first_tile = block.list.FirstRead() / kChunkRanks;
   } else {

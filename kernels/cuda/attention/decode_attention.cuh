@@ -1,4 +1,4 @@
-// Device code of decode_attention.h.
+// The device code of decode_attention.h.
 #ifndef KERNELS_CUDA_ATTENTION_DECODE_ATTENTION_CUH_
 #define KERNELS_CUDA_ATTENTION_DECODE_ATTENTION_CUH_
 
@@ -15,16 +15,16 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Shared memory: per warp kStages stages of K and V rows that no other warp
+// The shared memory: per warp kStages stages of K and V rows that no other warp
 // touches, then the results of the warps for 8 query heads. T is the element
-// type, kQTiles the query heads of a group divided by 8.
+// type, kQTiles the number of query heads of a group divided by 8.
 template <typename T, int kDim, int kQTiles>
 struct DecodeShape {
   static constexpr int kWarps = kDecodeThreads / 32;
   static constexpr int kRows = kRankRows;  // of a warp's part of a tile
   static_assert(kWarps * kRows == kDecodeTileRanks, "a warp copies once");
-  // 64 KiB or more in flight on an SM; three stages of 256 elements would not
-  // fit beside each other.
+  // An SM has 64 KiB or more in flight. Three stages of rows of 256 elements
+  // would not fit for two blocks.
   static constexpr int kStages = kDim == 256 ? 2 : 3;
   static constexpr int kStageElements = 2 * kRows * kDim;
   static constexpr int kSteps = kDim / 16;  // of the tensor core, along a row
@@ -39,7 +39,7 @@ struct DecodeShape {
   static_assert(kSharedBytes <= kMaxSharedBytes, "does not fit an SM");
 };
 
-// First rank of a list's tile.
+// Returns the first rank of a list's tile.
 SIMT_DEVICE int32_t RankOfTile(const AttentionList& list, int32_t tile) {
   return (list.FirstRead() / kDecodeTileRanks + tile) * kDecodeTileRanks;
 }
@@ -65,8 +65,8 @@ struct DecodeLoader {
     list_end = params.tile_offsets[index + 1];
   }
 
-  // Rows of this warp in the next tile. One copy group per call, empty after
-  // the last tile.
+  // Copies the rows of this warp in the next tile. A call makes one copy group,
+  // which is empty after the last tile.
   SIMT_DEVICE void CopyNext(const DecodeParams& params, T* rows) {
     if (tile < end) {
       if (tile == list_end) Enter(params, list_index + 1);
@@ -82,8 +82,8 @@ struct DecodeLoader {
   }
 };
 
-// What a warp has found out about one list: O^T in the layout of accumulators
-// (rows are elements, columns query heads), and the softmax so far, in log2.
+// The state of a warp for one list: O^T in the layout of accumulators (rows are
+// elements, columns are query heads), and the softmax so far, in log2.
 template <int kSteps, int kQTiles>
 struct DecodeState {
   float output[kQTiles][kSteps][4];
@@ -104,9 +104,10 @@ struct DecodeState {
   }
 };
 
-// Q^T as B operands: column n is query head n of the group, zeros beyond it.
-// They stay in registers, but for the largest shape, whose accumulators leave
-// no room: it reads them again for every tile, from the first-level cache.
+// Q^T as B operands: column n is query head n of the group, and zeros beyond
+// the group. The operands stay in registers. For the largest shape the
+// accumulators leave no room: this shape reads the operands again for every
+// tile, from the first-level cache.
 template <int kSteps, int kQTiles>
 struct DecodeQueries {
   static constexpr bool kKept = kSteps * kQTiles <= 16;
@@ -144,8 +145,8 @@ struct DecodeQueries {
   }
 };
 
-// Logits of 16 rows and 8 query heads: lane / 4 and + 8 are the rows, 2 (lane %
-// 4) and + 1 the heads.
+// Computes the logits of 16 rows and 8 query heads. A lane has the rows lane /
+// 4 and lane / 4 + 8, and the heads 2 (lane % 4) and 2 (lane % 4) + 1.
 template <typename T, int kDim, int kQTiles>
 SIMT_DEVICE void DecodeLogits(const T* keys,
                               const DecodeQueries<kDim / 16, kQTiles>& queries,
@@ -184,8 +185,8 @@ SIMT_DEVICE void StoreLogits(const DecodeParams& params, int64_t first_row,
   }
 }
 
-// Adds 16 rows, those of them that are live, to the state: online softmax
-// (Milakov and Gimelshein, 1805.02867), then O^T += V^T P.
+// Adds the live rows of 16 rows to the state: online softmax (Milakov and
+// Gimelshein, 1805.02867), then O^T += V^T P.
 template <typename T, int kDim, int kQTiles>
 SIMT_DEVICE void DecodeRows(const T* values, const bool (&live)[2],
                             float scale_log2, float (&logits)[kQTiles][4],
@@ -212,7 +213,8 @@ SIMT_DEVICE void DecodeRows(const T* values, const bool (&live)[2],
         state->output[t][i][j + 2] *= shrink;
       }
     }
-    // Accumulators hold rows across lanes; as a B operand they run down.
+    // An accumulator has its rows across lanes. A B operand has them down the
+    // registers.
     b[t][0] =
         simt::MoveMatrixTransposed(simt::Pack2<T>(weights[0], weights[1]));
     b[t][1] =

@@ -1,5 +1,5 @@
-// The two kernels of decode_attention.h: attention, then the merge of lists
-// that several CTAs, or several chunks, computed.
+// The two kernels of decode_attention.h: the attention, then the merge of lists
+// that several CTAs or several chunks computed.
 #ifndef KERNELS_CUDA_ATTENTION_DECODE_KERNELS_CUH_
 #define KERNELS_CUDA_ATTENTION_DECODE_KERNELS_CUH_
 
@@ -15,25 +15,25 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// What two sums are multiplied by before they are added.
+// The factors of two sums before they are added.
 struct PartScales {
   float mine = 1.0f;
   float theirs = 1.0f;
 };
 
-// An output element of a query head: the weighted sum, not divided yet, of rows
+// An output element of a query head, not yet divided: the weighted sum of rows
 // whose weights, relative to 2^max, add up to `sum`.
 struct WeightedSum {
   float max = -INFINITY;
   float sum = 0.0f;
   float value = 0.0f;
 
-  // Order matters to the last bit: parts come in order along the list.
+  // The order decides the last bit: parts come in order along the list.
   SIMT_DEVICE void Add(float part_max, float part_sum, float part_value) {
     const PartScales scales = AddWeights(part_max, part_sum);
     value = value * scales.mine + part_value * scales.theirs;
   }
-  // The value is the caller's to add.
+  // Adds the weights of a part. The caller adds the value.
   SIMT_DEVICE PartScales AddWeights(float part_max, float part_sum) {
     const float joint = fmaxf(max, part_max);
     const float base = FiniteMax(joint);
@@ -46,7 +46,8 @@ struct WeightedSum {
   }
 };
 
-// `element` of query head `q_head` of the group of `list` is final.
+// Stores the final value of `element` of query head `q_head` of the group of
+// `list`.
 template <typename T, int kDim>
 SIMT_DEVICE void StoreFinal(const DecodeParams& params, int32_t list,
                             int32_t q_head, int32_t element,
@@ -74,8 +75,8 @@ SIMT_DEVICE void StorePartial(const DecodeParams& params, int64_t slot,
   }
 }
 
-// Adds up what the warps found for 8 query heads, in the order of the warps,
-// and stores it: as the result if the piece is a whole list.
+// Adds up the states of the warps for 8 query heads, in the order of the warps,
+// and stores the result. If the piece is a whole list, the result is final.
 template <typename T, int kDim, int kQTiles>
 SIMT_DEVICE void CombineWarps(const DecodeParams& params,
                               const DecodePiece& piece, int32_t q_tile,
@@ -212,15 +213,15 @@ void DecodeAttention(DecodeParams params) {
   }
 }
 
-// The CTA whose share holds a tile: the last one whose share begins there or
-// before, c T / n < tile + 1.
+// Returns the CTA whose share holds a tile: the last CTA with a share that
+// begins at the tile or before, c T / n < tile + 1.
 SIMT_DEVICE int32_t OwnerOfTile(const DecodeParams& params, int32_t num_tiles,
                                 int32_t tile) {
   return static_cast<int32_t>(((int64_t{tile} + 1) * params.num_ctas - 1) /
                               num_tiles);
 }
 
-// What one part found for a query head: a lane's elements, 32 apart.
+// The result of one part for a query head: a lane's elements, 32 apart.
 template <int kElements>
 struct LanePart {
   float max = -INFINITY;
@@ -250,7 +251,7 @@ struct LanePart {
   }
 };
 
-// Parts of a list: its chunks, or the CTAs that share it.
+// The parts of a list: its chunks, or the CTAs that share it.
 SIMT_DEVICE TileRange PartsOf(const DecodeParams& params, int32_t list) {
   const int32_t begin = params.tile_offsets[list];
   const int32_t end = params.tile_offsets[list + 1];
@@ -265,7 +266,7 @@ SIMT_DEVICE TileRange PartsOf(const DecodeParams& params, int32_t list) {
   return parts;
 }
 
-// Slots of parts, one after another.
+// The slots of parts, one after another.
 class PartSlots {
  public:
   static constexpr int64_t kNoSlot = -1;
@@ -287,10 +288,10 @@ class PartSlots {
     more_ = num_tiles - tiles_ * num_ctas_;
   }
 
-  // kNoSlot: the share is empty.
+  // Returns kNoSlot if the share is empty.
   SIMT_DEVICE int64_t Next() {
     if (chunked_) return chunk_++;
-    // The next ShareBegin, without its division.
+    // Computes the next ShareBegin without its division.
     const int32_t begin = begin_;
     rest_ += more_;
     const bool carries = rest_ >= num_ctas_;
@@ -313,7 +314,8 @@ class PartSlots {
 };
 
 // Adds up some parts, in order, for the lane's elements of a query head. A few
-// are under way at once: a list of millions of tokens has hundreds.
+// loads are under way at once: a list of millions of tokens has hundreds of
+// parts.
 template <int kElements>
 SIMT_DEVICE LanePart<kElements> MergeParts(const DecodeParams& params,
                                            int32_t list, TileRange parts,
@@ -339,7 +341,7 @@ SIMT_DEVICE LanePart<kElements> MergeParts(const DecodeParams& params,
   return total;
 }
 
-// What warps found: {max, sum} of each, then their elements.
+// The results of the warps: {max, sum} of each, then their elements.
 template <int kDim>
 struct MergeShape {
   static constexpr int kWarps = kDecodeThreads / 32;
@@ -347,18 +349,19 @@ struct MergeShape {
   static constexpr int kSharedBytes = 4 * (kStatFloats + kWarps * kDim);
 };
 
-// Grid: {lists, any number of blocks that share the query heads}; those of
-// lists in one piece return at once. After DecodeAttention. Shared memory:
-// MergeShape::kSharedBytes.
+// Grid: {lists, any number of blocks that share the query heads}. The blocks of
+// a list in one piece return at once. Runs after DecodeAttention. Shared
+// memory: MergeShape::kSharedBytes.
 //
-// Each warp takes a quarter of the parts, which depends on nothing but their
-// number, and the quarters are added up in order.
+// Each warp takes a quarter of the parts. The quarters depend on the number of
+// parts alone. They are added up in order.
 template <typename T, int kDim>
 SIMT_KERNEL(kDecodeThreads, 8)
 void MergeDecodeAttention(DecodeParams params) {
   using Shape = MergeShape<kDim>;
   constexpr int kElements = kDim / 32;
-  // Of the plan, which DecodeAttention only reads, too.
+  // The tile offsets of the plan may be read early, because DecodeAttention
+  // only reads them.
   const bool has_room = HasRoom(params);
   const int32_t list = static_cast<int32_t>(simt::BlockX());
   TileRange parts = PartsOf(params, list);

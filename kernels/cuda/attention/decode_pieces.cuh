@@ -1,4 +1,5 @@
-// Who computes which tiles of decode attention, and where partial results go.
+// The division of decode attention's tiles among CTAs, and the places of
+// partial results.
 #ifndef KERNELS_CUDA_ATTENTION_DECODE_PIECES_CUH_
 #define KERNELS_CUDA_ATTENTION_DECODE_PIECES_CUH_
 
@@ -20,13 +21,13 @@ SIMT_DEVICE int32_t NumTiles(const DecodeParams& params) {
   return params.tile_offsets[NumLists(params)];
 }
 
-// Whether what is written of every tile has room.
+// Returns whether there is room for the results of every tile.
 SIMT_DEVICE bool HasRoom(const DecodeParams& params) {
   const bool needs_room = params.logits != nullptr || params.chunk_tiles > 0;
   return !needs_room || NumTiles(params) <= params.max_tiles;
 }
 
-// C. The list that holds a tile: every list has at least one.
+// C. Returns the list that holds a tile. Every list has at least one tile.
 SIMT_DEVICE int32_t ListOfTile(const DecodeParams& params, int32_t tile) {
   return CountLeading(
              NumLists(params),
@@ -34,13 +35,14 @@ SIMT_DEVICE int32_t ListOfTile(const DecodeParams& params, int32_t tile) {
          1;
 }
 
-// First tile of a CTA's share, before chunks: share c begins at c T / n.
+// Returns the first tile of a CTA's share, before chunks are considered: share
+// c begins at c T / n.
 SIMT_DEVICE int32_t ShareBegin(int32_t num_tiles, int32_t cta,
                                int32_t num_ctas) {
   return static_cast<int32_t>(int64_t{num_tiles} * cta / num_ctas);
 }
 
-// C. The first begin of a chunk at or after `tile`.
+// C. Returns the first begin of a chunk at or after `tile`.
 SIMT_DEVICE int32_t ChunkAtOrAfter(const DecodeParams& params, int32_t tile) {
   if (tile >= NumTiles(params)) return tile;
   const int32_t list = ListOfTile(params, tile);
@@ -69,8 +71,8 @@ SIMT_DEVICE TileRange RangeOfCta(const DecodeParams& params, int32_t cta) {
   return range;
 }
 
-// Tiles of one list that are added up in one go. Tiles count from the first of
-// all lists.
+// Tiles of one list that one CTA adds up in one go. Tiles count from the first
+// tile of all lists.
 struct DecodePiece {
   int32_t list = 0;
   int32_t list_begin = 0;
@@ -83,7 +85,7 @@ struct DecodePiece {
   }
 };
 
-// The piece that begins at `tile` of `list`.
+// Returns the piece that begins at `tile` of `list`.
 SIMT_DEVICE DecodePiece PieceAt(const DecodeParams& params,
                                 const TileRange& range, int32_t list,
                                 int32_t tile) {
@@ -101,8 +103,8 @@ SIMT_DEVICE DecodePiece PieceAt(const DecodeParams& params,
   return piece;
 }
 
-// A CTA shares at most two lists with others: the one its range begins in the
-// middle of, and the last one it begins.
+// A CTA shares at most two lists with other CTAs: the list in whose middle its
+// range begins, and the last list that it begins.
 SIMT_DEVICE int64_t SlotOfCta(int32_t cta, bool begins_list) {
   return 2 * int64_t{cta} + (begins_list ? 1 : 0);
 }

@@ -1,4 +1,5 @@
-// Kernel that plans decode attention: prefix sums of the tiles of all lists.
+// The kernel that plans decode attention: prefix sums of the tiles of all
+// lists.
 #ifndef KERNELS_CUDA_ATTENTION_DECODE_PLAN_CUH_
 #define KERNELS_CUDA_ATTENTION_DECODE_PLAN_CUH_
 
@@ -16,7 +17,7 @@ inline namespace SIMT_SPACE {
 inline constexpr int32_t kDecodePlanThreads = 1024;
 inline constexpr int32_t kDecodePlanSharedBytes = 32 * 4;
 
-// Tiles of a list; reads its lengths only.
+// Returns the number of tiles of a list. Reads its lengths only.
 SIMT_DEVICE int32_t TilesOfList(const DecodePlanParams& params, int32_t list) {
   const int32_t sequence = Divide(list, params.num_heads);
   const AttentionLists& lists = params.lists;

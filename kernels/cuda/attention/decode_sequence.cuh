@@ -25,8 +25,9 @@ bool RunAttention(const DecodeParams& params, Launcher& launch) {
                 kKernel<DecodeAttention<T, kDim, kQTiles>>, params);
 }
 
-// Query heads get blocks of their own where few lists would leave the device
-// idle; where there are many, most are whole, and blocks have nothing to do.
+// Query heads get blocks of their own if few lists would leave the device idle.
+// If there are many lists, most lists are in one piece, and their blocks have
+// nothing to do.
 template <int kDim>
 LaunchSize MergeDecodeSize(int64_t num_lists, int32_t group_size) {
   constexpr int64_t kManyLists = 1024;

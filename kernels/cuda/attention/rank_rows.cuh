@@ -11,19 +11,20 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Ranks that a warp copies at once: a page, or half of one.
+// The ranks that a warp copies at once: a page, or half of a page.
 inline constexpr int32_t kRankRows = 16;
 
-// Of the kRankRows ranks from `rank`, a multiple of kRankRows, on the first so
-// many are outside every window. May be negative.
+// Returns how many of the kRankRows ranks from `rank` on are outside every
+// window. These are the first of them. `rank` is a multiple of kRankRows. The
+// result may be negative.
 SIMT_DEVICE int32_t RowsBeforeWindow(const AttentionList& list, int32_t rank) {
   if (rank < list.region_slots) return 0;
   return list.first_rank - rank;
 }
 
-// Rows from there on up to this one are live: they are all in the region or all
-// in the tail, for both begin on page boundaries. At most kRankRows, may be
-// negative, and is not positive where there are none.
+// Returns the end of the live rows after those. The rows are all in the region
+// or all in the tail, because both begin at page boundaries. The result is at
+// most kRankRows. It is 0 or negative if there are no live rows.
 SIMT_DEVICE int32_t LiveRows(const AttentionList& list, int32_t rank) {
   const int32_t end =
       rank < list.region_slots ? list.region_length : list.num_ranks;
@@ -33,9 +34,9 @@ SIMT_DEVICE int32_t LiveRows(const AttentionList& list, int32_t rank) {
 }
 
 // Starts copies of K and V of the kRankRows ranks from `rank` on by one warp,
-// to rows [first_row, ..) of two tiles. The rows lie in one page. Dead ones
-// become zeros: they may hold NaN, and 0 * NaN would be in the result. Commits
-// nothing.
+// to the rows [first_row, ..) of two tiles. The rows lie in one page. Dead rows
+// become zeros: they may hold NaN, and 0 * NaN would be in the result. Does not
+// commit the copies.
 template <int kDim, typename T>
 SIMT_DEVICE void CopyRankRows(const PagedPool& pool, const AttentionList& list,
                               int32_t layer, int32_t rank, int32_t first_row,

@@ -1,5 +1,5 @@
-// Device memory of one call of a backend: its inputs, results and scratch, in
-// one allocation that is kept from call to call.
+// The device memory of one call of a backend: inputs, results and scratch in
+// one allocation. The allocation is kept from call to call.
 #ifndef KERNELS_CUDA_HOST_CALL_MEMORY_H_
 #define KERNELS_CUDA_HOST_CALL_MEMORY_H_
 
@@ -16,9 +16,9 @@
 
 namespace blockmgr {
 
-// CallMemory collects the arrays of a call, places them side by side and moves
-// those that move: one upload and one download per call, and a second pair
-// where arrays are both input and result.
+// CallMemory collects the arrays of a call and places them side by side. A call
+// has one upload and one download. Arrays that are both input and result add
+// one more upload and download.
 //
 //   memory.Begin();
 //   const auto lengths = memory.Input(host_lengths);
@@ -29,13 +29,13 @@ namespace blockmgr {
 //   memory.Receive();
 //   .. memory.Host(scores) ..
 //
-// The first bytes are the device error word's, which comes with every download
-// and lives from call to call.
+// The first bytes are the error word of the device. Every download brings the
+// error word, and the word lives from call to call.
 //
-// Nothing is allocated once the largest call has been seen. Thread-compatible.
+// After the largest call nothing is allocated. Thread-compatible.
 class CallMemory {
  public:
-  // Handle of an array of the call.
+  // The handle of an array of the call.
   template <typename T>
   struct Array {
     int32_t part = 0;
@@ -49,19 +49,21 @@ class CallMemory {
   CallMemory& operator=(const CallMemory&) = delete;
   ~CallMemory();
 
-  // Forgets the arrays of the call before.
+  // Begins a call: forgets the arrays of the previous call.
   void Begin();
-  // An array that the device writes and Receive brings back.
+  // Adds an array that the device writes and Receive downloads.
   template <typename T>
   Array<T> Result(int64_t count) {
     return Add<T>(kResults, count);
   }
-  // Both an input and a result; the caller fills Host() before Send.
+  // Adds an array that is both an input and a result. The caller fills Host()
+  // before Send.
   template <typename T>
   Array<T> InOut(int64_t count) {
     return AddStaged<T>(kInOut, count);
   }
-  // The caller fills Host() before Send; or a copy of `values`.
+  // Adds an input. The caller fills Host() before Send. InputOf adds a copy of
+  // `values`.
   template <typename T>
   Array<T> Input(int64_t count) {
     return AddStaged<T>(kInputs, count);
@@ -72,16 +74,16 @@ class CallMemory {
     std::copy(values.begin(), values.end(), Host(array).begin());
     return array;
   }
-  // Indeterminate on the device.
+  // Adds scratch memory, which starts indeterminate.
   template <typename T>
   Array<T> Work(int64_t count) {
     return Add<T>(kWork, count);
   }
 
-  // Places the arrays and uploads the inputs. Failures, a full device among
-  // them, are the runtime's status, or this one.
+  // Places the arrays and uploads the inputs. Returns the runtime's status, or
+  // the error of an allocation if the device is full.
   [[nodiscard]] absl::Status Send();
-  // Waits for the device; then Host() has the results. REQUIRES: Send.
+  // Waits for the device and downloads the results to Host(). REQUIRES: Send.
   void Receive();
 
   // REQUIRES: Send was successful.
@@ -89,7 +91,8 @@ class CallMemory {
   T* Device(const Array<T>& array) const {
     return reinterpret_cast<T*>(base_ + begins_[array.part] + array.offset);
   }
-  // Inputs, and after Receive results. Valid until the next array is added.
+  // Returns the inputs, and after Receive the results. Valid until the next
+  // array is added.
   template <typename T>
   std::span<T> Host(const Array<T>& array) {
     std::vector<std::byte>& bytes = host_[array.part];
@@ -97,17 +100,19 @@ class CallMemory {
             static_cast<std::size_t>(array.count)};
   }
 
-  // The device error word, for kernels; null before the first Send.
+  // Returns the address of the device error word, for kernels; null before the
+  // first Send.
   uint32_t* device_error() const { return reinterpret_cast<uint32_t*>(base_); }
-  // As of the last Receive.
+  // Returns the error word of the last Receive.
   uint32_t error() const { return error_; }
   void ClearError();
 
-  // Bytes of device memory held.
+  // Returns the bytes of device memory that are held.
   int64_t capacity_bytes() const { return capacity_; }
 
  private:
-  // In this order in memory; the results begin with the error word.
+  // The parts of the memory, in this order. The results begin with the error
+  // word.
   enum Part : int32_t { kResults, kInOut, kInputs, kWork, kNumParts };
 
   template <typename T>
@@ -135,10 +140,10 @@ class CallMemory {
   char* base_ = nullptr;
   int64_t capacity_ = 0;
   uint32_t error_ = 0;
-  uint32_t reported_ = 0;  // the error word of the memory before this one
+  uint32_t reported_ = 0;  // the error word of the memory before the last Grow
   std::array<int64_t, kNumParts> sizes_ = {};   // bytes
   std::array<int64_t, kNumParts> begins_ = {};  // from base_
-  // What is on the host of each part; none of kWork. They do not shrink.
+  // The host's bytes of each part; kWork has none. They do not shrink.
   std::array<std::vector<std::byte>, kNumParts> host_;
 };
 

@@ -1,4 +1,4 @@
-// Backend on a GPU: drives the kernels of this folder.
+// The backend on a GPU. It drives the kernels of kernels/cuda.
 #ifndef KERNELS_CUDA_HOST_CUDA_BACKEND_H_
 #define KERNELS_CUDA_HOST_CUDA_BACKEND_H_
 
@@ -25,63 +25,62 @@
 namespace blockmgr {
 
 struct CudaBackendOptions {
-  // What computes a sequence's single query.
+  // The kernel that computes a sequence's single query.
   enum class Decode : uint8_t {
-    // Decode attention; lists are cut at fixed places, so that a sequence's
-    // bits do not depend on what else is in the batch.
+    // Decode attention. Lists are cut at fixed places, so that the bits of a
+    // sequence do not depend on the rest of the batch.
     kInvariant,
-    // Decode attention, cut evenly over the device: the fastest. Bits depend
-    // on the batch, and on nothing else.
+    // Decode attention, cut evenly over the device: the fastest. Bits depend on
+    // the batch, and on nothing else.
     kBalanced,
-    // Chunk attention for everything. A token's bits do not depend on how its
-    // tokens were split into calls either; one CTA per head and sequence.
+    // Chunk attention for all queries, with one CTA per head and sequence. The
+    // bits of a token do not depend on how tokens were split into calls either.
     kChunked,
   };
   Decode decode = Decode::kInvariant;
-  // Bytes of device memory for staging: of blocks on their way to or from host
-  // memory, and of rows that are compacted in place. One block, or one group of
-  // moves, is staged even if it is larger. Large copies use the link best, and
-  // the memory is kept.
+  // Device memory for staging, bytes: for blocks on their way to or from host
+  // memory, and for rows that are compacted in place. One block, or one group
+  // of moves, is staged even if it is larger. Large copies use the link best.
+  // The memory is kept.
   int64_t staged_bytes = int64_t{16} << 20;
 };
 
-// CudaBackend owns a pool on a device, laid out by
-// KvPoolLayout::PageContiguous, and runs every operation on the device's one
-// stream. Inputs and results of the interface are the host's: they are rounded
-// to the pool's elements (queries, projections) and sent with each call.
-// Engines whose tensors are on the device already call the launchers
+// CudaBackend owns a pool on a device, in the layout
+// KvPoolLayout::PageContiguous, and runs every operation on one stream of the
+// device. The inputs and results of the interface are in host memory. Queries
+// and projections are rounded to the pool's elements and sent with each call.
+// Engines whose tensors are on the device call the launchers instead
 // (attention_launch.h, row_mover_launch.h, select_launch.h).
 //
-// Results are CpuBackend's to the error of the elements (for attention and
-// scores against float64 on the same inputs ||out - ref|| <= 4e-3 ||ref|| in
-// bf16, 5e-4 in fp16); moves, copies
-// and selections bit for bit. What Backend says of bits across calls holds as
-// far as CudaBackendOptions::Decode says, and not for AddAttention: the last
-// bits of its sums depend on how queries were split into calls.
+// Attention and scores are equal to CpuBackend's up to the error of the
+// elements: against float64 on the same inputs ||out - ref|| <= 4e-3 ||ref|| in
+// bf16, 5e-4 in fp16. Moves, copies and selections are equal bit for bit.
+// CudaBackendOptions::Decode says how far the bits of attention depend on the
+// batch and on calls. The last bits of the sums of AddAttention depend on how
+// queries were split into calls.
 //
-// Kernels exist for bf16 and fp16 rows of 64, 128 or 256 elements, pages of 16
-// or 32 tokens, groups of 1 to 16 query heads, for every scorer and every
-// policy. The statistics of expected_attention are the host's: queries come
-// from there, and sums of squares want double.
+// Kernels exist for bf16 and fp16 rows of 64, 128 or 256 elements, for pages of
+// 16 or 32 tokens, and for groups of 1 to 16 query heads. The host computes the
+// statistics of expected_attention: queries come from the host, and sums of
+// squares need double.
 //
-// Append, Move, CopyBlocks and Compact return before the device is done. Ids
-// outside the pool are the caller's bug; kernels write nothing for them and set
-// an error word: Flush() returns what it says, calls that read results abort
-// on it, as they do when the device itself fails.
+// Append, Move, CopyBlocks and Compact return before the device has finished.
+// An id outside the pool is a bug in the caller. Kernels write nothing for such
+// an id and set an error word. Flush() returns the error. Calls that read
+// results abort on it, and also abort when the device fails.
 //
-// Cost: a batch is one upload, one to five launches and, where it has results,
-// one download. Moves take 16 bytes of upload each; those in place take an
-// upload and two launches for every staged_bytes of rows. Device memory grows
-// to the largest call and is kept: nothing is allocated in a steady step.
-// Thread-compatible.
+// Cost: a batch is one upload, one to five launches and, if it has results, one
+// download. A move takes 16 bytes of upload. Moves in place take an upload and
+// two launches for every staged_bytes of rows. Device memory grows to the
+// largest call and is kept: a steady step allocates nothing. Thread-compatible.
 class CudaBackend final : public Backend {
  public:
-  // OK for a layout that kernels exist for; else InvalidArgument, naming the
-  // field.
+  // Returns OK for a layout that kernels exist for, or InvalidArgument with the
+  // name of the field.
   static absl::Status CheckLayout(const ModelLayout& layout);
 
-  // What CheckLayout says; ResourceExhausted where the device has no room for
-  // the pool; the device's own error where it cannot run the kernels.
+  // Errors: the error of CheckLayout; ResourceExhausted if the device has no
+  // room for the pool; the device's own error if it cannot run the kernels.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(
       const ModelLayout& layout, const CudaBackendOptions& options,
       std::unique_ptr<DeviceRuntime> runtime);
@@ -90,6 +89,9 @@ class CudaBackend final : public Backend {
   const ModelLayout& layout() const override { return pool_.layout; }
   void Append(const AppendBatch& batch) override;
   void Attention(const AttentionBatch& batch) override;
+  bool HasScorer(ScorerKind kind) const override {
+    return DeviceScorer::HasScorer(kind);
+  }
   void Score(const ScoreBatch& batch) override { scorer_.Score(batch); }
   void AddAttention(const AttentionSumBatch& batch) override {
     scorer_.AddAttention(batch);
@@ -98,7 +100,7 @@ class CudaBackend final : public Backend {
   void ValueNorms(const ValueNormBatch& batch) override {
     scorer_.ValueNorms(batch);
   }
-  // On the host; equal to CpuBackend's bit for bit.
+  // Runs on the host. Equal to CpuBackend's result bit for bit.
   void AddQueries(const float* queries, int32_t num_tokens,
                   QueryStatistics* statistics) override;
   KeepSets Select(const SelectBatch& batch) override {
@@ -114,30 +116,31 @@ class CudaBackend final : public Backend {
   void ReadSlot(SlotIndex slot, std::span<float> out) const override;
   void Poison() override;
 
-  // Waits for everything enqueued. What went wrong since the last Flush: the
-  // device's failure, or InvalidArgument with the ids that kernels refused.
+  // Waits for all enqueued work. Returns the first error since the last Flush:
+  // the device's failure, or InvalidArgument with the ids that kernels refused.
   absl::Status Flush();
 
   // Device memory beside the pool, bytes.
   int64_t scratch_bytes() const { return memory_.capacity_bytes(); }
 
  private:
-  // The part of a tail's block table that kernels get: without a window, and
-  // behind a region, all.
-  // They begin with a whole tile, so that their tiles are those of the tail.
+  // The part of a tail's block table that kernels get. Without a window, and
+  // behind a region, this is the whole table. The part begins with a whole
+  // tile, so that its tiles are tiles of the tail.
   struct TailPart {
     int32_t begin = 0;       // first page
-    int32_t first_page = 0;  // that a query attends to; ids before are not read
+    int32_t first_page = 0;  // the first page that a query attends to; earlier
+                             // ids are not read
     int32_t end = 0;
     int32_t length = 0;  // tokens from page `begin` on
   };
-  // The sequences of a batch that one kernel takes.
+  // The sequences of a batch that one kernel computes.
   struct QuerySet {
-    std::vector<int32_t> sequences;      // of the batch
+    std::vector<int32_t> sequences;      // indices into the batch
     std::vector<int32_t> query_offsets;  // [sequences + 1]
     std::vector<int32_t> work_offsets;   // tiles of lists, or CTAs
   };
-  // Tables of the call: rows are sequences, those of decode first.
+  // The tables of the call. Rows are sequences, the sequences of decode first.
   struct Tables {
     CallMemory::Array<int32_t> region_lengths;
     CallMemory::Array<int64_t> region_offsets;
@@ -150,7 +153,7 @@ class CudaBackend final : public Backend {
     bool has_regions = false;
     bool has_positions = false;
   };
-  // Arrays of decode attention.
+  // The arrays of decode attention.
   struct DecodeCall {
     int32_t num_ctas = 0;
     int32_t chunk_tiles = 0;
@@ -172,7 +175,7 @@ class CudaBackend final : public Backend {
     CallMemory::Array<int32_t> pages;
     CallMemory::Array<std::byte> bytes;
   };
-  // How many of the transfers are staged at a time.
+  // Returns the number of transfers that are staged at a time.
   int64_t BlocksPerStaging() const;
   void AddPages(std::span<const BlockTransfer> transfers, Staging* staging);
   StagePages Stage(const Staging& staging);
@@ -183,7 +186,7 @@ class CudaBackend final : public Backend {
   Tables AddTables(const AttentionBatch& batch);
   void FillRow(const SequenceKv& sequence, const TailPart& tail,
                const Tables& tables, int32_t row, int32_t* num_pages);
-  // The queries of a set, side by side.
+  // Adds the queries of a set, side by side.
   CallMemory::Array<uint16_t> AddQueriesOf(const AttentionBatch& batch,
                                            const QuerySet& set);
   void StoreOutput(const AttentionBatch& batch, const QuerySet& set,

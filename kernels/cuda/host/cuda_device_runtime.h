@@ -15,30 +15,43 @@
 
 namespace blockmgr {
 
-// How many GPUs the process can use; 0 without a driver too. What keeps it from
-// using those that are there, such as a driver older than the runtime, is an
-// error.
+// Returns the number of GPUs that the process can use; 0 also without a driver.
+// If there are GPUs but something keeps the process from using them, such as a
+// driver older than the runtime, returns an error.
 absl::StatusOr<int32_t> CountCudaDevices();
 
-// One stream of its own on device `device`, or the caller's (of that device; it
-// outlives the runtime, and what else is enqueued there runs in order with it;
-// null is the device's default stream). Each call makes the device the calling
-// thread's current one: several, on one device or more, may be used in turn by
-// one thread, and each by different threads at different times. Uploads go
-// through 8 MiB of pinned memory, so that they overlap with what the device
-// still does; one that does not fit waits. A caller who captures a graph from
-// the stream gets fills and kernels into it, from sm_90 on with programmatic
-// edges between kernels (who asks CUDA for the edges must ask for their data,
-// too): uploads are refused meanwhile, and CUDA refuses what waits, both for
-// good, as any failure. A kernel of the caller's that is launched on this
-// stream with programmatic serialization must execute griddepcontrol.wait, for
-// ours may still write when it begins, and launch_dependents not before it, for
-// ours rely on those before the last one. Unavailable where there is no such
-// device, FailedPrecondition where it is one that the kernels do not fit.
+// Creates a runtime on device `device`, with a stream of its own or with the
+// caller's stream.
+//
+// The caller's stream belongs to `device` and must outlive the runtime. Null is
+// the device's default stream. Other work on the stream runs in order with the
+// work of the runtime.
+//
+// Each call makes the device current in the calling thread. One thread may use
+// several runtimes in turn, on one or several devices. Several threads may use
+// a runtime at different times.
+//
+// Uploads go through 8 MiB of pinned memory, so that they overlap with earlier
+// work of the device. An upload that does not fit waits.
+//
+// Graphs: while the caller captures a graph from the stream, fills and kernels
+// become part of the graph. From sm_90 on the edges between kernels are
+// programmatic: a caller that asks CUDA for the edges must also ask for their
+// data. Uploads are refused during a capture, and CUDA refuses calls that wait.
+// As after any failure, the runtime is unusable afterwards.
+//
+// The caller's own kernels: a kernel that is launched on this stream with
+// programmatic serialization must execute griddepcontrol.wait, because our
+// kernels may still write when it begins. It must not execute launch_dependents
+// before that, because our kernels rely on the kernels before their predecessor
+// having ended.
+//
+// Errors: Unavailable if there is no such device, FailedPrecondition if the
+// kernels do not fit the device.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
     int32_t device, std::optional<cudaStream_t> stream = std::nullopt);
 
-// A CudaBackend on a GPU.
+// Creates a CudaBackend on a GPU.
 absl::StatusOr<std::unique_ptr<CudaBackend>> CreateCudaBackend(
     const ModelLayout& layout, const CudaBackendOptions& options,
     int32_t device);

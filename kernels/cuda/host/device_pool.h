@@ -1,5 +1,5 @@
-// The pool on a device, from a model's layout, and what the parts of
-// CudaBackend share: that, and the memory of calls. Host code.
+// The pool on a device, and what the parts of CudaBackend share: the pool and
+// the memory of calls. Host code.
 #ifndef KERNELS_CUDA_HOST_DEVICE_POOL_H_
 #define KERNELS_CUDA_HOST_DEVICE_POOL_H_
 
@@ -20,8 +20,8 @@
 
 namespace blockmgr {
 
-// The pool as kernels see it, without positions. For one tensor per layer set
-// layer_bases of the result, and `base` does not matter.
+// Returns the pool as kernels see it, without positions. For one tensor per
+// layer the caller sets layer_bases of the result, and `base` is not used.
 inline PagedPool MakePagedPool(const ModelLayout& layout,
                                const KvPoolLayout& strides, char* base) {
   PagedPool pool;
@@ -39,7 +39,7 @@ inline PagedPool MakePagedPool(const ModelLayout& layout,
   return Prepared(pool);
 }
 
-// ListSplits, before their array is sent; see FillSplitOffsets.
+// ListSplits before their array is sent; see FillSplitOffsets.
 struct CallSplits {
   CallMemory::Array<int32_t> offsets;
   int32_t count = 0;
@@ -61,7 +61,8 @@ inline ListSplits DeviceSplits(const CallMemory& memory,
   return {memory.Device(splits.offsets), splits.count};
 }
 
-// Plain data; everything in it outlives the backend's parts.
+// The pool and the objects of the backend that its parts share. Plain data. All
+// pointers outlive the parts of the backend.
 struct DevicePool {
   ModelLayout layout;
   PagedPool pool;
@@ -69,9 +70,9 @@ struct DevicePool {
   DeviceRuntime* runtime = nullptr;
   CallMemory* memory = nullptr;
 
-  // Ends a call that reads results. What kernels complain about is our own
-  // mistake or the caller's (an id that is not the pool's), and so is a device
-  // that fails in the middle of a step: there is no way on.
+  // Ends a call that reads results. If kernels found an id outside the pool, or
+  // the device failed in the middle of a step, no recovery is possible: the
+  // call aborts.
   void Receive() const {
     memory->Receive();
     BM_CHECK_OK(runtime->status());
@@ -80,7 +81,8 @@ struct DevicePool {
   }
   void Send() const { BM_CHECK_OK(memory->Send()); }
 
-  // fp32 to the bits of the pool's elements. REQUIRES: as many of both.
+  // Rounds fp32 to the bits of the pool's elements. REQUIRES: as many values as
+  // elements.
   void Round(const float* values, std::span<uint16_t> out) const {
     const bool half = layout.dtype == DType::kFloat16;
     for (std::size_t i = 0; i < out.size(); ++i) {

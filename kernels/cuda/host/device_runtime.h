@@ -1,7 +1,7 @@
-// What host code asks of a device: memory, copies and kernels. CudaBackend is
-// written against it, so that all of it but the launches themselves runs
-// without a GPU: one implementation drives CUDA (cuda_device_runtime.h), the
-// other is the tests', on the emulator.
+// The interface of a device for host code: memory, copies and kernels.
+// CudaBackend is written against this interface, so that all of its code except
+// the launches runs without a GPU. One implementation drives CUDA
+// (cuda_device_runtime.h). The other is for tests, on the emulator.
 #ifndef KERNELS_CUDA_HOST_DEVICE_RUNTIME_H_
 #define KERNELS_CUDA_HOST_DEVICE_RUNTIME_H_
 
@@ -27,31 +27,33 @@
 
 namespace blockmgr {
 
-// DeviceRuntime is one device and one stream: what is enqueued runs in order,
-// and all pointers but those called `host` are the device's.
+// DeviceRuntime is one device and one stream. Enqueued work runs in order. All
+// pointers except those called `host` are device pointers.
 //
-// The first thing that goes wrong is kept in status(); everything after it does
-// nothing, and Download leaves its bytes as they are. Thread-compatible.
+// status() keeps the first error. After an error every call does nothing, and
+// Download leaves its bytes unchanged. Thread-compatible.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
 
   virtual const absl::Status& status() const = 0;
 
-  // Aligned to 256 bytes; ResourceExhausted where there is no room, which is
-  // not kept in status(). REQUIRES: bytes > 0.
+  // Allocates device memory, aligned to 256 bytes. Returns ResourceExhausted if
+  // there is no room. status() does not keep this error. REQUIRES: bytes > 0.
   virtual absl::StatusOr<char*> Allocate(int64_t bytes) = 0;
   // Waits for all earlier work.
   virtual void Free(char* memory) = 0;
 
-  // Takes the bytes before it returns. FailedPrecondition while a graph is
-  // captured from the stream: it could not take them again.
+  // Copies the bytes before it returns. While a graph is captured from the
+  // stream, fails with FailedPrecondition: a replay of the graph could not read
+  // the bytes again.
   virtual void Upload(char* to, std::span<const std::byte> host) = 0;
   // Waits for all earlier work.
   virtual void Download(std::span<std::byte> host, const char* from) = 0;
   virtual void Fill(char* to, uint8_t byte, int64_t bytes) = 0;
 
-  // How many CTAs of decode attention the device holds at a time.
+  // Returns the number of CTAs of decode attention that the device holds at a
+  // time.
   virtual int32_t CountDecodeCtas(const RowShape& shape,
                                   int32_t group_size) = 0;
 
@@ -64,7 +66,7 @@ class DeviceRuntime {
   virtual void UnpackPages(const StagePages& stage) = 0;
   virtual void PlanDecode(const DecodePlanParams& params) = 0;
   virtual void Decode(const DecodeParams& params, const RowShape& shape) = 0;
-  // num_blocks: params.block_offsets[num_sequences].
+  // num_blocks is params.block_offsets[num_sequences].
   virtual void Chunk(const ChunkParams& params, const RowShape& shape,
                      int32_t num_blocks) = 0;
   virtual void WindowStats(const WindowParams& params,
@@ -81,7 +83,7 @@ class DeviceRuntime {
                               const RowShape& shape) = 0;
   virtual void ValueNorms(const ValueNormParams& params,
                           const RowShape& shape) = 0;
-  // longest_tail: tokens.
+  // longest_tail is in tokens.
   virtual void IndexEntries(const EntryIndexParams& params,
                             int32_t longest_tail) = 0;
   virtual void Select(const SelectProblem& problem) = 0;

@@ -13,9 +13,9 @@
 
 namespace blockmgr {
 
-// DeviceSelector chooses what SelectEntries chooses, bit for bit.
+// DeviceSelector selects what SelectEntries selects, bit for bit.
 //
-// Cost: 2 to 7 small kernels, two fills and a wait per selection.
+// Cost: 2 to 7 small kernels, two fills and one wait per selection.
 // Thread-compatible.
 class DeviceSelector {
  public:
@@ -27,7 +27,7 @@ class DeviceSelector {
   KeepSets Select(const SelectBatch& batch);
 
  private:
-  // Arrays of a selection; see SelectProblem.
+  // The arrays of a selection; see SelectProblem.
   struct SelectionArrays {
     CallMemory::Array<SelectScope> scopes;
     CallMemory::Array<int64_t> offsets;
@@ -45,7 +45,8 @@ class DeviceSelector {
     CallMemory::Array<int64_t> num_nan;
   };
 
-  // Adds the arrays to the call; the problem has everything but pointers.
+  // Adds the arrays to the call. The returned problem has all fields except
+  // pointers.
   SelectProblem AddSelection(const SelectBatch& batch, SelectionArrays* arrays);
   void PointTo(const SelectionArrays& arrays, const EntriesView& entries,
                SelectProblem* problem) const;

@@ -1,4 +1,4 @@
-// What a device's error word says, for people. Host code.
+// Turns a device's error word into text. Host code.
 #ifndef KERNELS_CUDA_HOST_ROW_ERROR_H_
 #define KERNELS_CUDA_HOST_ROW_ERROR_H_
 
@@ -7,9 +7,9 @@
 
 namespace blockmgr {
 
-// The bits of RowError that are set, in words: "slots outside the pool, tiles
-// beyond the room for them". A bit that has no name is given as a number; empty
-// for 0.
+// Returns the bits of RowError that are set, in words: "slots outside the pool,
+// tiles beyond the room for them". A bit without a name is given as a number.
+// Returns an empty text for 0.
 std::string RowErrorText(uint32_t error);
 
 }  // namespace blockmgr

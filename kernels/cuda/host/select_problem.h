@@ -1,4 +1,4 @@
-// From a policy to the plain data that the device selection takes. Host code.
+// Turns a policy into the plain data of the device selection. Host code.
 #ifndef KERNELS_CUDA_HOST_SELECT_PROBLEM_H_
 #define KERNELS_CUDA_HOST_SELECT_PROBLEM_H_
 
@@ -14,8 +14,8 @@
 
 namespace blockmgr {
 
-// The fields that the policy decides; arrays, counts and page_size are the
-// caller's.
+// Returns a problem with the fields that follow from the policy. The caller
+// sets arrays, counts and page_size.
 inline SelectProblem MakeSelectProblem(const EvictionPolicy& policy) {
   constexpr double kUnit = 1e9;
   SelectProblem problem;
@@ -63,7 +63,7 @@ inline void AppendSelectScopes(const EvictionPolicy& policy,
   int64_t min_pages = MinHeadPages(policy, shape, range);
   if (policy.budget.kind == BudgetKind::kExternal || policy.needs_table()) {
     min_pages = ProtectedPages(policy, shape, range);
-    // Given budgets share no total: one scope, for its protection.
+    // Given budgets share no total. One scope carries the protection.
     budget_scopes = {
         {.first_head = 0,
          .num_heads = int64_t{shape.num_layers} * shape.num_heads}};

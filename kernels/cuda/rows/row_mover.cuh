@@ -1,12 +1,12 @@
 // One kernel for every copy of K and V rows; see row_mover.h.
 //
 // A warp takes kRowsPerWarp pairs at a time. A source functor and a destination
-// functor turn the number of a pair into addresses, each lane those of one
-// pair: found by all lanes alike, one pair after another, they would take far
-// more instructions than the copy. All lanes then copy 16-byte vectors of each
-// pair, the K row's first, then the V row's, all loads of kRowsInFlight pairs
-// before the stores. At head_dim 128 and 2 bytes that is one vector per lane
-// and pair: 2 KiB in flight per warp.
+// functor turn the number of a pair into addresses, each lane for one pair. If
+// all lanes computed the addresses of one pair after another, the addresses
+// would take far more instructions than the copy. All lanes then copy 16-byte
+// vectors of each pair: the K row's vectors, then the V row's. All loads of
+// kRowsInFlight pairs come before their stores. At head_dim 128 and 2 bytes
+// this is one vector per lane and pair: 2 KiB in flight per warp.
 #ifndef KERNELS_CUDA_ROWS_ROW_MOVER_CUH_
 #define KERNELS_CUDA_ROWS_ROW_MOVER_CUH_
 
@@ -18,8 +18,8 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Places turn the number of a pair into its rows. They set *error to a bit
-// where that is a row out of the pool.
+// A Places functor turns the number of a pair into its rows. It sets a bit of
+// *error if a row is outside the pool.
 
 struct PoolRows {
   PagedPool pool;
@@ -48,7 +48,7 @@ struct MovedRows : PoolRows {
   }
 };
 
-// Rows of one layer's new tokens: pair = token * num_heads + head.
+// The rows of one layer's new tokens: pair = token * num_heads + head.
 struct TokenRows {
   AppendRows append;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
@@ -86,7 +86,7 @@ struct TailRows : PoolRows {
   }
 };
 
-// Packed rows: [row][K, V][row_bytes].
+// Packed rows, [row][K, V][row_bytes].
 struct PackedRows {
   char* rows;
   int32_t* positions;
@@ -97,7 +97,7 @@ struct PackedRows {
   SIMT_DEVICE int64_t KvStride() const { return row_bytes; }
 };
 
-// Staged rows of moves: those whose sources are inside the pool.
+// The staged rows of moves whose sources are inside the pool.
 struct StagedMoveRows : PackedRows {
   int64_t num_slots;
   const RowMove* moves;
@@ -109,7 +109,7 @@ struct StagedMoveRows : PackedRows {
   }
 };
 
-// Pair = ((copy * num_layers + layer) * num_heads + head) * page_size + offset.
+// pair = ((copy * num_layers + layer) * num_heads + head) * page_size + offset.
 template <bool kIsSource>
 struct BlockRows : PoolRows {
   Divider by_layers;
@@ -130,7 +130,7 @@ struct BlockRows : PoolRows {
   }
 };
 
-// Pair = page in the list * page_size + offset.
+// pair = page in the list * page_size + offset.
 struct PageRows : PoolRows {
   const int32_t* pages;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t* error) const {
@@ -145,14 +145,14 @@ struct PageRows : PoolRows {
   }
 };
 
-// Staged pages: [page][K, V][page_size][row_bytes].
+// Staged pages, [page][K, V][page_size][row_bytes].
 struct StagedPageRows {
   char* staged;
   int32_t* positions;
   int64_t row_bytes;
   Divider by_page_size;
   SIMT_DEVICE RowPlace At(int64_t row, uint32_t*) const {
-    // The pages before it have V rows as well.
+    // The earlier pages have V rows as well.
     const int64_t page = DivideWide(row, by_page_size);
     return MakeRow(staged + (row + page * by_page_size.divisor) * row_bytes,
                    positions, row);
@@ -162,8 +162,9 @@ struct StagedPageRows {
   }
 };
 
-// As in base/dtype.h, NaN included, of which the device's own conversions drop
-// sign and payload: stored rows must be equal bit for bit.
+// Converts as base/dtype.h does, NaN included. The device's own conversions
+// drop the sign and the payload of a NaN, but stored rows must be equal bit for
+// bit.
 SIMT_DEVICE uint16_t HalfBits(float value) {
   const uint32_t bits = simt::FloatBits(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {
@@ -180,7 +181,7 @@ SIMT_DEVICE float HalfToFloat(uint16_t bits) {
   return simt::ToFloat(simt::Half{bits});
 }
 
-// Bytes of the source that become 16 of the destination.
+// The bytes of the source that become 16 bytes of the destination.
 template <RowConversion kConversion>
 inline constexpr uint32_t kSourceBytes = 8;
 template <>
@@ -190,8 +191,8 @@ inline constexpr uint32_t kSourceBytes<RowConversion::kFloatToBFloat16> = 32;
 template <>
 inline constexpr uint32_t kSourceBytes<RowConversion::kFloatToHalf> = 32;
 
-// Those bytes, as loaded: conversions branch, and a load behind a branch would
-// wait for the one before it.
+// The bytes of the source, as loaded. Conversions have branches, and a load
+// behind a branch would wait for the load before it.
 template <RowConversion kConversion>
 struct SourceWords {
   uint32_t words[kSourceBytes<kConversion> / 4];
@@ -215,7 +216,7 @@ SIMT_DEVICE SourceWords<kConversion> LoadSource(const char* from) {
   return source;
 }
 
-// Bits of a float -> those of the pool's element.
+// Turns the bits of a float into the bits of the pool's element.
 template <RowConversion kConversion>
 SIMT_DEVICE uint32_t Narrow(uint32_t bits) {
   const float value = simt::BitsToFloat(bits);
@@ -254,8 +255,8 @@ struct RowMoverParams {
   uint32_t* error;
 };
 
-// K rows of a pair, or nulls: nothing to copy. A token position, and where it
-// goes to, or null.
+// The K rows of a pair, or nulls if there is nothing to copy; a token position
+// and its destination, or null.
 struct RowPair {
   const char* from = nullptr;
   char* to = nullptr;
@@ -278,15 +279,15 @@ SIMT_DEVICE RowPair FindPair(const RowMoverParams<Source, Destination>& p,
           has_position ? *source.position : 0};
 }
 
-// C. An address of another lane's, moved: for lanes without a pair, a number
-// that nobody makes a pointer of.
+// C. Returns the address of another lane, plus an offset. For lanes without a
+// pair the result is a number that is never used as a pointer.
 SIMT_DEVICE uint64_t ShuffleAddress(const char* address, uint32_t source_lane,
                                     int64_t offset) {
   return simt::Shuffle(reinterpret_cast<uint64_t>(address), source_lane) +
          static_cast<uint64_t>(offset);
 }
 
-// C. Copies the pairs that the first kRowsPerWarp lanes have found.
+// C. Copies the pairs whose rows the first kRowsPerWarp lanes have found.
 template <RowConversion kConversion, typename Source, typename Destination>
 SIMT_DEVICE void CopyPairs(const RowMoverParams<Source, Destination>& p,
                            const RowPair& mine) {
@@ -344,7 +345,7 @@ void RowMover(RowMoverParams<Source, Destination> p) {
       mine = FindPair(p, my_row);
     }
     CopyPairs<kConversion>(p, mine);
-    // Last: rows need not wait for it to be read.
+    // The position comes last, so that rows do not wait for its load.
     if (mine.position_to != nullptr) *mine.position_to = mine.position;
   }
 }

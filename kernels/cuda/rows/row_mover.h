@@ -1,12 +1,13 @@
-// Copies of K and V rows on the device: what append, read-back, copy-on-write,
-// compaction and swap have in common. Parameters of the kernels in
-// row_mover.cuh; plain data, C++17. All pointers are device memory.
+// Copies of K and V rows on the device: append, read-back, copy-on-write,
+// compaction and swap. This header has the parameters of the kernels in
+// row_mover.cuh. Plain data, C++17. All pointers are device memory.
 //
-// Every operation copies num_rows pairs of a K row and a V row, and the slot's
-// token position where both sides keep one. Nothing is written for a pair whose
-// source or destination is not inside the pool: a bit of *error is set instead.
-// Destinations must differ from each other and from all sources of a call,
-// except for moves with staging.
+// Every operation copies num_rows pairs of a K row and a V row. It also copies
+// the slot's token position if both sides keep positions. If the source or the
+// destination of a pair is outside the pool, the pair is not written and a bit
+// of *error is set. The destinations of a call must differ from each other and
+// from all its sources. Moves with staging may have a destination that is also
+// a source.
 #ifndef KERNELS_CUDA_ROWS_ROW_MOVER_H_
 #define KERNELS_CUDA_ROWS_ROW_MOVER_H_
 
@@ -16,36 +17,34 @@
 
 namespace blockmgr {
 
-// Bits of the error word; row_error.h has words for them.
+// The bits of the error word. RowErrorText (row_error.h) turns them into text.
 enum RowError : uint32_t {
   kSlotOutOfPool = 1,
   kBlockOutOfPool = 2,
   kPageOutOfPool = 4,
-  // Of entry_index.h.
-  kPositionOutOfCut = 8,
-  kOffsetsOutOfLists = 16,  // and of pooled_scores.h
-  // Of decode_attention.h and pooled_scores.h.
-  kTilesOutOfRoom = 32,
+  kPositionOutOfCut = 8,    // entry_index.h
+  kOffsetsOutOfLists = 16,  // entry_index.h, pooled_scores.h
+  kTilesOutOfRoom = 32,     // decode_attention.h, pooled_scores.h
 };
 
-// How many rows there are: `count`, or *device_count when only the device knows
-// (then `count` bounds it, and sizes the launch).
+// The number of rows: *device_count if device_count is not null, otherwise
+// `count`. With device_count, `count` is an upper bound and sizes the launch.
 struct RowCount {
   int64_t count = 0;
   const int64_t* device_count = nullptr;
 };
 
-// New rows of one layer, written to tail slots. Rows are given in the pool's
-// elements, or as float to be rounded to them.
+// New rows of one layer, to be written to slots of tails. The rows are given in
+// the pool's elements, or as float to be rounded to the pool's elements.
 struct AppendRows {
   PagedPool pool;
   int32_t layer = 0;
   int64_t num_tokens = 0;
-  // Per token: block * page_size + offset; -1 skips the token (padding).
+  // Per token: block * page_size + offset. -1 skips the token (padding).
   const int64_t* slot_mapping = nullptr;  // [num_tokens]
   const int32_t* positions = nullptr;     // [num_tokens], or null
-  // [num_tokens, num_heads, head_dim]; strides in bytes, so that parts of a
-  // fused QKV tensor will do. Multiples of 16.
+  // [num_tokens, num_heads, head_dim]. Strides are in bytes, so that parts of a
+  // fused QKV tensor can be passed. They are multiples of 16.
   const char* keys = nullptr;
   const char* values = nullptr;
   int64_t token_stride = 0;
@@ -53,8 +52,8 @@ struct AppendRows {
   uint32_t* error = nullptr;
 };
 
-// Rows of any slots, packed: row i of `out` is slots[i]. In the pool's elements
-// or as float.
+// Packs the rows of any slots: row i of `out` is slots[i], in the pool's
+// elements or as float.
 struct GatherRows {
   PagedPool pool;
   RowCount rows;
@@ -64,33 +63,33 @@ struct GatherRows {
   uint32_t* error = nullptr;
 };
 
-// As SlotMove of base/moves.h.
+// SlotMove of base/moves.h, for the device.
 struct RowMove {
   int64_t source;
   int64_t destination;
 };
 
-// Moves of a compaction. Without staging, one kernel copies each row straight
-// to its destination. With staging, one kernel copies all rows to `staged`, and
-// a second one copies them from there to their destinations; then a slot may be
-// both the source of a move and the destination of another.
+// The moves of a compaction. Without staging, one kernel copies each row to its
+// destination. With staging, one kernel copies all rows to `staged`, and a
+// second kernel copies them from there to their destinations. A slot may then
+// be the source of one move and the destination of another.
 struct MoveRows {
   PagedPool pool;
   RowCount rows;
   const RowMove* moves = nullptr;       // [rows]
   char* staged = nullptr;               // [rows, 2, row_bytes], or null
-  int32_t* staged_positions = nullptr;  // [rows]; null: of a pool without them
+  int32_t* staged_positions = nullptr;  // [rows], or null without positions
   uint32_t* error = nullptr;
 };
 
-// As BlockCopy of base/moves.h.
+// BlockCopy of base/moves.h, for the device.
 struct BlockPair {
   int32_t source;
   int32_t destination;
 };
 
-// Whole blocks, all layers and heads (copy-on-write). REQUIRES: their pages are
-// less than 2^31, as those of any pool are.
+// Copies whole blocks, all layers and heads (copy-on-write). REQUIRES: the
+// blocks have less than 2^31 pages, as every pool has.
 struct CopyBlockRows {
   PagedPool pool;
   int64_t num_pairs = 0;
@@ -98,8 +97,8 @@ struct CopyBlockRows {
   uint32_t* error = nullptr;
 };
 
-// Whole pages to or from contiguous memory (swap). Staged page i is
-// [K, V][page_size][row_bytes] whatever the pool's strides are.
+// Copies whole pages to or from contiguous memory (swap). Staged page i is [K,
+// V][page_size][row_bytes] for all strides of the pool.
 struct StagePages {
   PagedPool pool;
   int64_t num_pages = 0;
@@ -109,7 +108,7 @@ struct StagePages {
   uint32_t* error = nullptr;
 };
 
-// What happens to elements on the way.
+// The conversion of elements during a copy.
 enum class RowConversion {
   kNone,             // bytes are copied
   kFloatToBFloat16,  // append
@@ -118,9 +117,10 @@ enum class RowConversion {
   kHalfToFloat,      // gather
 };
 
-// Threads of a block, pairs whose addresses a warp finds at a time, those of
-// them in flight, and blocks that a multiprocessor holds at once. Those leave
-// 64 registers to a thread, too few for twice as many pairs in flight.
+// The threads of a block, the pairs whose addresses a warp finds at a time, the
+// pairs in flight, and the blocks that a multiprocessor holds at once. So many
+// blocks leave 64 registers per thread, too few for twice as many pairs in
+// flight.
 inline constexpr uint32_t kRowMoverThreads = 256;
 inline constexpr uint32_t kRowsPerWarp = 8;
 inline constexpr uint32_t kRowsInFlight = 4;
@@ -128,7 +128,8 @@ inline constexpr uint32_t kRowBlocksPerProcessor = 4;
 inline constexpr uint32_t kRowsPerBlock =
     kRowMoverThreads / simt::kWarpThreads * kRowsPerWarp;
 
-// Blocks for so many pairs: enough for all at once, at most max_blocks.
+// Returns the number of blocks for so many pairs: enough for all pairs at once,
+// at most max_blocks.
 SIMT_HOST_DEVICE uint32_t RowMoverBlocks(int64_t num_rows,
                                          uint32_t max_blocks) {
   const int64_t blocks = (num_rows + kRowsPerBlock - 1) / kRowsPerBlock;

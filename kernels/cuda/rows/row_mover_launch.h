@@ -1,7 +1,7 @@
-// Launchers of the row mover, for host code that knows CUDA. Each enqueues one
-// kernel on `stream` (LaunchMove with staging: two), checks nothing that its
-// caller has checked, and returns what the launch returned. An empty operation
-// launches nothing.
+// Launchers of the row mover, for host code that uses CUDA. Each launcher
+// enqueues one kernel on `stream` (LaunchMove with staging: two kernels). It
+// does not check its arguments. It returns the result of the launch. An empty
+// operation launches nothing.
 #ifndef KERNELS_CUDA_ROWS_ROW_MOVER_LAUNCH_H_
 #define KERNELS_CUDA_ROWS_ROW_MOVER_LAUNCH_H_
 
@@ -13,7 +13,7 @@
 
 namespace blockmgr {
 
-// max_blocks: how many thread blocks share the work, as a rule
+// max_blocks is the number of thread blocks that share the work, usually
 // kRowBlocksPerProcessor times the device's multiprocessors. REQUIRES: the
 // conversion fits the operation.
 cudaError_t LaunchAppend(const AppendRows& append, RowConversion conversion,

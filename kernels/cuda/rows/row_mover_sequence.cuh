@@ -15,7 +15,7 @@ inline namespace SIMT_SPACE {
 template <RowConversion kConversion>
 using Conversion = std::integral_constant<RowConversion, kConversion>;
 
-// Rows of 2-byte elements that are given out as float are twice as long.
+// Rows of 2-byte elements that are given as float are twice as long.
 template <RowConversion kConversion>
 inline constexpr uint32_t kWidening = kSourceBytes<kConversion> == 8 ? 2 : 1;
 
@@ -36,7 +36,7 @@ bool RunRows(const Operation& operation, const RowCount& rows,
       kKernel<RowMover<kConversion, Source, Destination>>, params);
 }
 
-// False for a conversion that does not fit the operation.
+// Returns false for a conversion that does not fit the operation.
 template <typename Launcher>
 bool RunAppend(const AppendRows& append, RowConversion conversion,
                uint32_t max_blocks, Launcher& launch) {

@@ -1,4 +1,5 @@
-// Device side of entry_lists.h: tiles of rows, from slots to shared memory.
+// The device side of entry_lists.h: loads tiles of rows from slots to shared
+// memory.
 #ifndef KERNELS_CUDA_SCORES_ENTRY_ROWS_CUH_
 #define KERNELS_CUDA_SCORES_ENTRY_ROWS_CUH_
 
@@ -20,14 +21,15 @@ struct EntrySpan {
   int64_t offset = 0;  // in arrays of all entries
   int32_t size = 0;
 
-  // C. Entries at positions below `position`: they come first.
+  // C. Returns the number of entries at positions below `position`. They come
+  // first.
   SIMT_DEVICE int32_t CountBelow(int32_t position) const {
     return CountLeading(
         size, [&](int32_t entry) { return positions[entry] < position; });
   }
-  // C. Entries before the last `window` tokens of a sequence of `length`: all
-  // but its last ones, of which there are at most as many: positions are
-  // distinct, and below the length.
+  // C. Returns the number of entries before the last `window` tokens of a
+  // sequence of `length`. The other entries are the last ones. There are at
+  // most `window` of them, because positions are distinct and below the length.
   SIMT_DEVICE int32_t CountPast(int32_t length, int32_t window) const {
     const int32_t sure = size > window ? size - window : 0;
     return sure + CountLeading(size - sure, [&](int32_t entry) {
@@ -45,23 +47,24 @@ SIMT_DEVICE EntrySpan LoadEntries(const EntryLists& lists, int32_t list) {
   return span;
 }
 
-// C. In flat grids of row_splits.count.
+// C. Finds the piece of a CTA in flat grids of row_splits.count.
 SIMT_DEVICE ListSplit FindRowSplit(const EntryLists& lists) {
   return FindSplit(lists.row_splits.offsets, NumLists(lists),
                    static_cast<int32_t>(simt::BlockX()));
 }
 
-// The slots of 16 entries from `begin` on, one to a lane; 0 from `end` on.
+// Loads the slots of 16 entries from `begin` on, one per lane. Lanes from `end`
+// on get 0.
 SIMT_DEVICE int64_t LoadSlot(const EntrySpan& entries, int32_t begin,
                              int32_t end) {
   const int32_t mine = begin + LaneIndex() % 16;
   return mine < end ? entries.slots[mine] : 0;
 }
 
-// Starts copies of 16 rows by one warp: K (or V, `shift` bytes further) of the
-// entries [begin, begin + 16) below `end`, whose slots LoadSlot gave, zeros for
-// the rest. Every lane finds the address of one row. Commits nothing. kDim
-// elements, swizzled.
+// Starts copies of 16 rows by one warp: the K rows (or V rows, `shift` bytes
+// further) of the entries [begin, begin + 16) below `end`, whose slots LoadSlot
+// returned. The other rows become zeros. Every lane finds the address of one
+// row. Rows have kDim elements and are swizzled. Does not commit the copies.
 template <int kDim, typename T>
 SIMT_DEVICE void CopyEntryRows(const PagedPool& pool, int64_t slot,
                                int32_t begin, int32_t end, int64_t shift,

@@ -1,4 +1,4 @@
-// The launches of scores other than a window's attention; see
+// The launches of all scores except the attention of a window; see
 // launch_shapes.cuh.
 #ifndef KERNELS_CUDA_SCORES_ENTRY_SEQUENCE_CUH_
 #define KERNELS_CUDA_SCORES_ENTRY_SEQUENCE_CUH_
@@ -38,7 +38,8 @@ bool RunTovaScores(const TovaParams& params, Launcher& launch) {
 template <typename Launcher>
 bool RunAddDecodeAttention(const DecodeSumParams& params, Launcher& launch) {
   if (params.lists.num_sequences == 0) return true;
-  // Without room for a tile, too: then it is what complains.
+  // Launched also without room for a tile, because this kernel reports the
+  // error.
   const int32_t num_blocks = params.max_tiles > 0 ? params.max_tiles : 1;
   return launch(SizeOf(num_blocks, 1, kDecodeTileRanks),
                 kKernel<AddDecodeAttention>, params);
@@ -50,7 +51,7 @@ bool RunFinishH2oScores(const H2oScoreParams& params, Launcher& launch) {
                 kKernel<FinishH2oScores>, params);
 }
 
-// What FinishAnchors reads.
+// The input of FinishAnchors.
 template <typename T, int kDim, typename Launcher>
 bool RunKeyAnchors(const KeyScoreParams& params, Launcher& launch) {
   const EntryLists& entries = params.entries;

@@ -1,4 +1,4 @@
-// Kernels of expected_scores.h.
+// The kernels of expected_scores.h.
 #ifndef KERNELS_CUDA_SCORES_EXPECTED_SCORES_CUH_
 #define KERNELS_CUDA_SCORES_EXPECTED_SCORES_CUH_
 
@@ -17,9 +17,9 @@ namespace blockmgr {
 inline namespace SIMT_SPACE {
 
 // Adds k_n (mean_n + factor (S k)_n) of the 128 columns of a block to the sums.
-// The columns are those of two matrices side by side: the mean belongs to the
-// first. A key's elements are read as an A operand, which lies in the lanes as
-// the products do.
+// The columns are those of two matrices side by side. The mean belongs to the
+// first matrix. The elements of a key are read as an A operand, which has the
+// same lanes as the products.
 template <typename Shape, typename T, int kDim>
 SIMT_DEVICE void AddForms(const float* mean, float factor, int32_t block,
                           ProductTiles<Shape>* tiles) {
@@ -70,7 +70,7 @@ void ExpectedLogits(ExpectedParams params) {
   const bool cov = params.covariances != nullptr;
   MatrixList<T> matrices;
   matrices.count = params.group_size;
-  // Without covariances the blocks are those of the mean.
+  // Without covariances only the mean has blocks.
   matrices.num_columns = cov ? 2 * kDim : kDim;
   if (cov) {
     matrices.first = static_cast<const T*>(params.covariances) +
@@ -146,14 +146,14 @@ void ExpectedStats(ExpectedParams params) {
   params.lse[row] = total.Lse();
 }
 
-// Of an entry.
+// The weights of an entry and the size of its value.
 struct ExpectedWeight {
   float sum = 0.0f;     // over query heads
   float square = 0.0f;  // |v|^2
 };
 
-// Grid: {row_splits.count}. The query heads of an entry are shared out among
-// the lanes that hold its row.
+// Grid: {row_splits.count}. The lanes that hold the row of an entry share its
+// query heads.
 template <typename T, int kDim>
 SIMT_KERNEL(kRowSplitThreads, 8)
 void ExpectedScores(ExpectedParams params) {

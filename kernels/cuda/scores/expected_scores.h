@@ -1,21 +1,21 @@
-// Scores from the attention that queries to come are expected to pay:
-// expected_attention (2510.00636), as kernels/cpu/expected_attention.h states
+// Scores from the attention that future queries are expected to pay:
+// expected_attention (2510.00636), as kernels/cpu/expected_attention.h defines
 // it.
 //
-// Three kernels. The first computes <k, S k> of all keys with every query
-// head's covariance S on the tensor cores, without S k ever being in memory
-// (row_products.cuh): 2 * head_dim^2 multiply-adds per entry and query head,
-// for S comes in two parts of 16 bits. The second finds the softmax statistics,
-// a CTA per list and query head; the third computes the weights and reads V for
-// the values' sizes.
+// There are three kernels. The first kernel computes <k, S k> of all keys with
+// the covariance S of every query head on the tensor cores. S k is never stored
+// in memory (row_products.cuh). The cost is 2 * head_dim^2 multiply-adds per
+// entry and query head, because S has two parts of 16 bits. The second kernel
+// finds the softmax statistics, one CTA per list and query head. The third
+// kernel computes the weights and reads V for the sizes of the values.
 //
-// Keys are exact, products add up in fp32, and S has 16 bits of each element's
-// mantissa in bf16 and 22 in fp16: its error is below 2^-16 of every element,
-// and that of a logit below 2^-17 scale^2 sum of |k_i S_ij k_j|. Without the
-// second parts it would be 2^8 times that.
+// Keys are exact, and products are added up in fp32. S has 16 bits of each
+// element's mantissa in bf16 and 22 bits in fp16. Its error is below 2^-16 of
+// every element, and the error of a logit is below 2^-17 scale^2 sum of |k_i
+// S_ij k_j|. Without the second parts the error would be 2^8 times as large.
 //
-// Deterministic, and a list's scores depend on its own entries and queries
-// alone.
+// The kernels are deterministic. The scores of a list depend on its own entries
+// and queries alone.
 #ifndef KERNELS_CUDA_SCORES_EXPECTED_SCORES_H_
 #define KERNELS_CUDA_SCORES_EXPECTED_SCORES_H_
 
@@ -30,20 +30,20 @@ struct ExpectedParams {
   PagedPool pool;
   int32_t group_size = 1;
   float scale = 1.0f;
-  // Entries at positions below this get +infinity, and nobody pays them.
+  // Entries at positions below n_sink get +infinity, and get no attention.
   int32_t n_sink = 0;
-  // Of the queries to come, per list and query head of its group.
+  // The means of the future queries, per list and query head of its group.
   const float* means = nullptr;  // [lists, group_size, head_dim]
-  // Null: cov=false. Of the pool's element type, 16-byte aligned: each row of a
-  // covariance as two rows side by side whose sum, times the unit, it is. See
-  // SplitCovariance.
+  // Null if cov=false. In the pool's element type, 16-byte aligned. Each row of
+  // a covariance is two rows side by side. Their sum, times the unit, is the
+  // row. See SplitCovariance.
   const void* covariances = nullptr;  // [lists, group_size, head_dim, 2,
                                       //  head_dim]
   const float* units = nullptr;       // [lists, group_size]
-  bool vnorm = true;                  // (weight + eps) |v|; else the weight
+  bool vnorm = true;                  // true: (weight + eps) |v|; false: weight
   float eps = 0.0f;
-  // Workspace, both in log2: a list's logits are a matrix [group_size, entries]
-  // at group_size * its offset.
+  // The workspace, in log2. The logits of a list are a matrix [group_size,
+  // entries] at group_size * its offset.
   float* logits = nullptr;
   float* lse = nullptr;     // [lists, group_size]
   float* scores = nullptr;  // [offsets[num_lists]]

@@ -1,4 +1,4 @@
-// Medians of normalized keys, per channel: keydiff's anchor=median of
+// The medians of normalized keys, per channel: keydiff's anchor=median of
 // key_scores.h.
 #ifndef KERNELS_CUDA_SCORES_KEY_MEDIANS_CUH_
 #define KERNELS_CUDA_SCORES_KEY_MEDIANS_CUH_
@@ -35,13 +35,13 @@ void MeasureKeys(KeyScoreParams params) {
       });
 }
 
-// A CTA has the kChunk channels of one 16-byte piece of all rows, and a warp
-// looks after each.
+// A CTA has the kChunk channels of one 16-byte piece of all rows. Each warp
+// finds the median of one channel.
 inline constexpr int32_t kMedianThreads = 32 * kChunk;
 inline constexpr int32_t kMedianDigitBits = 8;
 inline constexpr int32_t kMedianBins = 1 << kMedianDigitBits;
 
-// Shared memory of FindMedians.
+// The shared memory of FindMedians.
 struct MedianMemory {
   simt::SharedArray<uint32_t> bins;      // [kChunk, kMedianBins]
   simt::SharedArray<uint32_t> prefixes;  // [kChunk], digits of keys so far
@@ -55,7 +55,7 @@ struct MedianMemory {
 inline constexpr int32_t kMedianSharedBytes =
     4 * (kChunk * (kMedianBins + 1) + 1);
 
-// What a CTA looks at: one piece of all rows of a list.
+// The input of a CTA: one piece of all rows of a list.
 template <int kDim>
 struct MedianBlock {
   static constexpr uint32_t kChunks = kDim / kChunk;
@@ -127,8 +127,9 @@ SIMT_DEVICE void CountMedianDigits(const KeyScoreParams& params,
   if (shift == kFirstShift && nans != 0) memory.nans.AtomicOr(0, nans);
 }
 
-// C. The warp's channel: the digit of the key that `rank` smaller ones precede.
-// Takes those of lower digits off the rank, and clears the bins.
+// C. For the warp's channel: returns the digit of the key that `rank` smaller
+// keys precede. Subtracts the keys with lower digits from the rank, and clears
+// the bins.
 SIMT_DEVICE uint32_t PickMedianDigit(const MedianMemory& memory,
                                      uint32_t* rank) {
   constexpr int kLaneBins = kMedianBins / 32;
@@ -162,8 +163,8 @@ SIMT_DEVICE uint32_t PickMedianDigit(const MedianMemory& memory,
 }
 
 // Grid: {lists * kDim / kChunk}. Shared memory: kMedianSharedBytes. Writes
-// params.medians: of an even number of values the mean of the middle two, NaN
-// where one is NaN.
+// params.medians. The median of an even number of values is the mean of the
+// middle two. If one value is NaN, the median is NaN.
 template <typename T, int kDim>
 SIMT_KERNEL(kMedianThreads, 2)
 void FindMedians(KeyScoreParams params) {
@@ -177,12 +178,12 @@ void FindMedians(KeyScoreParams params) {
   }
   if (Thread() < kChunk) memory.prefixes.Store(Thread(), 0);
   if (Thread() == 0) memory.nans.Store(0, 0);
-  // The upper of the middle two, in the warp's channel.
+  // The upper of the middle two values, in the warp's channel.
   uint32_t rank = static_cast<uint32_t>(size) / 2;
   uint32_t upper = 0;
   for (int32_t shift = 32 - kMedianDigitBits; shift >= 0;
        shift -= kMedianDigitBits) {
-    // Bins are clear, prefixes there.
+    // The bins are clear and the prefixes are written.
     simt::SyncBlock();
     CountMedianDigits<T>(params, block, static_cast<uint32_t>(shift), memory);
     simt::SyncBlock();
@@ -190,7 +191,8 @@ void FindMedians(KeyScoreParams params) {
     if (LaneIndex() == 0) memory.prefixes.Store(WarpIndex(), upper);
   }
   simt::SyncBlock();
-  // The largest of those below: the lower one, unless both are the same.
+  // The largest smaller value is the lower of the middle two, unless both are
+  // equal.
   if (size % 2 == 0) {
     uint32_t prefixes[kChunk];
     uint32_t largest[kChunk] = {};

@@ -1,4 +1,4 @@
-// Kernels of key_scores.h.
+// The kernels of key_scores.h.
 #ifndef KERNELS_CUDA_SCORES_KEY_SCORES_CUH_
 #define KERNELS_CUDA_SCORES_KEY_SCORES_CUH_
 
@@ -32,8 +32,8 @@ void SumKeys(KeyScoreParams params) {
   ForEachRow<T, kDim>(
       params.pool, entries, RowPart::kKeys, mine.split,
       [&](int32_t, const RowChunk<T>& chunk, bool exists) {
-        // Not 1 / length, for no row is to wait on the branches of a division.
-        // NaN is kept.
+        // This is not 1 / length, because no row should wait for the branches
+        // of a division. NaN is kept.
         float weight = simt::ReverseSqrt(Lanes::Sum(chunk.Square()));
         if (weight > largest_weight) weight = largest_weight;
         if (raw) weight = 1.0f;
@@ -65,13 +65,13 @@ void SumKeys(KeyScoreParams params) {
   }
 }
 
-// Of FinishAnchors: several threads add up a channel, each every 16th, 8th or
-// 4th split.
+// FinishAnchors: several threads add up a channel. Each takes every 16th, 8th
+// or 4th split.
 inline constexpr int32_t kAnchorThreads = 1024;
 inline constexpr int32_t kAnchorSharedBytes =
     kAnchorThreads * 8 + kAnchorThreads / 32 * 4;
 
-// This thread's part of the sum of a list's keys in a channel.
+// Returns this thread's part of the sum of a list's keys in a channel.
 template <int kDim>
 SIMT_DEVICE double PartOfSum(const KeyScoreParams& params, int32_t list) {
   const int32_t begin = params.entries.row_splits.offsets[list];
@@ -128,7 +128,8 @@ void FinishAnchors(KeyScoreParams params) {
                      : AtLeast(simt::Sqrt(total), kKeyCosineFloor);
 }
 
-// What of a key and the anchor a metric needs; the rest is zero.
+// The values of a key and the anchor that a metric needs. The other values are
+// zero.
 struct KeyProducts {
   float square = 0.0f;    // |k|^2
   float dot = 0.0f;       // <k, a>
@@ -140,8 +141,8 @@ SIMT_DEVICE float KeyScore(const KeyScoreParams& params, int32_t list,
                            const KeyProducts& products) {
   switch (kMetric) {
     case KeyMetric::kCosine:
-      // The anchor's length is loaded here, for a register less while rows are
-      // under way.
+      // The anchor's length is loaded here, which saves a register while rows
+      // are under way.
       return -products.dot /
              (AtLeast(simt::Sqrt(products.square), kKeyCosineFloor) *
               params.anchors[int64_t{list} * (kDim + 1) + kDim]);

@@ -1,4 +1,4 @@
-// Kernels of pooled_scores.h.
+// The kernels of pooled_scores.h.
 #ifndef KERNELS_CUDA_SCORES_POOLED_SCORES_CUH_
 #define KERNELS_CUDA_SCORES_POOLED_SCORES_CUH_
 
@@ -16,10 +16,11 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// The larger one; NaN wins, so that a poisoned score stays visible.
+// Returns the larger value, or NaN if one of the two is NaN. A poisoned score
+// thus stays visible.
 SIMT_DEVICE float MaxOrNan(float a, float b) { return b > a || b != b ? b : a; }
 
-// One list's past and the part of it that a CTA scores.
+// The past of one list, and the part of it that a CTA scores.
 struct PoolBlock {
   const PoolParams& params;
   EntrySpan entries;
@@ -31,7 +32,7 @@ struct PoolBlock {
     return params.attention + entries.offset * params.group_size +
            int64_t{q_head} * entries.size;
   }
-  // Weights of the group, reduced.
+  // The weights of the group, reduced.
   SIMT_DEVICE float Reduced(int32_t entry) const {
     float value = params.group_max ? -INFINITY : 0.0f;
     for (int32_t g = 0; g < params.group_size; ++g) {
@@ -43,7 +44,8 @@ struct PoolBlock {
   }
 };
 
-// Fills shared memory with get(entry) of the CTA's entries and those around.
+// Fills shared memory with get(entry) of the CTA's entries and of the entries
+// around them.
 template <typename Get>
 SIMT_DEVICE void StageWeights(const PoolBlock& block, const Get& get) {
   const auto staged = simt::Shared<float>(0, kPoolThreads + kMaxPoolKernel - 1);
@@ -56,7 +58,7 @@ SIMT_DEVICE void StageWeights(const PoolBlock& block, const Get& get) {
   simt::SyncBlock();
 }
 
-// Pools what is staged around this thread's entry, taps in ascending order.
+// Pools the staged values around this thread's entry, in ascending order.
 SIMT_DEVICE float PoolStaged(const PoolBlock& block, int32_t entry) {
   const auto staged = simt::Shared<float>(0, kPoolThreads + kMaxPoolKernel - 1);
   const bool max = block.params.max_pool;
@@ -69,7 +71,8 @@ SIMT_DEVICE float PoolStaged(const PoolBlock& block, int32_t entry) {
   return max ? value : value / static_cast<float>(block.params.kernel);
 }
 
-// The group's score of this thread's entry, when each row is pooled by itself.
+// Returns the group's score of this thread's entry when each row is pooled by
+// itself.
 SIMT_DEVICE float PoolRowsFirst(const PoolBlock& block, int32_t entry) {
   const PoolParams& params = block.params;
   float value = params.group_max ? -INFINITY : 0.0f;
@@ -154,7 +157,7 @@ void AddDecodeAttention(DecodeSumParams params) {
                list_index - sequence * params.lists.num_heads);
   const int64_t begin = params.sum_offsets[list_index];
   const int64_t room = params.sum_offsets[list_index + 1] - begin;
-  // Even of an empty list there is a first tile.
+  // An empty list has a first tile, too.
   const int32_t gap = list.region_slots - list.region_length;
   if (mine.split == 0 && Thread() == 0 && list.num_ranks - gap > room) {
     simt::AtomicOr(params.error, static_cast<uint32_t>(kOffsetsOutOfLists));

@@ -1,4 +1,4 @@
-// Rows of K or V that lanes hold in registers, several lanes to a row.
+// Rows of K or V in registers. Several lanes hold one row.
 #ifndef KERNELS_CUDA_SCORES_ROW_LANES_CUH_
 #define KERNELS_CUDA_SCORES_ROW_LANES_CUH_
 
@@ -12,18 +12,18 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Several lanes hold a row, 16 bytes each, and a warp several rows.
+// Several lanes hold a row, 16 bytes each. A warp holds several rows.
 template <typename T, int kDim>
 struct RowLanes {
   static constexpr int kRowLanes = kDim / kChunk;  // 8, 16 or 32
   static constexpr int kRows = 32 / kRowLanes;     // at a time
-  // Loads of a lane under way. 512 bytes of a warp each: 64 KiB of the 32 warps
-  // that a multiprocessor has at 64 registers, where an H100 needs about 40.
-  // More than four do not fit these registers: ptxas waits for the first row
-  // before it loads the last.
+  // The loads that a lane has under way. A load is 512 bytes per warp, so the
+  // 32 warps of a multiprocessor at 64 registers have 64 KiB under way; an H100
+  // needs about 40. More than four loads do not fit into these registers: ptxas
+  // then waits for the first row before it loads the last.
   static constexpr int kBatch = 4;
 
-  // Sum over the lanes of a row.
+  // Returns the sum over the lanes of a row.
   static SIMT_DEVICE float Sum(float x) {
     SIMT_UNROLL
     for (int mask = 1; mask < kRowLanes; mask *= 2) {
@@ -54,18 +54,18 @@ struct RowChunk {
   }
 };
 
-// Which rows are read; of none all elements are zeros.
+// The rows that are read. With none, all elements are zeros.
 enum class RowPart { kNone, kKeys, kValues };
 
-// The rows of this warp's share of a split of kRowSplitEntries, in turns.
-// Calls measure(entry, chunk, exists), all lanes together, which returns the
-// same on all lanes of a row; rows beyond the end are the last one once more.
-// What it returned goes to store(entry, ..) at the end of the turn, by one lane
-// for each row that exists: lanes finish many rows at once, and no store is in
-// the way of a load. kRowSplitThreads.
+// Takes the rows of this warp's share of a split of kRowSplitEntries, in turns.
+// All lanes together call measure(entry, chunk, exists), which must return the
+// same value on all lanes of a row. After the last row the last row is measured
+// again. At the end of a turn one lane per existing row passes the value to
+// store(entry, ..). Lanes finish many rows at once, so no store delays a load.
+// kRowSplitThreads threads.
 //
-// Slots are loaded and addresses found by one lane per row, 32 rows at once,
-// the slots of the next 32 before the rows of these.
+// One lane per row loads the slot and finds the address, 32 rows at once. The
+// slots of the next 32 rows are loaded before the current rows.
 template <typename T, int kDim, typename Measure, typename Store>
 SIMT_DEVICE void ForEachRow(const PagedPool& pool, const EntrySpan& entries,
                             RowPart part, int32_t split, const Measure& measure,
@@ -79,8 +79,8 @@ SIMT_DEVICE void ForEachRow(const PagedPool& pool, const EntrySpan& entries,
   if (begin >= end) return;
   const int32_t lane_row = LaneIndex() / Lanes::kRowLanes;
   const int32_t row_lane = LaneIndex() % Lanes::kRowLanes;
-  // Lanes hand on places relative to it: of an address that was a number a
-  // compiler does not know that it is one of global memory.
+  // Lanes pass on offsets from this address. If a lane passed an address as a
+  // number, the compiler would not know that it is an address of global memory.
   const char* const origin = Nowhere(pool);
   const char* const lane_origin =
       origin + (part == RowPart::kValues ? pool.kv_stride : 0) + row_lane * 16;
@@ -104,8 +104,9 @@ SIMT_DEVICE void ForEachRow(const PagedPool& pool, const EntrySpan& entries,
           bits[i] = simt::LoadGlobal16(lane_origin + from);
         }
       }
-      // All loads before what uses them: a compiler mixes the two to save
-      // registers, and then the first rows are waited for before the others.
+      // All loads come before their uses. A compiler mixes the two to save
+      // registers, and the first rows are then awaited before the others are
+      // loaded.
       simt::SyncWarp();
       decltype(measure(0, RowChunk<T>(), true)) mine{};
       SIMT_UNROLL

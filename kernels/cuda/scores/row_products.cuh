@@ -1,9 +1,9 @@
-// Products of entries' rows of K or V with matrices, reduced along the columns
-// without ever being in memory.
+// Products of the entries' rows of K or V with matrices, reduced along the
+// columns. The products are never stored in memory.
 //
-// A matrix product with the tensor cores whose epilogue adds something up along
-// the rows: the rows stay in shared memory, slabs of the matrices stream
-// through it, products and sums stay in registers.
+// This is a matrix product on the tensor cores whose epilogue adds up along the
+// rows. The rows stay in shared memory, slabs of the matrices stream through
+// shared memory, and products and sums stay in registers.
 #ifndef KERNELS_CUDA_SCORES_ROW_PRODUCTS_CUH_
 #define KERNELS_CUDA_SCORES_ROW_PRODUCTS_CUH_
 
@@ -18,14 +18,14 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Shared memory: kProductRows rows, kStages slabs of kSlabRows x kColumns
-// elements of the matrices, and row sums. Eight warps: four by two, 64 rows and
-// 64 columns each.
+// The shared memory: kProductRows rows, kStages slabs of kSlabRows x kColumns
+// elements of the matrices, and row sums. There are eight warps, four by two.
+// Each has 64 rows and 64 columns.
 template <typename T, int kDim>
 struct ProductShape {
   static constexpr int kColumns = 128;
   static constexpr int kSlabRows = 64;
-  // Rows of 256 elements leave room for two.
+  // Rows of 256 elements leave room for two stages.
   static constexpr int kStages = kDim == 256 ? 2 : 3;
   static constexpr int kSlabsPerBlock = kDim / kSlabRows;
   static constexpr int kSlabElements = kSlabRows * kColumns;
@@ -42,7 +42,7 @@ struct ProductShape {
   }
 };
 
-// Matrices [count, kDim, num_columns], one after another.
+// The matrices [count, kDim, num_columns], one after another.
 template <typename T>
 struct MatrixList {
   const T* first = nullptr;  // null: zeros, which cost nothing
@@ -50,15 +50,15 @@ struct MatrixList {
   int32_t count = 0;
 };
 
-// One slab: rows [64 part, 64 part + 64) of a matrix, columns [128 block, 128
-// block + 128).
+// One slab: the rows [64 part, 64 part + 64) of a matrix, its columns [128
+// block, 128 block + 128).
 struct MatrixSlab {
   int32_t matrix = 0;
   int32_t block = 0;
   int32_t part = 0;
 };
 
-// Goes through the slabs in the order that they are multiplied in, matrix after
+// Goes through the slabs in the order of their multiplication, matrix after
 // matrix and block after block, and through their stages.
 template <typename Shape>
 struct SlabCursor {
@@ -75,7 +75,7 @@ struct SlabCursor {
   }
 };
 
-// Columns beyond the last are zeros: they add nothing.
+// Columns after the last are zeros and add nothing.
 template <typename Shape, typename T, int kDim>
 SIMT_DEVICE void CopySlab(const MatrixList<T>& matrices, const MatrixSlab& slab,
                           T* to) {
@@ -98,7 +98,7 @@ SIMT_DEVICE void CopySlab(const MatrixList<T>& matrices, const MatrixSlab& slab,
   }
 }
 
-// What a warp holds of its 64 rows and columns.
+// The values that a warp holds of its 64 rows and columns.
 template <typename Shape>
 struct ProductTiles {
   float products[Shape::kMTiles][Shape::kNTiles][4];
@@ -146,8 +146,8 @@ SIMT_DEVICE void MultiplySlab(const T* rows, const T* slab, int32_t part,
   }
 }
 
-// Sums over the lanes of a row, then over the two warps that share it. Thread r
-// gets the sum of row r.
+// Sums over the lanes of a row, then over the two warps that share the row.
+// Thread r gets the sum of row r.
 template <typename Shape>
 SIMT_DEVICE float SumOfRow(const ProductTiles<Shape>& tiles) {
   const auto sums = simt::Shared<float>(Shape::kRowBytes + Shape::kSlabBytes,
@@ -168,8 +168,8 @@ SIMT_DEVICE float SumOfRow(const ProductTiles<Shape>& tiles) {
   return sums.Load(Thread()) + sums.Load(kProductRows + Thread());
 }
 
-// The CTA's rows: kProductRows entries from `begin` on, zeros beyond the last;
-// K, or V `shift` bytes further.
+// Loads the CTA's rows: kProductRows entries from `begin` on, zeros after the
+// last. The rows are K, or V `shift` bytes further.
 struct ProductRows {
   PagedPool pool;
   EntrySpan entries;
@@ -178,9 +178,10 @@ struct ProductRows {
 };
 
 // For every matrix in turn: calls add(matrix, block, &tiles) as soon as the
-// products with the columns [128 block, 128 block + 128) are there, which is to
-// add to the sums; in the end finish(matrix, sum), and thread r has the sum of
-// row r. The rows are in shared memory from its first byte on, swizzled.
+// products with the columns [128 block, 128 block + 128) are complete; `add`
+// adds them to the sums. At the end calls finish(matrix, sum), where thread r
+// has the sum of row r. The rows are in shared memory from its first byte on,
+// swizzled.
 template <typename T, int kDim, typename Add, typename Finish>
 SIMT_DEVICE void ForEachProduct(const ProductRows& rows,
                                 const MatrixList<T>& matrices, const Add& add,
@@ -211,7 +212,8 @@ SIMT_DEVICE void ForEachProduct(const ProductRows& rows,
   for (int32_t matrix = 0; matrix < matrices.count; ++matrix) {
     tiles.ResetSums();
     for (int32_t block = 0; block < num_blocks; ++block) {
-      // Unrolled, so that the first products have nothing to be added to.
+      // The loop is unrolled, so that the first products are not added to
+      // zeros.
       tiles.ResetProducts();
       SIMT_UNROLL
       for (int32_t part = 0; part < Shape::kSlabsPerBlock; ++part) {

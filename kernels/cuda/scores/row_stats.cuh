@@ -1,4 +1,4 @@
-// Softmax statistics of rows whose logits come piece by piece.
+// Softmax statistics of rows whose logits come in pieces.
 #ifndef KERNELS_CUDA_SCORES_ROW_STATS_CUH_
 #define KERNELS_CUDA_SCORES_ROW_STATS_CUH_
 
@@ -23,13 +23,14 @@ struct RowStats {
         sum * simt::Exp2(max - base) + other.sum * simt::Exp2(other.max - base);
     max = joint;
   }
-  // The logarithm, to base 2, of the softmax's denominator.
+  // Returns the logarithm to base 2 of the softmax's denominator.
   SIMT_DEVICE float Lse() const {
     return sum == 0.0f ? -INFINITY : max + simt::Log2(sum);
   }
 };
 
-// Of lanes whose numbers differ in the bits up to `last_mask`: all get the sum.
+// Adds the statistics of lanes whose numbers differ in the bits up to
+// `last_mask`. All these lanes get the sum.
 SIMT_DEVICE RowStats SumOverLanes(RowStats total, uint32_t last_mask) {
   for (uint32_t mask = 1; mask <= last_mask; mask *= 2) {
     RowStats other;

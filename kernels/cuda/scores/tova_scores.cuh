@@ -1,4 +1,4 @@
-// Kernel of tova_scores.h.
+// The kernel of tova_scores.h.
 #ifndef KERNELS_CUDA_SCORES_TOVA_SCORES_CUH_
 #define KERNELS_CUDA_SCORES_TOVA_SCORES_CUH_
 
@@ -20,8 +20,8 @@ struct TovaTile {
   int32_t last_position = 0;  // of the sequence: the query's own
 };
 
-// This thread's entry of one head at the tile's positions: they lie one after
-// another from `first` on, and are no more than there are threads.
+// This thread's entry of one head at the tile's positions. These entries lie
+// one after another from `first` on. There are at most as many as threads.
 struct TovaEntry {
   EntrySpan entries;
   int32_t entry = 0;
@@ -35,7 +35,7 @@ struct TovaEntry {
     const int32_t at = entries.positions[entry];
     position = at < tile.end ? at : -1;
   }
-  // In arrays of shape [group_size, entries] per list.
+  // Its index in arrays of shape [group_size, entries] per list.
   SIMT_DEVICE int64_t Index(const TovaParams& params, int32_t q_head) const {
     return entries.offset * params.group_size + int64_t{q_head} * entries.size +
            entry;
@@ -52,8 +52,8 @@ SIMT_DEVICE float TovaProduct(const TovaParams& params, const TovaEntry& mine) {
   return product / static_cast<float>(params.group_size);
 }
 
-// A sum for each position, then for each head where its entries at these
-// positions begin.
+// The shared memory: a sum for each position, then for each head the place
+// where its entries at these positions begin.
 inline int64_t TovaSharedBytes(int32_t num_heads) {
   return int64_t{4} * (kTovaThreads + num_heads);
 }

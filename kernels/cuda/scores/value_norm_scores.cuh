@@ -1,4 +1,4 @@
-// Kernel of value_norm_scores.h.
+// The kernel of value_norm_scores.h.
 #ifndef KERNELS_CUDA_SCORES_VALUE_NORM_SCORES_CUH_
 #define KERNELS_CUDA_SCORES_VALUE_NORM_SCORES_CUH_
 
@@ -54,7 +54,7 @@ void ValueNorms(ValueNormParams params) {
   ForEachProduct<T, kDim>(
       rows, matrices,
       [&](int32_t, int32_t, ProductTiles<Shape>* tiles) {
-        // Asked once per block, not per product.
+        // The condition is tested once per block, not per product.
         if (params.l2) {
           AddSizes<true>(tiles);
         } else {

@@ -1,12 +1,13 @@
-// How much an entry adds to the output of its layer: the size of its value
-// after the output projection (CriticalKV, 2502.03805), without that product
-// ever being in memory.
+// The size of what an entry adds to the output of its layer: the norm of its
+// value after the output projection (CriticalKV, 2502.03805). The projected
+// value is never stored in memory.
 //
-// A matrix product with the tensor cores whose epilogue adds up |.| along the
-// rows: values stay in shared memory, columns of the projection stream through
-// it, sums stay in registers. entries * head_dim * model_dim multiply-adds per
-// query head; bytes: V once, the projection once per 256 entries (it stays in
-// the second-level cache). An entry's norms depend on its value alone.
+// The kernel is a matrix product on the tensor cores whose epilogue adds up |.|
+// along the rows. Values stay in shared memory, the columns of the projection
+// stream through shared memory, and sums stay in registers. Cost: entries *
+// head_dim * model_dim multiply-adds per query head. V is read once. The
+// projection is read once per 256 entries, and stays in the second-level cache.
+// The norms of an entry depend on its value alone.
 #ifndef KERNELS_CUDA_SCORES_VALUE_NORM_SCORES_H_
 #define KERNELS_CUDA_SCORES_VALUE_NORM_SCORES_H_
 
@@ -19,13 +20,13 @@ namespace blockmgr {
 struct ValueNormParams {
   EntryLists entries;
   PagedPool pool;
-  // Of the pool's element type, by query head: its output is v times its rows.
-  // 16-byte aligned.
+  // The projection by query head, in the pool's element type, 16-byte aligned.
+  // The output of a query head is v times the rows of the head.
   const void* projection = nullptr;  // [num_q_heads, head_dim, model_dim]
   int64_t model_dim = 0;             // a multiple of 8
   int32_t group_size = 1;
-  bool l2 = false;  // the root of the sum of squares instead of the sum of |.|
-  // False: the mean over the group, [offsets[num_lists]]. True: per list a
+  bool l2 = false;  // true: the root of the sum of squares; false: sum of |.|
+  // False: the mean over the group, [offsets[num_lists]]. True: for each list a
   // matrix [group_size, entries] at group_size * its offset.
   bool per_query_head = false;
   float* norms = nullptr;

@@ -37,7 +37,7 @@ SIMT_DEVICE void AddLogits(const TileLogits& logits, float scale_log2,
   }
 }
 
-// Grid: {window_splits.count * WindowShape::RowBlocks}: blocks of queries that
+// Grid: {window_splits.count * WindowShape::RowBlocks}. Blocks of queries that
 // read the same keys are side by side.
 template <typename T, int kDim>
 SIMT_KERNEL(kWindowThreads, 2)
@@ -85,7 +85,8 @@ void WindowStats(WindowParams params) {
 }
 
 // Grid: {lists, any number of blocks that share the rows}. Adds up the splits
-// of a list, a warp to a row: a lane those that are 32 apart, then the lanes.
+// of a list, one warp per row: a lane adds splits that are 32 apart, then the
+// lanes are added.
 SIMT_KERNEL(kWindowThreads, 8)
 void MergeWindowStats(WindowParams params) {
   simt::AwaitEarlierKernels();
@@ -118,8 +119,8 @@ void MergeWindowStats(WindowParams params) {
   }
 }
 
-// One step of the reduction below: of 2 kKeep values a lane goes on with half,
-// and gets its partner's of those.
+// One step of the reduction below: a lane keeps half of 2 kKeep values and adds
+// its partner's values of this half.
 template <int kKeep>
 SIMT_DEVICE void ScatterStep(uint32_t mask, float (&values)[16]) {
   const bool high = (simt::Lane() & mask) != 0;
@@ -131,17 +132,18 @@ SIMT_DEVICE void ScatterStep(uint32_t mask, float (&values)[16]) {
   }
 }
 
-// Sums over the 8 lanes that hold the rows of a column, for 16 values at once.
-// Afterwards a lane has two columns, 8 n + 2 (lane % 4) and the next, with n in
-// its bits 16, 8 and 4 from high to low. 14 shuffles instead of 48.
+// Sums 16 values at once over the 8 lanes that hold the rows of a column.
+// Afterwards a lane has two columns, 8 n + 2 (lane % 4) and the next. Bits 16,
+// 8 and 4 of the lane give n, from high to low. This takes 14 shuffles instead
+// of 48.
 SIMT_DEVICE void ScatterColumnSums(float (&values)[16]) {
   ScatterStep<8>(16, values);
   ScatterStep<4>(8, values);
   ScatterStep<2>(4, values);
 }
 
-// Weights of 16 queries and a tile of keys, summed over the queries, to shared
-// memory.
+// Writes the weights of 16 queries and a tile of keys, summed over the queries,
+// to shared memory.
 template <typename T, int kDim>
 SIMT_DEVICE void StoreColumnSums(const TileLogits& logits, float scale_log2,
                                  const float (&lse_log2)[2], int32_t place) {
@@ -168,12 +170,13 @@ SIMT_DEVICE void StoreColumnSums(const TileLogits& logits, float scale_log2,
 
 // The queries that a CTA has in registers at a time.
 struct WindowPass {
-  // 16 of them each, and the query heads that these belong to.
+  // Tiles of 16 queries, and the query heads that the tiles belong to.
   int32_t first = 0;
   int32_t last = 0;
   int32_t q_head = 0;
   int32_t q_head_end = 0;
-  // Where this thread's weights of its first query head begin. Null: not kept.
+  // The place where this thread's weights of its first query head begin, or
+  // null if they are not kept.
   float* out = nullptr;
 
   SIMT_DEVICE WindowPass(const WindowParams& params, const WindowBlock& block,
@@ -189,8 +192,8 @@ struct WindowPass {
   }
 };
 
-// Adds the column sums of one pass, tile of queries by tile, to the output;
-// share: of a query in the window's mean.
+// Adds the column sums of one pass to the output, tile of queries by tile.
+// `share` is the share of one query in the mean over the window.
 template <typename T, int kDim>
 SIMT_DEVICE void AddColumns(const WindowParams& params,
                             const WindowBlock& block, const WindowPass& pass,
@@ -258,7 +261,7 @@ void WindowColumns(WindowParams params) {
       SIMT_UNROLL
       for (int half = 0; half < 2; ++half) {
         const WindowRow row(block, first_m_tile + m, half);
-        // Padding, and a query that sees nothing, weigh nothing.
+        // Padding and a query that sees no entry have the weight 0.
         const float lse = row.Exists(params)
                               ? params.lse[row.Index(params, block)] * kLog2E
                               : INFINITY;

@@ -1,4 +1,4 @@
-// Device code of window_scores.h.
+// The device code of window_scores.h.
 #ifndef KERNELS_CUDA_SCORES_WINDOW_SCORES_CUH_
 #define KERNELS_CUDA_SCORES_WINDOW_SCORES_CUH_
 
@@ -13,9 +13,9 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Shared memory: kStages tiles of K that all warps read, the column sums, the
-// addresses of rows.
-// A warp holds kMTiles times 16 rows of queries in registers.
+// The shared memory: kStages tiles of K that all warps read, the column sums,
+// and the addresses of rows. A warp holds kMTiles times 16 rows of queries in
+// registers.
 template <typename T, int kDim>
 struct WindowShape {
   static constexpr int kWarps = kWindowThreads / 32;
@@ -38,12 +38,12 @@ struct WindowShape {
   }
 };
 
-// C. Whose the split is.
+// C. Finds the list of a split.
 SIMT_DEVICE ListSplit FindWindowSplit(const EntryLists& lists, int32_t split) {
   return FindSplit(lists.window_splits.offsets, NumLists(lists), split);
 }
 
-// Whose queries a list has.
+// The sequence and the head whose queries a list has.
 struct WindowList {
   int32_t sequence = 0;
   int32_t head = 0;
@@ -59,7 +59,7 @@ struct WindowList {
   }
 };
 
-// What a CTA works on.
+// The work of a CTA.
 struct WindowBlock : WindowList {
   using WindowList::WindowList;
 
@@ -84,8 +84,8 @@ SIMT_DEVICE WindowBlock MakeWindowBlock(const WindowParams& params,
   return block;
 }
 
-// Which queries a lane's rows are: rows 16 tile + lane / 4 and + 8. A tile
-// belongs to one query head.
+// The queries of a lane's rows: rows 16 tile + lane / 4 and + 8. A tile belongs
+// to one query head.
 struct WindowRow {
   int32_t q_head = 0;  // of the group
   int32_t query = 0;   // of the window; at or beyond its end: padding
@@ -99,7 +99,7 @@ struct WindowRow {
   SIMT_DEVICE bool Exists(const WindowParams& params) const {
     return q_head < params.group_size && query < params.window;
   }
-  // Row in arrays of shape [sequences, window, num_q_heads].
+  // Returns the row in arrays of shape [sequences, window, num_q_heads].
   SIMT_DEVICE int64_t Index(const WindowParams& params,
                             const WindowBlock& block) const {
     const int64_t num_q_heads =
@@ -109,7 +109,7 @@ struct WindowRow {
   }
 };
 
-// Queries as A operands; padding is zeros.
+// The queries as A operands. Padding is zeros.
 template <int kDim>
 struct WindowQueries {
   uint32_t a[kDim / 16][4];
@@ -133,13 +133,13 @@ struct WindowQueries {
   }
 };
 
-// Streams the K tiles of a split through shared memory. The addresses of its
-// rows are found first, by all threads, so that no copy waits for a load of its
-// own; rows behind the last entry are that entry's again, and masked.
+// Streams the K tiles of a split through shared memory. All threads first find
+// the addresses of the rows, so that no copy waits for a load. Rows after the
+// last entry repeat the last entry and are masked.
 template <typename Shape, int kDim, typename T>
 struct KeyTiles {
-  // A warp copies 16 rows, 32 chunks at a time, which are kRows rows; every
-  // kPeriod times they are rotated as before.
+  // A warp copies 16 rows, 32 chunks at a time. 32 chunks are kRows rows. After
+  // kPeriod times the rotation of the rows repeats.
   static constexpr int32_t kChunks = kDim / kChunk;
   static constexpr int32_t kRows = 32 / kChunks;
   static constexpr int32_t kPeriod = 8 / kRows;
@@ -162,7 +162,7 @@ struct KeyTiles {
     StageAddresses(params, block);
   }
 
-  // One copy group per call, empty after the last tile.
+  // A call makes one copy group, which is empty after the last tile.
   SIMT_DEVICE void CopyNext() {
     if (tile < num_tiles) {
       T* const to = tiles + stage * Shape::kTileElements;
@@ -180,8 +180,8 @@ struct KeyTiles {
     simt::CommitCopies();
   }
 
-  // All warps use each tile: use(tile, first_entry) runs between barriers. All
-  // threads of a block; ends with a barrier.
+  // Calls use(tile, first_entry) between barriers. All warps use each tile. All
+  // threads of a block call this function. It ends with a barrier.
   template <typename Use>
   SIMT_DEVICE void ForEach(const WindowBlock& block, const Use& use) {
     tile = 0;
@@ -204,7 +204,7 @@ struct KeyTiles {
     return simt::Shared<uint64_t>(Shape::kAddressesAt, kSplitEntries);
   }
 
-  // A barrier.
+  // Finds the addresses of the block's rows. Contains a barrier.
   SIMT_DEVICE void StageAddresses(const WindowParams& params,
                                   const WindowBlock& block) {
     constexpr int32_t kTurns = kSplitEntries / int32_t{kWindowThreads};
@@ -226,11 +226,11 @@ struct KeyTiles {
   }
 };
 
-// Of 16 queries and a tile of keys: logits[n][j] is that of key 8 n +
-// 2 (lane % 4) + j % 2 and of row lane / 4 + 8 (j / 2).
+// The logits of 16 queries and a tile of keys: logits[n][j] is the logit of key
+// 8 n + 2 (lane % 4) + j % 2 and row lane / 4 + 8 (j / 2).
 using TileLogits = float[kEntryTile / 8][4];
 
-// -infinity where a query does not see the key.
+// Sets logits to -infinity where the query does not see the key.
 SIMT_DEVICE void MaskLogits(const WindowBlock& block, int32_t m_tile,
                             int32_t first_entry, TileLogits& logits) {
   if (first_entry + kEntryTile <= block.num_past) return;
@@ -249,10 +249,10 @@ SIMT_DEVICE void MaskLogits(const WindowBlock& block, int32_t m_tile,
   }
 }
 
-// Products of a warp's queries, kMTiles times 16 from m_tile on, and a tile of
-// keys, masked: what is still to be multiplied by scale * log2(e) is so where
-// exponents are taken, in one instruction with what is subtracted. A key's
-// fragments are loaded once for all of the queries.
+// Computes the products of a warp's queries, kMTiles times 16 from m_tile on,
+// and a tile of keys, and masks them. The factor scale * log2(e) is applied
+// later, where exponents are taken: one instruction multiplies and subtracts.
+// The fragments of a key are loaded once for all of the queries.
 template <typename T, int kDim, int kMTiles>
 SIMT_DEVICE void WindowLogits(const WindowBlock& block, int32_t m_tile,
                               const WindowQueries<kDim> (&queries)[kMTiles],
@@ -283,7 +283,8 @@ SIMT_DEVICE void WindowLogits(const WindowBlock& block, int32_t m_tile,
   }
 }
 
-// Calls use(m, logits) with those of each of a warp's kMTiles times 16 queries.
+// Calls use(m, logits) with the logits of each of a warp's kMTiles times 16
+// queries.
 template <typename T, int kDim, int kMTiles, typename Use>
 SIMT_DEVICE void ForEachLogits(const WindowBlock& block, int32_t m_tile,
                                const WindowQueries<kDim> (&queries)[kMTiles],

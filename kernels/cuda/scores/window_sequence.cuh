@@ -1,5 +1,4 @@
-// The launches of the attention that windows of queries pay; see
-// launch_shapes.cuh.
+// The launches of the attention of windows of queries; see launch_shapes.cuh.
 #ifndef KERNELS_CUDA_SCORES_WINDOW_SEQUENCE_CUH_
 #define KERNELS_CUDA_SCORES_WINDOW_SEQUENCE_CUH_
 
@@ -12,7 +11,7 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// A warp to a row where that does not make for very many blocks.
+// One warp per row, unless this makes very many blocks.
 inline LaunchSize MergeStatsSize(int64_t num_lists,
                                  const WindowParams& params) {
   constexpr int64_t kManyBlocks = 4096;

@@ -1,4 +1,4 @@
-// Kernels of entry_index.h.
+// The kernels of entry_index.h.
 #ifndef KERNELS_CUDA_SELECTION_ENTRY_INDEX_CUH_
 #define KERNELS_CUDA_SELECTION_ENTRY_INDEX_CUH_
 
@@ -13,7 +13,7 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// The list of a CTA: where it is, and where its entries go.
+// The list of a CTA: its place in the tables, and the place of its entries.
 struct IndexedList {
   AttentionList list;
   int32_t layer = 0;
@@ -84,7 +84,7 @@ void IndexTails(EntryIndexParams params) {
   }
 }
 
-// What a list's positions are marked in.
+// The words in which the positions of a list are marked.
 struct MarkedWords {
   uint32_t* marks;
   IndexWord* words;
@@ -108,8 +108,8 @@ struct MarkedWords {
   }
 };
 
-// Places in a region that a thread looks at together: a wait for memory is then
-// one for all of them.
+// The places in a region that a thread reads together, so that it waits for
+// memory once for all of them.
 struct RegionBatch {
   static constexpr int32_t kSize = 8;
 
@@ -117,8 +117,8 @@ struct RegionBatch {
   int32_t positions[kSize];
   bool inside[kSize];  // below the cut
 
-  // Those from `first` on, kIndexThreads apart. The last ones may not exist;
-  // they load the first one's.
+  // The places from `first` on, kIndexThreads apart. The last places may not
+  // exist. They load the first place.
   SIMT_DEVICE RegionBatch(const IndexedList& mine, const MarkedWords& marked,
                           int32_t first, uint32_t* error) {
     const int32_t num_region = mine.list.region_length;
@@ -142,13 +142,14 @@ struct RegionBatch {
   }
 };
 
-// From marks to words. All threads of a block.
+// Turns marks into words. All threads of a block call it.
 SIMT_DEVICE void CountMarks(const MarkedWords& marked) {
   static_assert(kIndexThreads == kPrefixThreads);
   using Turn = WordTurn<kIndexThreads>;
   uint32_t before = 0;
   for (int32_t base = 0; base < marked.count; base += Turn::kStep) {
-    // Exchanged, not loaded: from where the atomics went, and back to zero.
+    // An exchange, not a load: it reads where the atomics wrote, and sets the
+    // word back to zero.
     const Turn turn(base, marked.count, [&](int32_t i) {
       return simt::AtomicExchange(marked.marks + i, 0u);
     });
@@ -163,7 +164,7 @@ SIMT_DEVICE void CountMarks(const MarkedWords& marked) {
   }
 }
 
-// Writes the entries of some places, when all words are written.
+// Writes the entries of some places. All words must be written before.
 SIMT_DEVICE void PlaceEntries(const EntryIndexParams& params,
                               const IndexedList& mine,
                               const MarkedWords& marked,

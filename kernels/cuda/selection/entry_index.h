@@ -1,11 +1,13 @@
-// From the tables of attention to lists of entries, on the device: what an
-// eviction scores and selects from, without the host touching an entry.
+// Turns the tables of attention into lists of entries, on the device. An
+// eviction scores these entries and selects from them. The host handles no
+// entry.
 //
-// Two kernels. The first writes the entries of tails, which are in position
-// order as they are. The second puts those of regions in order, for engines
-// whose regions are not (those of PlaceSurvivors are), without a sort:
-// positions of a list differ, so one bit each and how many bits are below say
-// which place an entry has. A CTA does that for a list: O(region + cut / 32).
+// There are two kernels. The first kernel writes the entries of tails, which
+// stand in position order. The second kernel puts the entries of regions in
+// order, for engines whose regions are not in order (regions of PlaceSurvivors
+// are). It does not sort: the positions of a list differ, so it marks one bit
+// per position and counts the bits below to find the place of an entry. One CTA
+// does this for a list. Cost: O(region + cut / 32).
 #ifndef KERNELS_CUDA_SELECTION_ENTRY_INDEX_H_
 #define KERNELS_CUDA_SELECTION_ENTRY_INDEX_H_
 
@@ -15,47 +17,50 @@
 
 namespace blockmgr {
 
-// 32 positions of a list: which its region holds, and how many before them.
+// 32 positions of a list: a bit for each position that the region holds, and
+// the number of bits in earlier words.
 struct IndexWord {
   uint32_t marks;
   uint32_t before;
 };
 
 // IndexEntries of blockmgr/compaction.h for several sequences, in one layer or
-// in several that follow one another. List (layer * num_sequences + sequence) *
-// num_heads + head of the result has its region's entries and then the first of
-// its tail's: as many as offsets leave for them.
+// in several consecutive layers. List (layer * num_sequences + sequence) *
+// num_heads + head of the result has the entries of its region, then the first
+// entries of its tail, as many as `offsets` leaves room for.
 struct EntryIndexParams {
-  // Of the first layer. Regions need their positions, all lists their cuts; a
-  // window is not looked at.
+  // The lists of the first layer. Regions need positions, and all lists need
+  // cuts. The window is not read.
   AttentionLists lists;
   int32_t num_layers = 1;
-  // From one layer's region_lengths and region_offsets to the next's.
+  // The distance from one layer's region_lengths and region_offsets to the next
+  // layer's.
   int64_t region_stride = 0;
   int32_t num_blocks = 0;  // of the pool
   int32_t page_shift = 4;  // page_size = 1 << page_shift
-  // From the host, which knows all lengths. [num_lists + 1]
+  // [num_lists + 1]. The host fills them, because it knows all lengths.
   const int64_t* offsets = nullptr;
-  // Work space, without regions none: for every list a word per 32 positions
-  // below its sequence's cut. word_offsets, from the host, are sums of the
-  // words of one list of each sequence, [num_sequences + 1]: lists have their
-  // words in the order that they have entries, so there are num_layers *
-  // num_heads * word_offsets[num_sequences]. Marks are zero, and zero again at
-  // the end.
+  // Workspace; not needed without regions. Each list has one word per 32
+  // positions below its sequence's cut. word_offsets is filled by the host: the
+  // sums of the words of one list of each sequence, [num_sequences + 1]. The
+  // words of lists have the order of their entries. There are num_layers *
+  // num_heads * word_offsets[num_sequences] words. Marks must be zero, and are
+  // zero again at the end.
   const int64_t* word_offsets = nullptr;
   uint32_t* marks = nullptr;
   IndexWord* words = nullptr;
-  // Results; see EntryLists.
+  // The results; see EntryLists.
   int64_t* slots = nullptr;      // [offsets[num_lists]]
   int32_t* positions = nullptr;  // [offsets[num_lists]]
-  // Gets kPositionOutOfCut where a region names a position that is not below
-  // its sequence's cut, and kOffsetsOutOfLists where offsets leave no room for
-  // a region, or more than its tail has behind it; nothing is written for what
-  // is too much. See RowError.
+  // Gets kPositionOutOfCut if a region names a position that is not below its
+  // sequence's cut. Gets kOffsetsOutOfLists if offsets leave no room for a
+  // region, or leave more room than the tail has entries for. The entries
+  // beyond are not written. See RowError.
   uint32_t* error = nullptr;
 };
 
-// Of a CTA of either kernel, and entries of a tail that one writes.
+// The threads of a CTA of both kernels, and the entries of a tail that one CTA
+// writes.
 inline constexpr int32_t kIndexThreads = 256;
 inline constexpr int32_t kIndexTailEntries = 4 * kIndexThreads;
 

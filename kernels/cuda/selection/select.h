@@ -1,12 +1,13 @@
-// Selection on the device: from scores to budgets, survivors and moves.
-// Parameters of the kernels in select_budgets.cuh, select_scopes.cuh,
-// select_heads.cuh and select_moves.cuh; plain data, C++17. All pointers are
-// device memory.
+// Selection on the device: from scores to budgets, survivors and moves. This
+// header has the parameters of the kernels in select_budgets.cuh,
+// select_scopes.cuh, select_heads.cuh and select_moves.cuh. Plain data, C++17.
+// All pointers are device memory.
 //
-// What is chosen is what SelectEntries of eviction/select.h chooses, bit for
+// The device selects what SelectEntries of eviction/select.h selects, bit for
 // bit: the same order of scores, the same ties, the same largest remainders.
-// One call takes any number of sequences that share a policy: heads of all of
-// them one after another, cut into scopes that share a total.
+// One call takes any number of sequences that share a policy. The heads of all
+// sequences follow one another. They are divided into scopes. The heads of a
+// scope share a total.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_H_
 #define KERNELS_CUDA_SELECTION_SELECT_H_
 
@@ -18,70 +19,75 @@
 
 namespace blockmgr {
 
-// Heads [first_head, first_head + num_heads) share `entries` or `pages`
+// The heads [first_head, first_head + num_heads) share `entries` or `pages`
 // (BudgetScope of eviction/page_math.h).
 struct SelectScope {
   int64_t entries;
   int64_t pages;
   int32_t first_head;
   int32_t num_heads;
-  int32_t min_pages;  // every head may keep so many
+  int32_t min_pages;  // every head may keep this many
   // Positions in [0, sinks_end) and from recent_begin on are protected.
   int32_t sinks_end;
   int32_t recent_begin;
-  // Entries from this position on are no candidates: scores may be there for
-  // those of a sequence's last, partial block. They are not survivors either.
+  // Entries at or after this position are no candidates and no survivors. They
+  // may have scores, because the last block of a sequence may be partial.
   int32_t cut;
 };
 
 enum class SelectBudget : int32_t {
   kEqual,  // uniform, pyramid
-  kBlend,  // adakv, ada_pyramid; with alpha 0: global
+  kBlend,  // adakv, ada_pyramid; global is kBlend with alpha 0
   kFloor,  // adakv(mode=floor)
   kGiven,  // external and tables
 };
 
-// What the passes of a radix select know so far.
+// The state of a radix select between its passes.
 struct RadixSearch {
   enum Mode : int32_t { kNone, kAll, kSearch };
-  // Of the keys with this prefix, these many best. At the end, of those equal
-  // to the threshold: where all of them are, the threshold is the number below
-  // and none are.
+  // The number of best keys that are still wanted among the keys with this
+  // prefix. At the end: the number of wanted keys that equal the threshold. If
+  // all keys equal to the threshold are wanted, the threshold is the number
+  // below it and `wanted` is 0.
   int64_t wanted;
-  uint32_t prefix;  // highest digits; at the end the threshold
-  int32_t mode;     // kNone: nothing is taken, kAll: everything
+  uint32_t prefix;  // the highest digits; at the end the threshold
+  int32_t mode;     // kNone takes no key, kAll takes every key
 };
 
-// What the kernels know of one head; see HeadSplit of eviction/protection.h.
+// The state of one head between the kernels; see HeadSplit of
+// eviction/protection.h.
 struct SelectHead {
-  int64_t offset;  // of its entries
+  int64_t offset;  // of the head's entries
   int32_t num_sinks;
   int32_t num_past;
   int32_t num_recent;
-  // Of the head's past, what it took before its scope's pool was made.
+  // The entries of the past that the head took before the pool of its scope was
+  // made.
   RadixSearch floor;
   int64_t floor_count;
-  // Of its pool, above the scope's threshold and equal to it.
+  // The entries of the head in the pool: above the scope's threshold, and equal
+  // to the threshold.
   int64_t above;
   int64_t equal;
-  int64_t fixed;   // entries it gets whatever its weight
+  int64_t fixed;   // entries that the head gets at any weight
   int64_t weight;  // in multiples of 10^-9 entries
-  // A claim of Apportion, and its quota: units, and the fraction left.
+  // A claim of Apportion and its quota: whole units, and the fraction that is
+  // left.
   int64_t claim_weight;
   int64_t min;
   int64_t max;
   int64_t units;
   uint64_t fraction;
   int32_t open;
-  // What survives: the first and the last entries, and of the past between
-  // them the best (critical: by a second key).
+  // The survivors: the first and the last entries, and the best entries of the
+  // past between them (critical: by a second key).
   int32_t take_first;
   int32_t take_last;
   int32_t second_wanted;
 };
 
 inline constexpr uint32_t kSelectThreads = 256;
-inline constexpr uint32_t kSelectHeadThreads = 1024;  // where a block has one
+inline constexpr uint32_t kSelectHeadThreads = 1024;  // one head per block
 inline constexpr uint32_t kRadixBins = 2048;
 inline constexpr uint32_t kLastRadixBins = 1024;  // of the last digit
 
@@ -103,36 +109,38 @@ struct SelectProblem {
   bool critical = false;    // CriticalKV's two stages
   int64_t first_share = 0;  // critical: of the first stage, multiples of 10^-9
   float eps = 0.0f;         // critical
-  // Entries that one block looks at in searches of scopes: a multiple of
-  // kSelectThreads. So many are what a block has under way at once, and eight
+  // The entries that one block reads in searches of scopes: a multiple of
+  // kSelectThreads. A block has this many reads under way at once, and eight
   // heads of 32,000 entries fill a large device.
   int32_t chunk_entries = 2048;
-  ListSplits chunks;  // of chunk_entries; heads without entries have one, too
+  ListSplits chunks;  // of chunk_entries; a head without entries has one, too
 
-  // Work space. Searches: first those of scopes, then of heads.
+  // Workspace. `searches` has the searches of scopes, then those of heads.
+  // histograms, last_bins and counters must be zero. They are zero again at the
+  // end.
   SelectHead* heads = nullptr;      // [num_heads]
   RadixSearch* searches = nullptr;  // [num_scopes + num_heads]
   uint32_t* histograms = nullptr;   // [num_scopes, kRadixBins]
   uint32_t* last_bins = nullptr;    // [num_heads, kLastRadixBins]
   uint32_t* counters = nullptr;     // [num_scopes]
-  uint32_t* ties = nullptr;  // as survivors: entries equal to the threshold
-  // histograms, last_bins and counters must be zero, and are zero again at the
-  // end.
+  uint32_t* ties = nullptr;  // bits as in survivors: entries at the threshold
 
-  // Results. Survivors of head h are bits of the words from SurvivorWord(h) on,
-  // the bit of entry i is i % 32 of word i / 32.
+  // The results. The survivors of head h are bits of the words from
+  // SurvivorWord(h) on. The bit of entry i is bit i % 32 of word i / 32.
   int32_t* budgets = nullptr;     // [num_heads], entries kept
   uint32_t* survivors = nullptr;  // [SurvivorWords(entries, num_heads)]
-  int64_t* num_nan = nullptr;     // added to: candidates whose score is NaN
+  int64_t* num_nan = nullptr;     // += the candidates whose score is NaN
 };
 
-// Whether heads take some of their past before their scope's pool is made.
+// Returns whether heads take some of their past before the pool of their scope
+// is made.
 SIMT_HOST_DEVICE bool HasFloors(const SelectProblem& p) {
   return p.budget == SelectBudget::kFloor ||
          (p.budget == SelectBudget::kBlend && p.alpha == 0);
 }
 
-// Words of a head begin at a place that depends on its offset alone.
+// Returns the first word of a head. It depends on the head's number and offset
+// alone.
 SIMT_HOST_DEVICE int64_t SurvivorWord(int64_t offset, int64_t head) {
   return offset / 32 + head;
 }

@@ -1,5 +1,5 @@
-// A scope's units of budget to its heads, by largest remainder: what Apportion
-// of eviction/apportion.h does, in the same integers.
+// Divides a scope's units of budget among its heads by largest remainder, as
+// Apportion of eviction/apportion.h does, in the same integers.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_APPORTION_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_APPORTION_CUH_
 
@@ -12,7 +12,7 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Quotas times the sum of weights do not fit 64 bits.
+// A quota times the sum of weights does not fit 64 bits.
 __extension__ typedef __int128 Int128;
 
 SIMT_DEVICE int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -31,8 +31,8 @@ SIMT_DEVICE Int128 WarpSum128(Int128 value) {
   return value;
 }
 
-// Shared memory of a block that works on a scope: sums of its warps; one
-// digit's counts; what was found in them.
+// The shared memory of a block that works on a scope: the sums of its warps,
+// the counts of one digit, and the result of a search in them.
 inline constexpr uint32_t kFractionBins = 256;
 inline constexpr uint32_t kFractionBinsAt =
     sizeof(Int128) * kSelectThreads / simt::kWarpThreads;
@@ -42,9 +42,9 @@ static_assert(kFractionBinsAt >= kPrefixSharedBytes);
 static_assert(kSelectThreads == kPrefixThreads);
 static_assert(kFractionBins == kSelectThreads, "one bin per thread");
 
-// Who works on a scope: the first warp of a block, whose sums need no barrier,
-// and where there are more heads than a warp has lanes the whole block. Thread
-// t has the heads t, t + num_threads(), ..
+// The threads that work on a scope: the first warp of a block, whose sums need
+// no barrier. If there are more heads than a warp has lanes, the whole block.
+// Thread t has the heads t, t + num_threads(), ..
 class ScopeThreads {
  public:
   SIMT_DEVICE explicit ScopeThreads(int32_t num_heads)
@@ -54,7 +54,7 @@ class ScopeThreads {
   SIMT_DEVICE uint32_t num_threads() const {
     return is_block_ ? kSelectThreads : simt::kWarpThreads;
   }
-  // Others have nothing to do, and must not call what follows.
+  // Other threads have nothing to do and must not call the functions below.
   SIMT_DEVICE bool HasThisThread() const {
     return is_block_ || simt::Warp() == 0;
   }
@@ -67,7 +67,8 @@ class ScopeThreads {
     }
   }
 
-  // The values of all lower threads, and of all.
+  // Returns the sum of the values of all lower threads. Sets *total to the sum
+  // of all threads.
   SIMT_DEVICE int64_t Prefix(int64_t value, int64_t* total) const {
     if (is_block_) return BlockPrefix(value, 0, total);
     const int64_t through = WarpPrefix(value);
@@ -99,7 +100,7 @@ class ScopeThreads {
   bool is_block_;
 };
 
-// Largest remainder under bounds; the claims are those of the scope's heads.
+// Largest remainder under bounds. The claims are those of the scope's heads.
 // Every thread reads and writes its own heads only.
 class ScopeApportion {
  public:
@@ -107,7 +108,7 @@ class ScopeApportion {
                              uint32_t num_heads)
       : threads_(threads), heads_(heads), num_heads_(num_heads) {}
 
-  // Units to heads[].units.
+  // Writes the units to heads[].units.
   SIMT_DEVICE void Run(int64_t total) {
     int64_t sum_max = 0;
     ForEachHead([&](SelectHead& head) {
@@ -188,7 +189,8 @@ class ScopeApportion {
     return threads_.Sum(num_settled) != 0;
   }
 
-  // floor(weight * rest / sum): estimated in floating point, then exact.
+  // Returns floor(weight * rest / sum): estimates it in floating point, then
+  // corrects it exactly.
   SIMT_DEVICE int64_t FloorQuota(int64_t weight, uint64_t* fraction) const {
     const Int128 quota = static_cast<Int128>(weight) * rest_;
     auto units = static_cast<int64_t>(static_cast<double>(weight) *
@@ -201,7 +203,7 @@ class ScopeApportion {
     return units;
   }
 
-  // Returns what is left: fewer units than there are open heads.
+  // Returns the units that are left, fewer than there are open heads.
   SIMT_DEVICE int64_t FloorQuotas() {
     int64_t given = 0;
     ForEachOpen([&](SelectHead& head) {
@@ -211,8 +213,8 @@ class ScopeApportion {
     return rest_ - threads_.Sum(given);
   }
 
-  // A unit more to those with the largest fractions; ties go to the lower head.
-  // One head per lane.
+  // Gives one more unit to the heads with the largest fractions. Ties go to the
+  // lower head. One head per lane.
   SIMT_DEVICE void RoundUpByRank(uint32_t left) {
     const uint32_t lane = simt::Lane();
     const bool open = lane < num_heads_ && heads_[lane].open != 0;
@@ -228,8 +230,8 @@ class ScopeApportion {
     if (open && rank < left) ++heads_[lane].units;
   }
 
-  // The same of any number of heads: a radix select of the fractions, eight
-  // bits at a time, then ties in the order of heads. A block.
+  // Does this for any number of heads: a radix select of the fractions, eight
+  // bits at a time, then ties in the order of heads. A block calls it.
   SIMT_DEVICE void RoundUpByDigits(uint32_t left) {
     const auto bins = simt::Shared<uint32_t>(kFractionBinsAt, kFractionBins);
     const auto pick = simt::Shared<uint32_t>(kFractionPickAt, 2);
@@ -238,7 +240,7 @@ class ScopeApportion {
     uint32_t wanted = left;  // of those equal to it so far
     for (uint32_t shift = 64; shift > 0;) {
       shift -= 8;
-      // Fractions are below the sum of weights: the digit is 0 everywhere.
+      // Fractions are below the sum of weights. The digit is 0 in all heads.
       if (static_cast<uint64_t>(sum_weights_) >> shift == 0) continue;
       bins.Store(simt::ThreadIndex(), 0);
       simt::SyncBlock();

@@ -1,4 +1,4 @@
-// Budgets on the device: the last block of a scope's heads does what
+// Budgets on the device. The last block of a scope's heads does what
 // AllocateBudgets of eviction/select.h does, in the same integers.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_BUDGETS_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_BUDGETS_CUH_
@@ -19,16 +19,17 @@ inline namespace SIMT_SPACE {
 // Weights are in multiples of 10^-9 entries, the resolution of alpha.
 inline constexpr int64_t kSelectWeightUnit = 1000000000;
 
-// Which entries of a head are candidates, and which of them are protected, in
-// every thread. All threads of a block. Shared memory: kRadixSharedBytes, of
-// which the bins stay as they are.
+// Finds the candidates of a head and the protected entries among them, in every
+// thread. All threads of a block call it. Shared memory: kRadixSharedBytes. The
+// bins stay unchanged.
 SIMT_DEVICE SelectHead SplitHead(const SelectProblem& p, int32_t head,
                                  const SelectScope& limits) {
   SelectHead state = {};
   state.offset = p.offsets[head];
   const int32_t* positions = p.positions + state.offset;
   const auto size = static_cast<int32_t>(p.offsets[head + 1] - state.offset);
-  // A search by each of three warps: its loads wait for one another.
+  // Each of three warps does one search, because the loads of a search wait for
+  // one another.
   const auto below = simt::Shared<int32_t>(kRadixPickAt, 3);
   const uint32_t warp = simt::Warp();
   if (warp < 3) {
@@ -53,9 +54,10 @@ SIMT_DEVICE int64_t NumProtected(const SelectHead& head) {
   return static_cast<int64_t>(head.num_sinks) + head.num_recent;
 }
 
-// Entries of its past that a head takes before its scope's pool is made: its
-// floor; and where the pool is all that a head without protected entries gets,
-// its best one (ScoredIdeals of eviction/budgets.cc).
+// Returns the number of entries of the past that a head takes before its
+// scope's pool is made: its floor. If a head without protected entries gets
+// only its share of the pool, it takes its best entry (ScoredIdeals of
+// eviction/budgets.cc).
 SIMT_DEVICE int64_t FloorOf(const SelectProblem& p, int64_t mean,
                             const SelectHead& head) {
   int64_t floor = 0;
@@ -65,13 +67,13 @@ SIMT_DEVICE int64_t FloorOf(const SelectProblem& p, int64_t mean,
   return HasFloors(p) && head.fixed == 0 ? Larger(floor, 1) : floor;
 }
 
-// Whether budgets depend on scores.
+// Returns whether budgets depend on scores.
 SIMT_HOST_DEVICE bool IsScored(const SelectProblem& p) {
   return p.budget == SelectBudget::kBlend || p.budget == SelectBudget::kFloor;
 }
 
-// What a scope's heads get whatever their scores, and the searches of their
-// floors.
+// Computes the amounts that a scope's heads get at any score, and the searches
+// of their floors.
 SIMT_DEVICE void BeginScope(const SelectProblem& p, const ScopeThreads& threads,
                             int32_t index) {
   const SelectScope scope = p.scopes[index];
@@ -87,8 +89,8 @@ SIMT_DEVICE void BeginScope(const SelectProblem& p, const ScopeThreads& threads,
   }
 }
 
-// The search of a scope's pool: what its heads' pasts hold beyond what they
-// took for themselves.
+// Begins the search of a scope's pool: the entries of its heads' pasts, without
+// the entries that heads took for themselves.
 SIMT_DEVICE void BeginPool(const SelectProblem& p, const ScopeThreads& threads,
                            int32_t index) {
   const SelectScope scope = p.scopes[index];
@@ -111,7 +113,7 @@ SIMT_DEVICE void BeginPool(const SelectProblem& p, const ScopeThreads& threads,
   }
 }
 
-// Grid: num_scopes. After the floors. Shared memory: kScopeSharedBytes.
+// Grid: num_scopes. Runs after the floors. Shared memory: kScopeSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectBeginPool(SelectProblem p) {
   simt::AwaitEarlierKernels();
@@ -120,7 +122,8 @@ void SelectBeginPool(SelectProblem p) {
   if (threads.HasThisThread()) BeginPool(p, threads, scope);
 }
 
-// f_h: how much of the scope's best is each head's; ties go to the lower head.
+// Computes f_h, the number of the scope's best entries that each head has. Ties
+// go to the lower head.
 SIMT_DEVICE void WeighHeads(const SelectProblem& p, const ScopeThreads& threads,
                             const SelectScope& scope, const RadixSearch& pool) {
   const int64_t mean = scope.entries / scope.num_heads;
@@ -147,7 +150,7 @@ SIMT_DEVICE void WeighHeads(const SelectProblem& p, const ScopeThreads& threads,
   }
 }
 
-// What becomes of a head's entries under its budget.
+// Sets which entries of a head survive under its budget.
 SIMT_DEVICE void KeepWithin(const SelectProblem& p, int64_t head,
                             int64_t budget) {
   SelectHead* state = p.heads + head;
@@ -177,7 +180,7 @@ SIMT_DEVICE void KeepWithin(const SelectProblem& p, int64_t head,
   p.searches[p.num_scopes + head] = search;
 }
 
-// The caller's budget, clipped (ExternalBudgets).
+// Returns the caller's budget, clipped (ExternalBudgets).
 SIMT_DEVICE int64_t GivenBudget(const SelectProblem& p,
                                 const SelectScope& scope, int64_t head) {
   const int64_t unit = p.by_page ? p.page_size : 1;
@@ -187,7 +190,7 @@ SIMT_DEVICE int64_t GivenBudget(const SelectProblem& p,
   return Smaller(units * unit, NumEntries(p.heads[head]));
 }
 
-// Budgets, and the searches of a scope's heads.
+// Computes the budgets and the searches of a scope's heads.
 SIMT_DEVICE void EndScope(const SelectProblem& p, const ScopeThreads& threads,
                           int32_t index) {
   const SelectScope scope = p.scopes[index];
@@ -228,8 +231,8 @@ SIMT_DEVICE void EndScope(const SelectProblem& p, const ScopeThreads& threads,
   }
 }
 
-// Grid: num_heads. Splits the heads; a scope's last block goes on with the
-// scope, as far as no key has to be looked at. Shared memory:
+// Grid: num_heads. Splits the heads. The last block of a scope continues with
+// the scope, up to the point where keys must be read. Shared memory:
 // kRadixSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectSplit(SelectProblem p) {
@@ -249,9 +252,9 @@ void SelectSplit(SelectProblem p) {
   if (!IsScored(p)) EndScope(p, threads, index);
 }
 
-// Grid: chunks.count. Where there are no floors: splits the heads, and does the
-// first digit of every scope's search meanwhile, whose size the scope's last
-// block finds out. Shared memory: kRadixSharedBytes.
+// Grid: chunks.count. Used if there are no floors. Splits the heads and does
+// the first digit of every scope's search at the same time. The last block of
+// the scope finds the size of the search. Shared memory: kRadixSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectBeginScopes(SelectProblem p) {
   simt::AwaitEarlierKernels();
@@ -272,9 +275,9 @@ void SelectBeginScopes(SelectProblem p) {
   PickScopeBin<0>(p, chunk, &bins);
 }
 
-// Grid: chunks.count. The last digit of every scope's search; a scope's last
-// block has its budgets. Shared memory: the larger of kRadixSharedBytes and
-// kScopeSharedBytes.
+// Grid: chunks.count. Does the last digit of every scope's search. The last
+// block of a scope computes its budgets. Shared memory: the larger of
+// kRadixSharedBytes and kScopeSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectEndScopes(SelectProblem p) {
   ScopeChunk chunk(p, FindChunk(p));

@@ -1,7 +1,7 @@
-// The search of a head, and its survivors: a block does all of it. What it
-// costs is instructions of one SM, and the first look at the keys most of them:
-// that begins while the kernel before this one ends. Shared memory of the
-// kernels: kHeadSharedBytes.
+// The search of a head, and its survivors. One block does all of it. Its cost
+// is the instructions of one SM, most of them for the first read of the keys.
+// This first read begins while the kernel before still ends. Shared memory of
+// the kernels: kHeadSharedBytes.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_HEADS_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_HEADS_CUH_
 
@@ -17,16 +17,16 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// The keys of a head's first entries: made once, and then looked at in shared
-// memory. Entry i is at place skew + i, so that four keys in 16 aligned bytes
-// of global memory are such four here, too.
+// The keys of a head's first entries. They are computed once and then read from
+// shared memory. Entry i is at place skew + i, so that four keys in 16 aligned
+// bytes of global memory are four such keys here, too.
 inline constexpr int32_t kCachedKeys = 32768 + 32;
 inline constexpr uint32_t kHeadSharedBytes =
     kRadixSharedBytes + 4 * uint32_t{kCachedKeys};
 static_assert(kHeadSharedBytes <= kMaxSharedBytes, "does not fit an SM");
 
-// There, of an entry that the first stage of critical took, in the second. No
-// number has this key.
+// The key in the second stage of critical of an entry that the first stage
+// took. No number has this key.
 inline constexpr uint32_t kTakenKey = 0;
 
 SIMT_DEVICE simt::SharedArray<uint32_t> CachedKeys() {
@@ -36,7 +36,7 @@ SIMT_DEVICE simt::SharedArray<simt::Vector16> CachedFours() {
   return simt::Shared<simt::Vector16>(kRadixSharedBytes, kCachedKeys / 4);
 }
 
-// Of a head, what is known before any kernel of a selection has run.
+// The facts of a head that are known before any kernel of a selection has run.
 struct HeadEntries {
   const uint32_t* words;  // scores, or positions where there are none
   bool scored;
@@ -55,13 +55,13 @@ struct HeadEntries {
     skew = static_cast<int32_t>(reinterpret_cast<uintptr_t>(words) / 4 % 4);
     num_cached = size < kCachedKeys - skew ? size : kCachedKeys - skew;
   }
-  // Positions are in order as they are, and exact.
+  // Positions are already in order, and exact.
   SIMT_DEVICE uint32_t KeyOf(uint32_t word) const {
     return scored ? OrderKey(simt::BitsToFloat(word)) : word;
   }
 };
 
-// What of a head's entries a search counts.
+// The entries of a head that a search counts.
 struct PastRange {
   int32_t begin;
   int32_t end;
@@ -75,8 +75,8 @@ SIMT_DEVICE PastRange PastOf(const SelectHead& state) {
   return {state.num_sinks, state.num_sinks + state.num_past};
 }
 
-// Fills the cache, and counts the first digit of what of it is in `past`. All
-// threads of a block.
+// Fills the cache and counts the first digit of the keys in `past`. All threads
+// of a block call it.
 SIMT_DEVICE void FillCache(const HeadEntries& entries, const PastRange& past) {
   constexpr int32_t kBatch = 4;
   constexpr auto kThreads = static_cast<int32_t>(kSelectHeadThreads);
@@ -85,7 +85,8 @@ SIMT_DEVICE void FillCache(const HeadEntries& entries, const PastRange& past) {
   const auto count = [&](int32_t entry, uint32_t key) {
     if (past.Has(entry)) bins.AtomicAdd(RadixDigit<0>::Of(key), 1u);
   };
-  // Fours that all exist; before and after them, up to three entries each.
+  // Groups of four entries that all exist. Before and after them are up to
+  // three entries each.
   const int32_t missing = (4 - entries.skew) % 4;
   const int32_t lead =
       missing < entries.num_cached ? missing : entries.num_cached;
@@ -119,7 +120,8 @@ SIMT_DEVICE void FillCache(const HeadEntries& entries, const PastRange& past) {
   count(entry, key);
 }
 
-// The same for critical's second stage, of the past alone.
+// Fills the cache and counts the first digit for critical's second stage, for
+// the past alone.
 SIMT_DEVICE void FillSecondCache(const SelectProblem& p, int32_t head,
                                  const HeadEntries& entries,
                                  const PastRange& past) {
@@ -172,7 +174,7 @@ SIMT_DEVICE void CountCached(const HeadEntries& entries, const PastRange& past,
   }
 }
 
-// And of those behind the cache.
+// Counts the digits of the keys after the cache.
 template <int kDigit, bool kSecond>
 SIMT_DEVICE void CountUncached(const SelectProblem& p, int32_t head,
                                const SelectHead& state,
@@ -196,9 +198,9 @@ struct SearchedHead {
   RadixSearch search;
   uint32_t num_nan;  // of a searched past, in the first thread
 
-  // Waits for earlier kernels, all of which but the last are known to have
-  // ended when this one begins; was_split: what splits heads is one of those.
-  // All threads of a block.
+  // Waits for earlier kernels. All of them except the last are known to have
+  // ended when this kernel begins. was_split: the kernel that splits heads is
+  // one of those. All threads of a block call it.
   SIMT_DEVICE SearchedHead(const SelectProblem& p, bool was_split)
       : head(static_cast<int32_t>(simt::BlockX())),
         entries(p, head),
@@ -206,7 +208,7 @@ struct SearchedHead {
     ClearBins();
     PastRange past = {0, 0};
     if (was_split) {
-      // The kernel that may still run writes beside it.
+      // The kernel that may still run writes memory beside it.
       past.begin = simt::LoadUncached(&p.heads[head].num_sinks);
       past.end = past.begin + simt::LoadUncached(&p.heads[head].num_past);
     }
@@ -225,7 +227,7 @@ struct SearchedHead {
       simt::SyncBlock();
       sums.Take();
     }
-    // No number's key has NaN's first digit, nor has a position.
+    // No key of a number or of a position has NaN's first digit.
     static_assert(kNanKey >> RadixDigit<0>::kShift == kRadixBins - 1);
     if (simt::ThreadIndex() == 0) num_nan = sums.counts[0];
     Narrow<0>(sums.Pick(search.wanted), &search);
@@ -233,11 +235,12 @@ struct SearchedHead {
     CountDigit<2, false>(p, &search);
   }
 
-  // CriticalKV's second search, in what the first left. All threads of a block;
-  // begins with a barrier, which publishes survivors.
+  // CriticalKV's second search, among the entries that the first stage left.
+  // All threads of a block call it. It begins with a barrier, which publishes
+  // survivors.
   SIMT_DEVICE RadixSearch SearchSecond(const SelectProblem& p) {
-    // What the first stage left is more than the second takes: together they
-    // are less than the head's past.
+    // The first stage left more entries than the second takes: together they
+    // take fewer than the head's past.
     RadixSearch second = BeginSearch(state.second_wanted, INT64_MAX);
     ClearBins();
     FillSecondCache(p, head, entries, PastOf(state));
@@ -254,7 +257,8 @@ struct SearchedHead {
     EndDigit<kDigit, kSecond>(p, which);
   }
 
-  // When those in the cache are counted.
+  // Ends a digit after the keys in the cache are counted: counts the other keys
+  // and picks the bin.
   template <int kDigit, bool kSecond>
   SIMT_DEVICE void EndDigit(const SelectProblem& p, RadixSearch* which) {
     CountUncached<kDigit, kSecond>(p, head, state, entries, which->prefix);
@@ -263,8 +267,8 @@ struct SearchedHead {
   }
 };
 
-// Grid: num_heads. What heads take of their past before their scopes' pools are
-// made. After SelectSplit.
+// Grid: num_heads. Finds the entries of their past that heads take before their
+// scopes' pools are made. Runs after SelectSplit.
 SIMT_KERNEL(kSelectHeadThreads, 1)
 void SelectFloors(SelectProblem p) {
   const SearchedHead own(p, false);
@@ -272,7 +276,7 @@ void SelectFloors(SelectProblem p) {
   p.searches[p.num_scopes + own.head] = own.search;
 }
 
-// How an entry stands to its head's threshold.
+// The order of an entry and its head's threshold.
 enum Standing : uint32_t { kBelow, kEqualTo, kAbove };
 
 template <bool kSecond>
@@ -295,7 +299,7 @@ SIMT_DEVICE Standing StandingOf(const SelectHead& state,
                                 : kBelow;
 }
 
-// The lowest `count` of a word's bits.
+// Returns the lowest `count` set bits of a word.
 SIMT_DEVICE uint32_t LowestBits(uint32_t word, int64_t count) {
   if (count >= simt::PopCount(word)) return word;
   uint32_t others = word;
@@ -303,8 +307,8 @@ SIMT_DEVICE uint32_t LowestBits(uint32_t word, int64_t count) {
   return word ^ others;
 }
 
-// Of the entries equal to a head's threshold, the first `wanted` survive. All
-// threads of a block, when all words of the head are written.
+// Keeps the first `wanted` of the entries that equal a head's threshold. All
+// threads of a block call it after all words of the head are written.
 SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
                                int64_t wanted) {
   using Turn = WordTurn<kSelectHeadThreads>;
@@ -328,7 +332,7 @@ SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
   }
 }
 
-// What a warp finds out of some entries of a head, 32 to a word: lane k has the
+// The results of a warp for some entries of a head, 32 per word: lane k has the
 // words of the k-th 32.
 struct FoundWords {
   uint32_t above = 0;
@@ -342,8 +346,8 @@ struct FoundWords {
   }
 };
 
-// C. Of entries whose keys are in the cache, from `place` there on. NaN
-// among them are counted already.
+// C. For entries whose keys are in the cache, from `place` on. NaN among them
+// are already counted.
 template <bool kSecond, bool kTies>
 SIMT_DEVICE void LookAtCached(const RadixSearch& search, uint32_t place,
                               FoundWords* found) {
@@ -359,7 +363,7 @@ SIMT_DEVICE void LookAtCached(const RadixSearch& search, uint32_t place,
   }
 }
 
-// C. Of any entries of the head, from `first` on.
+// C. For any entries of the head, from `first` on.
 template <bool kSecond>
 SIMT_DEVICE void LookAtEntries(const SelectProblem& p, int32_t head,
                                const SelectHead& state,
@@ -369,15 +373,15 @@ SIMT_DEVICE void LookAtEntries(const SelectProblem& p, int32_t head,
   constexpr int32_t kLanes = simt::kWarpThreads;
   const int32_t mine = first + static_cast<int32_t>(simt::Lane());
   const Batch batch(p, head, state.offset, mine, kLanes, NumEntries(state));
-  // Of a past that was searched they are counted.
+  // In a past that was searched, NaN are already counted.
   const bool counted = search.mode == RadixSearch::kSearch;
-  // Nobody reads these words any more.
+  // No thread reads these words any more.
   simt::SyncWarp();
   SIMT_UNROLL
   for (int32_t k = 0; k < Batch::kSize; ++k) {
     const int32_t entry = mine + k * kLanes;
     const Standing standing = StandingOf(state, search, entry, batch, k);
-    // Positions, which are keys where there are no scores, are no NaN.
+    // Without scores the keys are positions, and no position is NaN.
     const bool is_nan = batch.exist[k] && batch.keys[k] == kNanKey;
     found->num_nan += is_nan && !(counted && PastOf(state).Has(entry)) ? 1 : 0;
     found->Set(k, simt::Ballot(standing == kAbove),
@@ -385,9 +389,9 @@ SIMT_DEVICE void LookAtEntries(const SelectProblem& p, int32_t head,
   }
 }
 
-// Writes a head's survivors, a word per warp and turn. Where not all entries
-// equal to the threshold survive, those at the lowest positions do. All threads
-// of a block.
+// Writes a head's survivors, one word per warp and turn. If not all entries
+// equal to the threshold survive, the entries at the lowest positions do. All
+// threads of a block call it.
 template <bool kSecond>
 SIMT_DEVICE void WriteSurvivors(const SelectProblem& p, const SearchedHead& own,
                                 const RadixSearch& search) {
@@ -396,7 +400,7 @@ SIMT_DEVICE void WriteSurvivors(const SelectProblem& p, const SearchedHead& own,
       kWords * static_cast<int32_t>(simt::kWarpThreads);
   constexpr auto kWarps =
       static_cast<int32_t>(kSelectHeadThreads / simt::kWarpThreads);
-  // Words behind the last candidate's are written, too.
+  // Words after the last candidate are written, too.
   const int32_t num_entries = own.entries.size;
   const int64_t first_word = SurvivorWord(own.entries.offset, own.head);
   const bool searched = search.mode == RadixSearch::kSearch;
@@ -432,9 +436,10 @@ SIMT_DEVICE void WriteSurvivors(const SelectProblem& p, const SearchedHead& own,
   TakeFirstTies(p, own.head, search.wanted);
 }
 
-// Grid: num_heads. From the search of a head's budget to its survivors; with
-// kCritical both stages of CriticalKV, the second one in what the first left.
-// After SelectSplit, or where budgets depend on scores, SelectEndScopes.
+// Grid: num_heads. Goes from the search of a head's budget to its survivors.
+// With kCritical it does both stages of CriticalKV, the second stage among the
+// entries that the first stage left. Runs after SelectSplit, or after
+// SelectEndScopes if budgets depend on scores.
 template <bool kCritical>
 SIMT_KERNEL(kSelectHeadThreads, 1)
 void SelectSurvivors(SelectProblem p) {

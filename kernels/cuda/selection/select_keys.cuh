@@ -1,4 +1,4 @@
-// The keys of a selection's entries, as its kernels load them.
+// The keys of a selection's entries, as the kernels load them.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_KEYS_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_KEYS_CUH_
 
@@ -11,29 +11,30 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Candidates of a head: what comes after them is not looked at.
+// Returns the number of candidates of a head. Entries after them are not read.
 SIMT_DEVICE int32_t NumEntries(const SelectHead& head) {
   return head.num_sinks + head.num_past + head.num_recent;
 }
 
-// Of a head, entries first, first + stride, .. below `end`: the keys of their
-// scores, or in critical's second stage, kSecond, of their products. Loads have
-// no branch of their own, which would have each wait for the one before it;
-// those that do not exist load another's. REQUIRES: the head has entries.
+// The entries first, first + stride, .. below `end` of a head: the keys of
+// their scores, or in critical's second stage (kSecond) the keys of their
+// products. A load has no branch of its own, because each load would then wait
+// for the load before it. Entries that do not exist load another entry.
+// REQUIRES: the head has entries.
 template <bool kSecond>
 struct KeyBatch {
-  // Loaded before the first is looked at: a wait for memory is then one for all
-  // of them. The second stage has two or three loads for each.
+  // All are loaded before the first is used, so that the thread waits for
+  // memory once. The second stage has two or three loads per entry.
   static constexpr int32_t kSize = kSecond ? 4 : 8;
 
   uint32_t keys[kSize];
   bool exist[kSize];
   bool taken[kSize];  // by the first stage, in the second
 
-  // Of no entry.
+  // A batch without entries.
   SIMT_DEVICE KeyBatch() : keys{}, exist{}, taken{} {}
 
-  // offset: p.offsets[head].
+  // `offset` is p.offsets[head].
   SIMT_DEVICE KeyBatch(const SelectProblem& p, int32_t head, int64_t offset,
                        int32_t first, int32_t stride, int32_t end) {
     const bool products = kSecond && p.products != nullptr;
@@ -72,7 +73,7 @@ struct KeyBatch {
     }
   }
 
-  // From scores, or positions, to (score + eps) norm.
+  // Turns scores or positions into (score + eps) norm.
   SIMT_DEVICE void Multiply(const SelectProblem& p, int64_t offset,
                             bool positions, const int32_t (&entries)[kSize]) {
     SIMT_UNROLL
@@ -85,8 +86,8 @@ struct KeyBatch {
   }
 };
 
-// Calls use(key) for those entries of a head in [begin, end) that are this
-// thread's of kThreads and not taken.
+// Calls use(key) for the entries of a head in [begin, end) that belong to this
+// thread of kThreads and are not taken.
 template <bool kSecond, uint32_t kThreads, typename Use>
 SIMT_DEVICE void ForEachKey(const SelectProblem& p, int32_t head,
                             const SelectHead& state, int32_t begin, int32_t end,

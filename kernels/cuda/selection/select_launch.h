@@ -1,18 +1,23 @@
-// Launchers of the selection, and of the index that it reads, for host code
-// that knows CUDA. Each enqueues its kernels on `stream`, checks nothing that
-// its caller has checked, and returns the first error of a launch.
+// Launchers of the selection and of the index that the selection reads, for
+// host code that uses CUDA. Each launcher enqueues its kernels on `stream`. It
+// does not check its arguments. It returns the first error of a launch.
 //
 // An eviction of sequences whose tables are on the device, of one layer or of
-// all at once (bench/kernel_eviction_cases.cc does it):
-//   1. LaunchIndexEntries: lists of entries, from the tables;
-//   2. scores of them (attention_launch.h);
-//   3. LaunchSelect: budgets and survivors. The host waits for the budgets, and
-//      has the new regions' pages laid out (RaggedRegion::LayOut);
-//   4. LaunchSelectMoves, with what was laid out: the moves, and the positions
-//      of the new regions' entries;
-//   5. LaunchMove (row_mover_launch.h): once for all moves if the new regions
-//      are on fresh blocks, otherwise with staging, as SelectMoves says.
-// The host touches pages and counts, and no entry.
+// all layers at once, has these steps (bench/kernel_eviction_cases.cc executes
+// them):
+//
+//   1. LaunchIndexEntries makes the lists of entries from the tables.
+//   2. The launchers of attention_launch.h compute scores.
+//   3. LaunchSelect computes budgets and survivors. The host waits for the
+//      budgets and lays out the pages of the new regions
+//      (RaggedRegion::LayOut).
+//   4. LaunchSelectMoves makes the moves from that layout, and the positions of
+//      the entries of the new regions.
+//   5. LaunchMove (row_mover_launch.h) moves the rows: in one launch if the
+//      new regions are on fresh blocks, otherwise with staging, as SelectMoves
+//      says.
+//
+// The host handles pages and counts, but no entries.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_LAUNCH_H_
 #define KERNELS_CUDA_SELECTION_SELECT_LAUNCH_H_
 
@@ -25,7 +30,8 @@
 
 namespace blockmgr {
 
-// longest_tail: tokens. At most 65,535 lists of a layer, and as many layers.
+// longest_tail is in tokens. A layer has at most 65,535 lists, and there are at
+// most as many layers.
 cudaError_t LaunchIndexEntries(const EntryIndexParams& params,
                                int32_t longest_tail, cudaStream_t stream);
 cudaError_t LaunchSelect(const SelectProblem& problem, cudaStream_t stream);

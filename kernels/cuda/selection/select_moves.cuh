@@ -15,23 +15,25 @@ inline namespace SIMT_SPACE {
 
 static_assert(kSelectThreads == kPrefixThreads);
 
-// A word of survivors, and how many survivors of the head come before it.
+// A word of survivors, and the number of survivors of the head before the word.
 struct PlacedWord {
   uint32_t survivors;
   uint32_t before;
 };
 
-// Shared memory: that of BlockPrefix, then the words of a turn, one per thread.
+// The shared memory: that of BlockPrefix, then the words of a turn, one per
+// thread.
 inline constexpr uint32_t kMovesSharedBytes =
     kPrefixSharedBytes + kSelectThreads * sizeof(PlacedWord);
 
-// Words that a warp takes together: the waits for memory are then one for all.
+// The words that a warp takes together, so that it waits for memory once for
+// all of them.
 inline constexpr uint32_t kMoveBatch = 4;
 
-// The arrays of a head, each from its first element on.
+// The arrays of a head, each from the head's first element on.
 struct MovedHead {
   const int64_t* slots;
-  const int32_t* positions;  // null: nobody asks for them
+  const int32_t* positions;  // null if no positions are wanted
   const int32_t* pages;
   RowMove* moves;
   int32_t* region_positions;
@@ -51,9 +53,9 @@ struct MovedHead {
   }
 };
 
-// Writes the moves of up to kMoveBatch words, a lane for each of a word's
-// entries. entry: the first entry of the first word, in the head. REQUIRES: the
-// head keeps something.
+// Writes the moves of up to kMoveBatch words, one lane per entry of a word.
+// `entry` is the first entry of the first word, counted in the head. REQUIRES:
+// the head keeps an entry.
 SIMT_DEVICE void MoveSurvivors(const MovedHead& head, const Divider& page_size,
                                const PlacedWord (&words)[kMoveBatch],
                                int32_t entry) {
@@ -69,7 +71,7 @@ SIMT_DEVICE void MoveSurvivors(const MovedHead& head, const Divider& page_size,
     places[k] = static_cast<int32_t>(words[k].before) + simt::PopCount(lower);
     live[k] = (words[k].survivors >> lane & 1u) != 0 && places[k] < head.kept;
   }
-  // Entries that do not survive load those of entry 0 and page 0.
+  // An entry that does not survive loads the values of entry 0 and page 0.
   SIMT_UNROLL
   for (uint32_t k = 0; k < kMoveBatch; ++k) {
     const int32_t i = live[k] ? entry + static_cast<int32_t>(32 * k + lane) : 0;
@@ -109,7 +111,8 @@ void PlanMoves(SelectMoves p, Divider page_size) {
     const uint32_t mine = base + simt::ThreadIndex();
     const uint32_t word = mine < num_words ? survivors[mine] : 0;
     uint32_t total;
-    // Its barriers also keep this turn's words from the last turn's readers.
+    // The barriers also separate this turn's words from readers of the last
+    // turn.
     const uint32_t lower =
         BlockPrefix(static_cast<uint32_t>(simt::PopCount(word)), 0, &total);
     placed.Store(simt::ThreadIndex(), {word, before + lower});

@@ -1,9 +1,10 @@
-// Threshold radix select: no sort, three passes over the keys with histograms
-// of 11, 11 and 10 bits.
+// Threshold radix select: three passes over the keys with histograms of 11, 11
+// and 10 bits, without a sort.
 //
-// A search is for the k best keys of a group: of one head, which is a block's
-// (select_heads.cuh), or of all heads of a scope, which is that of many blocks
-// and a kernel per pass (select_scopes.cuh).
+// A search finds the k best keys of a group. If the group is one head, one
+// block does the search (select_heads.cuh). If the group is all heads of a
+// scope, many blocks do the search, with one kernel per pass
+// (select_scopes.cuh).
 #ifndef KERNELS_CUDA_SELECTION_SELECT_RADIX_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_RADIX_CUH_
 
@@ -16,7 +17,8 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// A digit of the keys, the highest first, and those known before it is picked.
+// A digit of the keys. The highest digit is first. The digits before it are
+// known.
 template <int kDigit>
 struct RadixDigit {
   static constexpr bool kIsLast = kDigit == 2;
@@ -29,13 +31,14 @@ struct RadixDigit {
   SIMT_DEVICE static uint32_t Of(uint32_t key) {
     return key >> kShift & (kBins - 1);
   }
-  // Whether the digits before this one are those of the prefix.
+  // Returns whether the digits before this digit are those of the prefix.
   SIMT_DEVICE static bool Follows(uint32_t key, uint32_t prefix) {
     return ((key ^ prefix) & kKnown) == 0;
   }
 };
 
-// Shared memory of a block that searches: bins, sums of its warps, a pick.
+// The shared memory of a block that searches: bins, the sums of its warps, a
+// pick.
 inline constexpr uint32_t kRadixPrefixAt = kRadixBins * 4;
 inline constexpr uint32_t kRadixPickAt =
     kRadixPrefixAt + kPrefixBytesOf<kSelectHeadThreads>;
@@ -45,7 +48,8 @@ SIMT_DEVICE simt::SharedArray<uint32_t> RadixBins() {
   return simt::Shared<uint32_t>(0, kRadixBins);
 }
 
-// Zeros before the first digit. All threads of a block; a barrier.
+// Clears the bins before the first digit. All threads of a block call it.
+// Contains a barrier.
 SIMT_DEVICE void ClearBins() {
   const auto fours = simt::Shared<simt::Vector16>(0, kRadixBins / 4);
   for (uint32_t i = simt::ThreadIndex(); i < kRadixBins / 4;
@@ -55,7 +59,7 @@ SIMT_DEVICE void ClearBins() {
   simt::SyncBlock();
 }
 
-// The search for the `wanted` best of `size` keys.
+// Returns the search for the `wanted` best of `size` keys.
 SIMT_DEVICE RadixSearch BeginSearch(int64_t wanted, int64_t size) {
   RadixSearch search = {};
   search.wanted = wanted;
@@ -65,16 +69,16 @@ SIMT_DEVICE RadixSearch BeginSearch(int64_t wanted, int64_t size) {
   return search;
 }
 
-// The bin where a group's wanted best end.
+// The bin in which the wanted best keys of a group end.
 struct BinPick {
   uint32_t bin;
   uint32_t wanted;  // of the bin's keys: not 0
   bool whole;       // which are all of them
 };
 
-// Of bins that hold all keys of a group, those of a thread, the highest first,
-// and how many keys are in higher ones: all that is to be known before it is
-// known how many keys are wanted.
+// The bins of a thread, the highest first, and the number of keys in higher
+// bins. The bins hold all keys of a group. This much is known before the wanted
+// number of keys is known.
 template <int kDigit, uint32_t kThreads>
 struct BinSums {
   static constexpr uint32_t kBins = RadixDigit<kDigit>::kBins;
@@ -84,7 +88,8 @@ struct BinSums {
   uint32_t counts[kBinsPerThread];
   uint32_t before;
 
-  // Leaves the bins zero. All kThreads threads of a block; barriers.
+  // Clears the bins. All kThreads threads of a block call it. Contains
+  // barriers.
   SIMT_DEVICE void Take() {
     const auto bins = RadixBins();
     uint32_t sum = 0;
@@ -98,7 +103,8 @@ struct BinSums {
     before = BlockPrefix<kThreads>(sum, kRadixPrefixAt, &total);
   }
 
-  // Where the `wanted` best end, in every thread. All threads; a barrier.
+  // Returns the bin in which the `wanted` best keys end, in every thread. All
+  // threads call it. Contains a barrier.
   SIMT_DEVICE BinPick Pick(int64_t wanted) const {
     const auto pick = simt::Shared<uint32_t>(kRadixPickAt, 3);
     int64_t above = before;
@@ -122,8 +128,9 @@ struct BinSums {
   }
 };
 
-// The pick for the `wanted` best, in every thread, where the bins hold all keys
-// of the group; they are zero afterwards. All kThreads threads of a block.
+// Returns the pick for the `wanted` best keys, in every thread. The bins hold
+// all keys of the group and are zero afterwards. All kThreads threads of a
+// block call it.
 template <int kDigit, uint32_t kThreads>
 SIMT_DEVICE BinPick PickBin(int64_t wanted) {
   BinSums<kDigit, kThreads> sums;
@@ -131,12 +138,12 @@ SIMT_DEVICE BinPick PickBin(int64_t wanted) {
   return sums.Pick(wanted);
 }
 
-// Adds a digit to what a search knows.
+// Adds a digit to the state of a search.
 template <int kDigit>
 SIMT_DEVICE void Narrow(const BinPick& pick, RadixSearch* search) {
   search->prefix |= pick.bin << RadixDigit<kDigit>::kShift;
   search->wanted = pick.wanted;
-  // Not 0 before: not all keys are wanted.
+  // The number was not 0 before, because not all keys are wanted.
   if (RadixDigit<kDigit>::kIsLast && pick.whole) {
     --search->prefix;
     search->wanted = 0;

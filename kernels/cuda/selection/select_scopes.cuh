@@ -1,11 +1,11 @@
-// The search of a scope's pool: the best of all its heads.
+// The search of a scope's pool finds the best entries of all its heads.
 //
-// Every block counts the digit of its chunk of one head in shared memory and,
-// unless it is the only one, adds it to the scope's histogram with integer
-// atomics, whose order does not show; the scope's last block picks the bin and
-// leaves the histogram zero. In the last pass the same is counted of each head,
-// too: what its scope's threshold leaves it is then known without another look
-// at the keys.
+// Every block counts a digit of its chunk of one head in shared memory. Unless
+// the block is the only block of the scope, it adds the counts to the scope's
+// histogram with integer atomics, whose order does not show. The last block of
+// the scope picks the bin and clears the histogram. In the last pass the digit
+// is also counted per head. The number of each head's entries above the scope's
+// threshold is then known without another read of the keys.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_SCOPES_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_SCOPES_CUH_
 
@@ -21,13 +21,13 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// C. The chunk of a block of a flat grid.
+// C. Finds the chunk of a block of a flat grid.
 SIMT_DEVICE ListSplit FindChunk(const SelectProblem& p) {
   return FindSplit(p.chunks.offsets, p.num_heads,
                    static_cast<int32_t>(simt::BlockX()));
 }
 
-// Blocks that have chunks of a scope's heads.
+// Returns the number of blocks that have chunks of a scope's heads.
 SIMT_DEVICE uint32_t NumChunks(const SelectProblem& p,
                                const SelectScope& scope) {
   return static_cast<uint32_t>(
@@ -35,14 +35,14 @@ SIMT_DEVICE uint32_t NumChunks(const SelectProblem& p,
       p.chunks.offsets[scope.first_head]);
 }
 
-// Adds to *sum, which may be below zero on the way.
+// Adds to *sum, which may be negative between additions.
 SIMT_DEVICE void AddSigned(int64_t* sum, uint32_t count) {
   simt::AtomicAdd(
       reinterpret_cast<uint64_t*>(sum),
       static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(count))));
 }
 
-// C. The scope of a head.
+// C. Returns the scope of a head.
 SIMT_DEVICE int32_t FindScope(const SelectProblem& p, int32_t head) {
   return CountLeading(
              p.num_scopes,
@@ -50,8 +50,9 @@ SIMT_DEVICE int32_t FindScope(const SelectProblem& p, int32_t head) {
          1;
 }
 
-// A chunk's entries, and the first keys of each thread: what a pass can load
-// while the one before it ends, for none of these kernels writes it.
+// The entries of a chunk, and the first keys of each thread. A pass can load
+// them while the pass before it ends, because none of these kernels writes
+// them.
 struct ScopeChunk : ListSplit {
   using Batch = KeyBatch<false>;
   static constexpr auto kStride = static_cast<int32_t>(kSelectThreads);
@@ -76,7 +77,7 @@ struct ScopeChunk : ListSplit {
     batch = Batch(p, list, offset, begin + Mine(), kStride, end);
   }
 
-  // Calls use(key, entry) for this thread's.
+  // Calls use(key, entry) for the entries of this thread.
   template <typename Use>
   SIMT_DEVICE void ForEach(const SelectProblem& p, const Use& use) {
     constexpr int32_t kTurn = Batch::kSize * kStride;
@@ -101,9 +102,10 @@ struct ScopeChunk : ListSplit {
   }
 };
 
-// Adds the digits of one chunk of one head's part of its scope's pool to the
-// bins, which are zero; in the last pass also what is above all that those
-// count, to heads[].above. All threads of a block; a barrier.
+// Adds the digits of one chunk of a head's part of its scope's pool to the
+// bins, which are zero before. In the last pass also adds the number of keys
+// above all counted keys to heads[].above. All threads of a block call it.
+// Contains a barrier.
 template <int kDigit>
 SIMT_DEVICE void CountChunk(const SelectProblem& p, ScopeChunk* chunk,
                             const SelectHead& state, uint32_t prefix) {
@@ -124,8 +126,8 @@ SIMT_DEVICE void CountChunk(const SelectProblem& p, ScopeChunk* chunk,
   };
   chunk->ForEach(p, [&](uint32_t key, int32_t entry) {
     if (entry < state.num_sinks || entry >= past_end) return;
-    // What the head took for itself is not in the pool: all above its own
-    // threshold, and some of those equal to it.
+    // The entries that the head took for itself are not in the pool: all above
+    // its own threshold, and some of the entries equal to it.
     if (has_floor && key > floor.prefix) return;
     add(key, 1);
   });
@@ -146,8 +148,9 @@ SIMT_DEVICE uint32_t* HistogramOf(const SelectProblem& p,
   return p.histograms + int64_t{chunk.scope_index} * kRadixBins;
 }
 
-// Of a histogram, those bins that are a thread's. Their number is known when
-// this is compiled, so that a thread's accesses are under way at a time.
+// The bins of a histogram that belong to a thread. Their number is a
+// compile-time constant, so that a thread has several accesses under way at a
+// time.
 template <uint32_t kBins>
 struct ThreadBins {
   static constexpr uint32_t kTurns = kBins / kSelectThreads;
@@ -161,7 +164,7 @@ struct ThreadBins {
           RadixBins().Load(turn * kSelectThreads + simt::ThreadIndex());
     }
   }
-  // A barrier.
+  // Contains a barrier.
   SIMT_DEVICE void Store() const {
     SIMT_UNROLL
     for (uint32_t turn = 0; turn < kTurns; ++turn) {
@@ -178,8 +181,8 @@ struct ThreadBins {
                       counts[turn]);
     }
   }
-  // Exchanged, not loaded: from where the atomics of other blocks went, and
-  // back to zero for the next pass.
+  // An exchange, not a load: it reads where the atomics of other blocks wrote,
+  // and sets the bins back to zero for the next pass.
   SIMT_DEVICE void TakeFrom(uint32_t* histogram) {
     SIMT_UNROLL
     for (uint32_t turn = 0; turn < kTurns; ++turn) {
@@ -189,8 +192,9 @@ struct ThreadBins {
   }
 };
 
-// Adds a block's bins to its scope's histogram, unless it is the scope's only
-// block. Whether it is the last. All threads of a block.
+// Adds a block's bins to its scope's histogram, unless the block is the scope's
+// only block. Returns whether it is the last block. All threads of a block call
+// it.
 SIMT_DEVICE bool AddBins(const SelectProblem& p, const ScopeChunk& chunk,
                          ThreadBins<kRadixBins>* bins) {
   if (chunk.num_blocks > 1) {
@@ -200,8 +204,8 @@ SIMT_DEVICE bool AddBins(const SelectProblem& p, const ScopeChunk& chunk,
   return simt::LastBlockDone(p.counters + chunk.scope_index, chunk.num_blocks);
 }
 
-// One of the digits before the last, in a scope's last block: leaves the
-// histogram zero. All threads of the block.
+// Does one of the digits before the last, in the last block of a scope, and
+// clears the histogram. All threads of the block call it.
 template <int kDigit>
 SIMT_DEVICE void PickScopeBin(const SelectProblem& p, const ScopeChunk& chunk,
                               ThreadBins<kRadixBins>* bins) {
@@ -217,7 +221,7 @@ SIMT_DEVICE void PickScopeBin(const SelectProblem& p, const ScopeChunk& chunk,
   if (simt::ThreadIndex() == 0) *place = search;
 }
 
-// Grid: chunks.count. One of the digits before the last. Shared memory:
+// Grid: chunks.count. Does one of the digits before the last. Shared memory:
 // kRadixSharedBytes.
 template <int kDigit>
 SIMT_KERNEL(kSelectThreads, 4)
@@ -233,7 +237,7 @@ void SelectScopePass(SelectProblem p) {
   if (AddBins(p, chunk, &bins)) PickScopeBin<kDigit>(p, chunk, &bins);
 }
 
-// Of the heads of a scope, a warp to a head, the last digits that were counted.
+// The last digits that were counted of the heads of a scope, one warp per head.
 struct CutCounts {
   static constexpr uint32_t kLanes = simt::kWarpThreads;
   static constexpr uint32_t kTurns = kLastRadixBins / kLanes;
@@ -250,13 +254,13 @@ struct CutCounts {
     for (uint32_t turn = 0; turn < kTurns; ++turn) {
       counts[turn] = bins[turn * kLanes];
     }
-    // All loads before what uses them: a compiler mixes the two to save
-    // registers, and then waits for one after the other.
+    // All loads come before their uses. A compiler mixes the two to save
+    // registers, and then waits for one load after another.
     simt::SyncWarp();
   }
 
-  // How much of the head's pool is above the scope's threshold, and equal to
-  // it; leaves the head's bins zero.
+  // Stores the number of entries of the head's pool above the scope's
+  // threshold, and equal to it. Clears the head's bins.
   SIMT_DEVICE void Cut(const SelectProblem& p, int64_t head,
                        const BinPick& pick) const {
     uint32_t* const bins = BinsOf(p, head);
@@ -279,9 +283,9 @@ struct CutCounts {
   }
 };
 
-// The last digit of a scope's search, where the bins are zero. Whether this is
-// the scope's last block: all is then known of the scope. All threads of all
-// blocks.
+// Does the last digit of a scope's search. The bins must be zero. Returns
+// whether this is the last block of the scope, in which everything about the
+// scope is then known. All threads of all blocks call it.
 SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
                                 const SelectHead& head) {
   constexpr int kDigit = 2;
@@ -299,8 +303,8 @@ SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
   }
   if (!simt::LastBlockDone(p.counters + index, chunk->num_blocks)) return false;
   if (!searches) return true;
-  // Under way while the bin is picked: for no more heads than there are warps,
-  // all of them.
+  // These loads are under way while the bin is picked. If there are no more
+  // heads than warps, they are all loads.
   const auto num_heads = static_cast<uint32_t>(chunk->scope.num_heads);
   const int64_t first_head = chunk->scope.first_head;
   CutCounts cut;

@@ -1,5 +1,5 @@
-// The order of the kernels of an index and of a selection: one list for nvcc's
-// launches and for the emulator. C++17.
+// The order of the kernels of an index and of a selection. The launches of nvcc
+// and of the emulator both follow it. C++17.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_SEQUENCE_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_SEQUENCE_CUH_
 
@@ -19,7 +19,7 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// longest_tail: tokens.
+// longest_tail is in tokens.
 template <typename Launch>
 bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
                      Launch& launch) {
@@ -28,7 +28,7 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
   const auto size = [&](int64_t y, int64_t shared_bytes) {
     return SizeOf(num_lists, y, kIndexThreads, shared_bytes, params.num_layers);
   };
-  // Without tails, too: it is what looks at the offsets.
+  // Launched also without tails, because this kernel checks the offsets.
   const int64_t num_blocks =
       longest_tail == 0 ? 1 : CeilDivide(longest_tail, kIndexTailEntries);
   if (!launch(size(num_blocks, 0), kKernel<IndexTails>, params)) return false;
@@ -37,8 +37,9 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
 }
 
 // Calls launch(size, kernel, arguments..) for every kernel, in order, each
-// after the one before it has ended; stops at the first that returns false.
-// Two launches for equal budgets, four for adakv, seven with floors.
+// after the kernel before it has ended. Stops at the first launch that returns
+// false. There are two launches for equal budgets, four for adakv, seven with
+// floors.
 template <typename Launch>
 bool RunSelect(const SelectProblem& p, Launch& launch) {
   if (p.num_heads == 0) return true;

@@ -46,8 +46,10 @@ EvictionRange Whole(int32_t length) {
 std::vector<int64_t> Means(const ParityPolicy& policy,
                            const EvictionTarget& target, int32_t num_layers,
                            int32_t length) {
-  return ParityMeans(policy, target, {.num_layers = num_layers, .num_heads = 1},
-                     Whole(length));
+  return ParityMeans({policy,
+                      target,
+                      {.num_layers = num_layers, .num_heads = 1},
+                      Whole(length)});
 }
 
 // T, L, w, beta, and the thousandths that are evicted.
@@ -209,9 +211,12 @@ TEST(ParityTableTest, HeadKvIsTheReleasedCodeBesideItsWindow) {
         window == 0 ? "knorm" : absl::StrCat("snapkv(window=", window, ")"),
         " | headkv(profile=x,share=", beta, ",temp=", temp,
         ") | topk | round(token) | parity(released)"));
-    const std::vector<int32_t> budgets = ParityTableBudgets(
-        policy, Tokens(tokens), {.num_layers = 2, .num_heads = 3},
-        Whole(length), table);
+    const std::vector<int32_t> budgets =
+        ParityTableBudgets({policy,
+                            Tokens(tokens),
+                            {.num_layers = 2, .num_heads = 3},
+                            Whole(length)},
+                           table);
     const int64_t base =
         std::max<int64_t>(0, std::min(tokens, length) - window);
     const int64_t share = base / beta;
@@ -258,9 +263,11 @@ std::vector<int32_t> LuKv(const char* parity, const LuKvProfile& profile,
                          "round(token) | parity(",
                          parity, ")"));
   return ParityTableBudgets(
-      policy, target,
-      {.num_layers = profile.num_layers, .num_heads = profile.num_heads},
-      Whole(length), profile);
+      {policy,
+       target,
+       {.num_layers = profile.num_layers, .num_heads = profile.num_heads},
+       Whole(length)},
+      profile);
 }
 
 // What the paper keeps at one row.
@@ -372,9 +379,9 @@ TEST(ParityTableTest, LuKvSharesOutEveryLayersTotalByLargestRemainder) {
 TEST(ParityTableTest, TotalsDrift) {
   const HeadShape shape{.num_layers = 2, .num_heads = 2};
   // 24 by score: rint of 0.5, 11.5, 4 and 8; nobody holds 12.
-  EXPECT_THAT(ParityTableBudgets(Parse("knorm | headkv(profile=x,share=1) | "
-                                       "round(token) | parity(released)"),
-                                 Tokens(6), shape, Whole(10),
+  EXPECT_THAT(ParityTableBudgets({Parse("knorm | headkv(profile=x,share=1) | "
+                                        "round(token) | parity(released)"),
+                                  Tokens(6), shape, Whole(10)},
                                  HeadScores{2, 2, {1, 23, 8, 16}}),
               ElementsAre(0, 10, 4, 8));
   LuKvProfile profile;
@@ -398,9 +405,9 @@ TEST(ParityTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {
                                   .of_query_heads = true};
   const ParityPolicy policy = Parse(
       "snapkv | headkv(profile=t) | topk | round(token) | parity(released)");
-  EXPECT_EQ(ParityTableBudgets(policy, Tokens(300), shape, Whole(1000),
+  EXPECT_EQ(ParityTableBudgets({policy, Tokens(300), shape, Whole(1000)},
                                of_query_heads),
-            ParityTableBudgets(policy, Tokens(300), shape, Whole(1000),
+            ParityTableBudgets({policy, Tokens(300), shape, Whole(1000)},
                                HeadScores{2, 2, {2, 1, 4, 3}}));
 }
 
@@ -463,12 +470,12 @@ TEST(ParityKeepAllTest, ATargetOfAllThereIsEvictsNothing) {
         std::vector<int32_t> external;
         if (policy.needs_table()) {
           const bool lukv = policy.budget.kind == BudgetKind::kLuKv;
-          external = ParityTableBudgets(policy, target, shape, Whole(cut),
+          external = ParityTableBudgets({policy, target, shape, Whole(cut)},
                                         lukv ? of_lukv : head_scores);
           EXPECT_THAT(external, Each(cut));
         }
         EXPECT_EQ(
-            SelectParity(policy, target, shape, Whole(cut), entries, external)
+            SelectParity({policy, target, shape, Whole(cut)}, entries, external)
                 .offsets,
             offsets);
       }

@@ -265,7 +265,7 @@ Case RandomParityCase(const std::string& policy, uint64_t seed) {
 
 void ExpectSame(const Case& c) {
   const KeepSets kept =
-      SelectParity(c.policy, c.target, c.shape(), c.range(), c.view(), {});
+      SelectParity({c.policy, c.target, c.shape(), c.range()}, c.view(), {});
   size_t index = 0;
   for (int layer = 0; layer < c.num_layers; ++layer) {
     const auto expected = c.policy.parity == Parity::kReleased
@@ -335,7 +335,7 @@ Case Plain(const std::string& policy, int length) {
 
 std::vector<int32_t> Kept(const Case& c,
                           const std::vector<int32_t>& external = {}) {
-  return SelectParity(c.policy, c.target, c.shape(), c.range(), c.view(),
+  return SelectParity({c.policy, c.target, c.shape(), c.range()}, c.view(),
                       external)
       .ranks;
 }
@@ -372,7 +372,7 @@ TEST(ParityScoresTest, WindowIsAboveTheLayersBest) {
   c.scores = {1,  2,  kInfinity, kInfinity, 5,  3,  kInfinity, kInfinity,
               -4, -7, kInfinity, kInfinity, -9, -8, kInfinity, kInfinity};
   EXPECT_THAT(
-      ParityScores(c.policy, c.target, c.shape(), c.range(), c.view()),
+      ParityScores({c.policy, c.target, c.shape(), c.range()}, c.view()),
       ElementsAre(1, 2, 6, 6, 5, 3, 6, 6, -4, -7, -3, -3, -9, -8, -3, -3));
   // Ties inside the window: the oldest stay, not the most recent.
   c.target.kind = EvictionTarget::Kind::kTokens;
@@ -386,16 +386,18 @@ TEST(ParityScoresTest, SinksAreAboveTheLayersBest) {
       "parity(kvpress)",
       3);
   c.scores = {kInfinity, 0.5f, 0.25f};
-  EXPECT_THAT(ParityScores(c.policy, c.target, c.shape(), c.range(), c.view()),
-              ElementsAre(1.5f, 0.5f, 0.25f));
+  EXPECT_THAT(
+      ParityScores({c.policy, c.target, c.shape(), c.range()}, c.view()),
+      ElementsAre(1.5f, 0.5f, 0.25f));
 }
 
 TEST(ParityScoresTest, ExternalScoresAreLeftAlone) {
   Case c =
       Plain("external | uniform | topk | round(token) | parity(kvpress)", 3);
   c.scores = {kInfinity, 0.5f, -kInfinity};
-  EXPECT_THAT(ParityScores(c.policy, c.target, c.shape(), c.range(), c.view()),
-              ElementsAre(kInfinity, 0.5f, -kInfinity));
+  EXPECT_THAT(
+      ParityScores({c.policy, c.target, c.shape(), c.range()}, c.view()),
+      ElementsAre(kInfinity, 0.5f, -kInfinity));
 }
 
 TEST(ParityScoresTest, StreamingKeepsSinksAndTheLast) {
@@ -418,7 +420,7 @@ TEST(ParitySelectTest, CountsNaNAndKeepsIt) {
   c.target.kind = EvictionTarget::Kind::kTokens;
   c.target.tokens = 1;
   const KeepSets kept =
-      SelectParity(c.policy, c.target, c.shape(), c.range(), c.view(), {});
+      SelectParity({c.policy, c.target, c.shape(), c.range()}, c.view(), {});
   EXPECT_THAT(kept.ranks, ElementsAre(1));
   EXPECT_EQ(kept.num_nan, 1);
 }
@@ -445,8 +447,9 @@ TEST(ParitySelectTest, LuKvOfKvPressForcesTheFirstFourAndTheLast) {
       9);
   c.scores = {1, 9, 3, 2, 5, 6, 7, kInfinity, kInfinity};
   // The window is 10, the forced are 11.
-  EXPECT_THAT(ParityScores(c.policy, c.target, c.shape(), c.range(), c.view()),
-              ElementsAre(11, 11, 11, 11, 5, 6, 7, 10, 11));
+  EXPECT_THAT(
+      ParityScores({c.policy, c.target, c.shape(), c.range()}, c.view()),
+      ElementsAre(11, 11, 11, 11, 5, 6, 7, 10, 11));
   EXPECT_THAT(Kept(c, {1}), ElementsAre(0));
   EXPECT_THAT(Kept(c, {5}), ElementsAre(0, 1, 2, 3, 8));
   EXPECT_THAT(Kept(c, {7}), ElementsAre(0, 1, 2, 3, 6, 7, 8));

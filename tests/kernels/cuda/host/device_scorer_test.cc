@@ -90,6 +90,12 @@ struct Pair {
   std::unique_ptr<CudaBackend> device;
 };
 
+TEST_F(DeviceScorerTest, HasScorersThatReadThePool) {
+  const Pair pair(1, 1, 20);
+  EXPECT_TRUE(pair.device->HasScorer(ScorerKind::kKnorm));
+  EXPECT_FALSE(pair.device->HasScorer(ScorerKind::kStreaming));
+}
+
 TEST_F(DeviceScorerTest, SnapKvEqualsTheCpus) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
