@@ -340,7 +340,8 @@ bool ManagerDriver::Reserve() {
     // Few while an order is on its way: only what nothing was added to since
     // can be published.
     const double haste = config_.layout.has_windows() ? 0.02 : 0.1;
-    if (!Chance(sequence.pending.has_value() ? haste : 0.5)) continue;
+    const bool has_order = sequence.groups[0].pending.has_value();
+    if (!Chance(has_order ? haste : 0.5)) continue;
     if (HasWindowOrder(slot)) continue;
     if (IsReady(sequence) && Chance(0.7)) continue;
     const int32_t page_size = config_.layout.page_size;
@@ -431,10 +432,10 @@ bool ManagerDriver::OrderFirstEviction(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t page_size = config_.layout.page_size;
   const int32_t num_full = (sequence.num_reserved - sequence.cut()) / page_size;
-  if (sequence.pending.has_value() || num_full == 0) return false;
+  if (sequence.groups[0].pending.has_value() || num_full == 0) return false;
   // What falls out of the window need not be evicted.
   if (config_.layout.window > 0) return false;
-  NaiveSequence::Order order;
+  BookOrder order;
   order.cut = sequence.cut() + page_size * Int(1, num_full);
   if (Chance(config_.layout.has_windows() ? 0.8 : 0.5) && num_full > 1) {
     order.cut = sequence.cut() + page_size * (num_full - 1);
@@ -452,9 +453,7 @@ bool ManagerDriver::OrderFirstEviction(SequenceSlot slot) {
     order.page_totals[Int(0, config_.layout.num_shards - 1)] = page_total;
     told = order.page_totals;
   }
-  const auto num_own =
-      static_cast<int32_t>(model_.OwnBlocks(slot, order.cut).size());
-  return PlaceOrder(slot, std::move(order), page_total, num_own, told);
+  return PlaceOrder(slot, 0, std::move(order), page_total, told);
 }
 
 void ManagerDriver::AbortRun() {
@@ -463,12 +462,7 @@ void ManagerDriver::AbortRun() {
   if (!IsStale(run.slot, run.incarnation)) {
     const NaiveSequence& sequence = model_.at(run.slot);
     const int32_t num_left = sequence.num_reserved - run.num_tokens;
-    if (sequence.pending.has_value() && sequence.pending->cut > num_left) {
-      return;
-    }
-    for (const auto& [group, order] : sequence.window_pending) {
-      if (order.length > num_left) return;
-    }
+    if (sequence.num_ordered() > num_left) return;
     Undo(run);
   }
   step_.runs.pop_back();

@@ -160,9 +160,8 @@ class ManagerDriver {
   bool OrderInAllGroups();
   int32_t NumWindows() const { return config_.layout.num_window_groups(); }
   // Asks for destinations, `num_own` of which there are, and tells the model.
-  bool PlaceOrder(SequenceSlot slot, NaiveSequence::Order order,
-                  int64_t page_total, int32_t num_own,
-                  std::span<const int64_t> told);
+  bool PlaceOrder(SequenceSlot slot, int32_t group, BookOrder order,
+                  int64_t page_total, std::span<const int64_t> told);
   void Fork();
   // What Reserve has to say about shared blocks.
   void CheckCopies(const std::vector<TokenDemand>& demands,
@@ -198,11 +197,8 @@ class ManagerDriver {
   void Forget(SequenceSlot slot);
   void Conclude(const Ordered& order);
   void ConcludeInWindow(const Ordered& order);
-  // A legal answer to the pending order of `slot`.
-  std::vector<int32_t> RandomCounts(SequenceSlot slot);
-  // For an order of which each head has so many entries.
-  std::vector<int32_t> RandomCounts(const NaiveSequence::Order& order,
-                                    std::span<const int32_t> held);
+  // A legal answer to the pending order of a group.
+  std::vector<int32_t> RandomCounts(SequenceSlot slot, int32_t group);
   int32_t ShardOf(int32_t head_index) const;
   // Makes a shard keep all that it holds; whether that is more than its total.
   bool ExceedTotal(SequenceSlot slot, int32_t shard,

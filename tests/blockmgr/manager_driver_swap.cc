@@ -56,7 +56,7 @@ SequenceSlot ManagerDriver::SlotToSwapOut() {
 
 void ManagerDriver::SwapOut(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
-  if (sequence.num_settled == 0 || model_.HasPending(slot) ||
+  if (sequence.num_settled == 0 || sequence.has_pending() ||
       model_.has_copies() || returning_.contains(slot)) {
     return;
   }

@@ -44,7 +44,7 @@ bool Ledger::IsHeldInHost(HostBlockId block) const {
 
 void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
   const auto found = tables_.find(out.slot);
-  if (found == tables_.end() || found->second.pending[0].has_value() ||
+  if (found == tables_.end() || found->second.has_order() ||
       found->second.restart_due ||
       std::ranges::count(plan.released, out.slot) != 1 ||
       swaps_.contains(out.swap)) {
@@ -55,17 +55,17 @@ void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
   const Table& table = found->second;
   std::vector<BlockId> pieces;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const auto& [own, region] = table.groups[group];
-    pieces.insert(pieces.end(), region.blocks.begin(), region.blocks.end());
-    const PageRange pages =
-        rules_.PagesBehind(table.groups[group], group, table.num_settled);
+    const GroupBook& book = table.groups[group];
+    pieces.insert(pieces.end(), book.region.blocks.begin(),
+                  book.region.blocks.end());
+    const PageRange pages = rules_.PagesBehind(book, group, table.num_settled);
     for (int32_t page = pages.begin; page < pages.end; ++page) {
-      if (own[page] == kNullBlock) {
+      if (book.pages[page] == kNullBlock) {
         report_->Fail("slot ", Index(out.slot), " has lost page ", page,
                       " of group ", group, " and is swapped out");
         return;
       }
-      pieces.push_back(own[page]);
+      pieces.push_back(book.pages[page]);
     }
   }
   if (out.num_tokens != table.num_settled || out.num_tokens < 1 ||
@@ -163,9 +163,9 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
                   start.num_transfers, " of ", num_ins, " + ", hosts.size());
     return;
   }
-  table->num_shared = tail.begin + static_cast<int32_t>(num_shared);
   // Those of the window groups all come from the host.
-  table->num_shared_windows = 0;
+  for (Group& group : table->groups) group.num_shared = 0;
+  table->groups[0].num_shared = tail.begin + static_cast<int32_t>(num_shared);
   hosts.erase(hosts.begin(), hosts.begin() + num_shared);
   for (int64_t i = 0; i < num_ins; ++i) {
     hosts.insert(hosts.begin() + i, {.host = swap.blocks[i]});
