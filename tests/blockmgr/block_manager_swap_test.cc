@@ -272,5 +272,12 @@ TEST_F(BlockManagerSwapDeathTest, WhatIsMovedCannotLeave) {
   EXPECT_DEATH(manager_->SwapOut(empty, &out_), "");
 }
 
+TEST_F(BlockManagerSwapDeathTest, NobodyComesBackToTooFewBlocks) {
+  const SwapId swap = Leave(Compute(Prompt(1, 17)));
+  manager_->ResetPrefixCache();
+  Compute(Prompt(2, 20));
+  EXPECT_DEATH(ComeBack(swap, Prompt(1, 17), 17), "num_available");
+}
+
 }  // namespace
 }  // namespace blockmgr

@@ -374,6 +374,10 @@ bool ManagerDriver::Reserve() {
     EXPECT_TRUE(blocks.empty());
     EXPECT_TRUE(copies.empty());
     ++tally_->refused_reservations;
+    if (needed + num_copies == manager_.num_available() + 1) {
+      ++tally_->reservations_less_one;
+      tally_->copies_less_one += num_copies > 0 ? 1 : 0;
+    }
     return false;
   }
   EXPECT_EQ(std::ssize(blocks), needed);
@@ -387,6 +391,10 @@ bool ManagerDriver::Reserve() {
             before.reclaimed_blocks + static_cast<uint64_t>(reclaimed));
   tally_->reclaimed_blocks += reclaimed;
   cache_was_touched_ = reclaimed > 0;
+  if (!taken.empty() && manager_.num_available() == 0) {
+    ++tally_->last_reservations;
+    tally_->last_reclaims += reclaimed > 0 ? 1 : 0;
+  }
   for (const CopyOnWrite& copy : copies) model_.Leave(copy);
   for (size_t i = 0; i < demands.size(); ++i) {
     const auto [slot, num_tokens] = demands[i];

@@ -100,6 +100,17 @@ struct DriverTally {
   int64_t lapsed_readers = 0;     // had missed too much
   int64_t told_removals = 0;
   int64_t told_regions = 0;
+  // Calls that lacked one block, and so changed nothing; and those that took
+  // the last one, some by reclaiming it.
+  int64_t reservations_less_one = 0;
+  int64_t copies_less_one = 0;  // of those, for copies too
+  int64_t orders_less_one = 0;
+  int64_t own_less_one = 0;  // of those, for want of own blocks
+  int64_t swap_outs_less_one = 0;
+  int64_t last_reservations = 0;
+  int64_t last_reclaims = 0;
+  int64_t last_orders = 0;
+  int64_t last_swap_outs = 0;
   NaiveTally naive;
 };
 

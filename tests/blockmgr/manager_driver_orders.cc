@@ -42,6 +42,10 @@ bool ManagerDriver::PlaceOrder(SequenceSlot slot, int32_t group,
     EXPECT_EQ(manager_.StateHash(), hash);
     EXPECT_TRUE(destinations.empty());
     ++tally_->refused_orders;
+    const bool lacks_own = num_destinations - num_fresh == num_own + 1;
+    const bool lacks_fresh = num_fresh == manager_.num_available() + 1;
+    tally_->orders_less_one += lacks_own || lacks_fresh ? 1 : 0;
+    tally_->own_less_one += lacks_own && num_fresh == 0 ? 1 : 0;
     return false;
   }
   EXPECT_EQ(std::ssize(destinations), num_destinations);
@@ -54,6 +58,7 @@ bool ManagerDriver::PlaceOrder(SequenceSlot slot, int32_t group,
   const int32_t reclaimed = model_.HandOut(fresh, before.free_blocks);
   model_.at(slot).groups[group].pending->destinations = destinations;
   tally_->dropped_entries += dropped;
+  tally_->last_orders += num_fresh > 0 && manager_.num_available() == 0 ? 1 : 0;
   tally_->reclaimed_blocks += reclaimed;
   cache_was_touched_ = dropped + reclaimed > 0;
   step_.orders.push_back({slot, incarnations_.at(slot), group});
@@ -128,8 +133,10 @@ void ManagerDriver::ConcludeInWindow(const Ordered& order) {
   EXPECT_OK(manager_.ValidateCounts(slot, counts, group));
   std::vector<int32_t> illegal = counts;
   illegal.front() = Chance(0.5) ? held.front() + 1 : -1;
+  const uint64_t hash = manager_.StateHash();
   EXPECT_THAT(manager_.ValidateCounts(slot, illegal, group),
               StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(manager_.StateHash(), hash);
   const EvictionReceipt receipt =
       manager_.CommitWindowEviction(slot, group, counts);
   const EvictionReceipt expected =
