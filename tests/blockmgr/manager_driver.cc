@@ -333,9 +333,8 @@ std::vector<RetentionRange> ManagerDriver::RandomWishes() {
   return wishes;
 }
 
-bool ManagerDriver::Reserve() {
+std::vector<TokenDemand> ManagerDriver::RandomDemands() {
   std::vector<TokenDemand> demands;
-  int32_t needed = 0;
   for (const auto& [slot, sequence] : model_.sequences()) {
     // Few while an order is on its way: only what nothing was added to since
     // can be published.
@@ -355,7 +354,15 @@ bool ManagerDriver::Reserve() {
       num_tokens = missing;
     }
     demands.push_back({slot, num_tokens});
-    needed += model_.BlocksNeeded(slot, num_tokens);
+  }
+  return demands;
+}
+
+bool ManagerDriver::Reserve() {
+  const std::vector<TokenDemand> demands = RandomDemands();
+  int32_t needed = 0;
+  for (const TokenDemand& demand : demands) {
+    needed += model_.BlocksNeeded(demand.slot, demand.num_tokens);
   }
   const std::vector<TokenDemand> leavers = model_.Leavers(demands);
   const auto num_copies =

@@ -156,6 +156,8 @@ class ManagerDriver {
   // With a prompt, a scope, wishes and names; not open yet.
   NaiveSequence RandomSequence();
   void Open();
+  // Tokens for some sequences.
+  std::vector<TokenDemand> RandomDemands();
   // Reserves for some sequences; true if it was done.
   bool Reserve();
   // Whether what an eviction of all but a page leaves can be published; asked
