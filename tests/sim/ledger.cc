@@ -355,6 +355,8 @@ void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
 }
 
 void Ledger::CheckQuiescent(const SchedulerStats& stats) {
+  report_->counts().passes = stats.num_passes;
+  report_->counts().prefix_waits = stats.num_prefix_waits;
   if (!names_.empty() || !in_flight_.empty() || !commands_.empty() ||
       stats.blocks.used_blocks != 0 || stats.blocks.fenced_blocks != 0 ||
       stats.used_host_blocks != 0) {
