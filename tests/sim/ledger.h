@@ -298,18 +298,19 @@ class Ledger {
                   Served* served, Table* table);
   // Whether the host tier has all pages of the first num_tokens tokens.
   bool CanReturn(const Table& was, int32_t num_tokens) const;
-  // Behind those of the region of group 0: the host blocks of those pages, and
-  // of regions of the window groups, by group.
+  // The host blocks of the first num_tokens tokens, group by group: those of
+  // its region, then those of its pages.
   struct HostPlace {
     HostBlockId host{0};
-    int32_t region_group = 0;  // 0: of a page
+    int32_t group = 0;
+    bool in_region = false;
   };
   std::vector<HostPlace> HostsOf(const Swap& swap, int32_t num_tokens) const;
-  // The regions of a swap on the blocks that the plan copies these places to,
-  // the first num_ins of which are of group 0's; false: these are others.
+  // The regions of a swap on the blocks that the plan copies these places to;
+  // false: these are others.
   bool ReturnRegions(const StepPlan& plan, const SequenceStart& start,
                      const Swap& swap, const std::vector<HostPlace>& hosts,
-                     int64_t num_ins, Table* table);
+                     Table* table);
   // Once it is known which regions the plan drops.
   void TakeReturning();
   // The copies of the step `fence` are the last to touch its host blocks.
