@@ -59,19 +59,6 @@ TEST_F(BlockManagerEvictionTest, CopyLeavesTheOldBlocksToTheCache) {
   EXPECT_EQ(Match(prompt).blocks.size(), 4u);
 }
 
-TEST_F(BlockManagerEvictionTest, OldBlocksWaitForStepsInFlight) {
-  const SequenceSlot slot = Compute(Prompt(1, 17));
-  Order(slot, 16, 4, 1);
-  Dispatch(1);
-  Dispatch(2);
-  Acknowledge(1);
-  Evict(slot, {4, 4, 4, 4});
-  EXPECT_EQ(manager_->num_fenced(), 4);
-  EXPECT_EQ(manager_->num_available(), 3);
-  Acknowledge(2);
-  EXPECT_EQ(manager_->num_available(), 7);
-}
-
 TEST_F(BlockManagerEvictionTest, InPlaceTakesOwnBlocksAndTheirCacheEntries) {
   const std::vector<int32_t> prompt = Prompt(1, 17);
   const SequenceSlot slot = Compute(prompt);
@@ -98,36 +85,6 @@ TEST_F(BlockManagerEvictionTest, BlocksOutsideTheCacheAreTakenFirst) {
   EXPECT_EQ(Match(prompt).blocks.size(), 2u);
 }
 
-TEST_F(BlockManagerEvictionTest, SharedBlocksAreNeverDestinations) {
-  const std::vector<int32_t> prompt = Prompt(1, 13);
-  const SequenceSlot first = Compute(prompt);
-  const SequenceSlot second = manager_->Open({}, Match(Prompt(1, 8)));
-  EXPECT_EQ(manager_->CountCovered(first, 0, 12, 12).num_own, 1);
-  const uint64_t hash = manager_->StateHash();
-  Order(first, 12, 8, 0);
-  EXPECT_FALSE(ordered_);
-  EXPECT_EQ(manager_->StateHash(), hash);
-  const std::vector<BlockId> old = tail(first);
-  const std::vector<BlockId> destinations = Order(first, 12, 8, 1);
-  ASSERT_TRUE(ordered_);
-  EXPECT_EQ(destinations[0], old[2]);
-  Evict(first, {8, 8, 8, 8});
-  EXPECT_THAT(tail(second), ElementsAre(old[0], old[1]));
-}
-
-TEST_F(BlockManagerEvictionTest, FreshBlocksOfARefusedOrderWaitForItsStep) {
-  const SequenceSlot slot = Compute(Prompt(1, 17));
-  Order(slot, 16, 8, 2);
-  Dispatch(1);
-  Dispatch(2);
-  Acknowledge(1);
-  manager_->AbortEviction(slot, 0);
-  EXPECT_EQ(manager_->num_available(), 2);
-  Acknowledge(2);
-  EXPECT_EQ(manager_->num_available(), 4);
-  EXPECT_EQ(tail(slot).size(), 5u);
-}
-
 TEST_F(BlockManagerEvictionTest, CountsAreChecked) {
   const SequenceSlot slot = Compute(Prompt(1, 17));
   Order(slot, 8, 5, 2);
@@ -146,71 +103,6 @@ TEST_F(BlockManagerEvictionTest, CountsAreChecked) {
               StatusIs(kInvalidArgument, HasSubstr("[layer 0, head 1]")));
   EXPECT_THAT(validate({8, 5, 4, 4}),
               StatusIs(kInvalidArgument, HasSubstr("at most 5 pages, got 6")));
-}
-
-TEST_F(BlockManagerEvictionTest, CountsOfZeroFreeEverythingBelowTheCut) {
-  const SequenceSlot slot = Compute(Prompt(1, 17));
-  Order(slot, 16, 8, 2);
-  const EvictionReceipt receipt = Evict(slot, {0, 0, 0, 0});
-  EXPECT_EQ(receipt.freed_blocks, 4);
-  EXPECT_EQ(receipt.evicted_entries, 64);
-  EXPECT_THAT(manager_->sequence(slot).first().region->blocks, IsEmpty());
-  manager_->Close(slot);
-  EXPECT_EQ(manager_->num_available(), 9);
-}
-
-TEST_F(BlockManagerEvictionTest, RepeatedCompressionKeepsPagesInPlace) {
-  const SequenceSlot slot = Compute(Prompt(1, 17));
-  Order(slot, 16, 6, 0);
-  Evict(slot, {16, 4, 4, 0});
-  const RaggedRegion before = manager_->DeriveRegion(slot, 0);
-  ASSERT_TRUE(Reserve(slot, 3));
-  manager_->Commit(slot, 3, {}, {});
-  const std::vector<BlockId> destinations = Order(slot, 20, 6, 0);
-  EXPECT_THAT(
-      manager_->ValidateCounts(slot, 0, std::vector<int32_t>{0, 0, 0, 5}),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("expected 0 to 4, got 5")));
-  Evict(slot, {12, 8, 4, 0});
-  const RaggedRegion after = manager_->DeriveRegion(slot, 0);
-  for (int32_t page = 0; page < 3; ++page) {
-    EXPECT_EQ(after.pages(0)[page], before.pages(0)[page]);
-  }
-  EXPECT_EQ(after.cut(), 20);
-  EXPECT_EQ(after.num_entries(), 24);
-}
-
-TEST_F(BlockManagerEvictionTest, BlockAboutToBeOverwrittenIsNotPublished) {
-  const std::vector<int32_t> prompt = Prompt(1, 17);
-  const SequenceSlot slot = manager_->Open({}, {});
-  ASSERT_TRUE(Reserve(slot, 17));
-  Commit(slot, prompt, 4);
-  Order(slot, 16, 12, 0);  // the three that are not in the cache
-  Commit(slot, prompt, 13);
-  EXPECT_FALSE(manager_->WillPublish(slot, 100));
-  EXPECT_EQ(Match(prompt).blocks.size(), 1u);
-  Evict(slot, {12, 12, 12, 12});
-  EXPECT_EQ(Match(prompt).blocks.size(), 1u);
-}
-
-TEST_F(BlockManagerEvictionTest, TokensAfterARegionAreNotPublished) {
-  const std::vector<int32_t> prompt = Prompt(1, 8);
-  const SequenceSlot slot = Compute(prompt);
-  Order(slot, 8, 4, 1);
-  Evict(slot, {4, 4, 4, 4});
-  ASSERT_TRUE(Reserve(slot, 4));
-  EXPECT_FALSE(manager_->WillPublish(slot, 4));
-  manager_->Commit(slot, 4, {}, {});
-  EXPECT_EQ(Match(Prompt(1, 12)).blocks.size(), 2u);
-}
-
-TEST_F(BlockManagerEvictionTest, BlocksNotReservedYetCountAsOwn) {
-  const SequenceSlot first = Compute(Prompt(1, 8));
-  const SequenceSlot second = manager_->Open({}, Match(Prompt(1, 8)));
-  EXPECT_EQ(manager_->CountCovered(second, 0, 8, 8).num_own, 0);
-  EXPECT_EQ(manager_->CountCovered(second, 0, 20, 20).num_own, 3);
-  manager_->Close(first);
-  EXPECT_EQ(manager_->CountCovered(second, 0, 20, 20).num_own, 5);
 }
 
 using BlockManagerEvictionDeathTest = BlockManagerEvictionTest;

@@ -105,6 +105,10 @@ void CountTheUsual(const DriverTally& tally, const ModelTestCase& instance,
                    Counts* counts) {
   const auto [page_size, caching] = instance;
   counts->Add("refused_reservations", tally.refused_reservations);
+  counts->Add("reservations_less_one", tally.reservations_less_one);
+  counts->Add("copies_less_one", tally.copies_less_one, page_size > 1);
+  counts->Add("last_reservations", tally.last_reservations);
+  counts->Add("last_reclaims", tally.last_reclaims, caching);
   counts->Add("undone_reservations", tally.undone_reservations);
   counts->Add("closed_in_flight", tally.closed_in_flight);
   counts->Add("forks", tally.forks);
@@ -127,6 +131,8 @@ void CountSwaps(const DriverTally& tally, const ModelTestCase& instance,
   const bool caching = std::get<bool>(instance);
   counts->Add("swap_outs", tally.swap_outs);
   counts->Add("refused_swap_outs", tally.refused_swap_outs);
+  counts->Add("swap_outs_less_one", tally.swap_outs_less_one);
+  counts->Add("last_swap_outs", tally.last_swap_outs);
   counts->Add("swap_ins", tally.swap_ins);
   counts->Add("needless_ins", tally.needless_ins, caching);
   counts->Add("lost_swaps", tally.lost_swaps);
@@ -160,6 +166,9 @@ void CountEvictions(const DriverTally& tally, const ModelTestCase& instance,
                     Counts* counts) {
   const bool caching = std::get<bool>(instance);
   counts->Add("refused_orders", tally.refused_orders);
+  counts->Add("orders_less_one", tally.orders_less_one);
+  counts->Add("own_less_one", tally.own_less_one);
+  counts->Add("last_orders", tally.last_orders);
   counts->Add("undone_orders", tally.undone_orders);
   counts->Add("in_place_evictions", tally.in_place_evictions);
   counts->Add("copying_evictions", tally.copying_evictions);
@@ -241,6 +250,8 @@ TEST_P(BlockManagerModelTest, AgreesWithNaiveModelOfRegionsInWindows) {
         CountTheUsual(tally, GetParam(), counts);
         CountSwaps(tally, GetParam(), counts);
         counts->Add("refused_orders", tally.refused_orders);
+        counts->Add("orders_less_one", tally.orders_less_one);
+        counts->Add("last_orders", tally.last_orders);
         counts->Add("undone_orders", tally.undone_orders);
         counts->Add("dropped_entries", tally.dropped_entries, caching);
         counts->Add("window_regions", tally.naive.window_regions, true, 100);

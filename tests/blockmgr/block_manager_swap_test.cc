@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -39,19 +38,6 @@ class BlockManagerSwapTest : public ManagerTest {
     in_.clear();
     if (match.swap != kNoSwap) manager_->SwapIn(slot, match, &in_);
     return slot;
-  }
-  // A region of the first `cut` positions that keeps `counts`.
-  void Evict(SequenceSlot slot, int32_t cut, const std::vector<int32_t>& counts,
-             int32_t num_fresh = 1) {
-    int64_t num_pages = 0;
-    for (const int32_t count : counts) num_pages += (count + 3) / 4;
-    std::vector<BlockId> destinations;
-    ASSERT_TRUE(manager_->ReserveEviction(
-        slot, {.cut = cut, .page_total = num_pages, .num_fresh = num_fresh},
-        &destinations));
-    ASSERT_OK(manager_->ValidateCounts(slot, 0, counts));
-    manager_->CommitEviction(slot, 0, counts);
-    manager_->CheckInvariants();
   }
   static std::vector<BlockId> BlocksOf(
       const std::vector<BlockTransfer>& transfers) {
@@ -96,17 +82,6 @@ TEST_F(BlockManagerSwapTest, SettledTokensLeaveAndComeBack) {
   EXPECT_EQ(manager_->host().num_free(), 12);
 }
 
-TEST_F(BlockManagerSwapTest, WhereNothingIsKeptNothingLeaves) {
-  const SequenceSlot slot = Compute(Prompt(1, 8));
-  Evict(slot, 8, {0, 0, 0, 0}, 0);
-  ASSERT_EQ(manager_->NumBlocks(slot), 0);
-  const uint64_t hash = manager_->StateHash();
-  std::vector<BlockTransfer> transfers;
-  EXPECT_EQ(manager_->SwapOut(slot, &transfers), kNoSwap);
-  EXPECT_THAT(transfers, IsEmpty());
-  EXPECT_EQ(manager_->StateHash(), hash);
-}
-
 TEST_F(BlockManagerSwapTest, WhatIsCachedIsSharedAgain) {
   const std::vector<int32_t> tokens = Prompt(1, 18);
   const SequenceSlot slot = Compute(tokens);
@@ -132,36 +107,6 @@ TEST_F(BlockManagerSwapTest, WhatIsCachedIsSharedAgain) {
   manager_->CheckInvariants();
 }
 
-TEST_F(BlockManagerSwapTest, TheCacheIsAsGoodWhereItHasAsMuch) {
-  const std::vector<int32_t> tokens = Prompt(1, 17);
-  const SequenceSlot slot = Compute(tokens);
-  const SwapId swap = Leave(slot);
-  PrefixMatch match = Match(tokens);
-  manager_->MatchSwapped(swap, 16, 0, &match);
-  EXPECT_EQ(match.swap, kNoSwap);
-  EXPECT_EQ(match.num_tokens, 16);
-  manager_->MatchSwapped(swap, 17, 0, &match);
-  EXPECT_EQ(match.swap, swap);
-  EXPECT_EQ(match.num_tail_ins, 1);
-  EXPECT_EQ(match.num_taken(), 5);  // four cached ones, and one
-  EXPECT_EQ(match.num_blocks(), 5);
-}
-
-TEST_F(BlockManagerSwapTest, PartsOfCachedBlocksGiveWay) {
-  const std::vector<int32_t> tokens = Prompt(1, 11);
-  const SequenceSlot slot = Compute(tokens);
-  const SwapId swap = Leave(slot);
-  std::vector<int32_t> longer = Prompt(1, 12);
-  manager_->Close(Compute(longer));
-  PrefixMatch match = manager_->Match(Chain(tokens), tokens, 10);
-  manager_->MatchPart(Chain(tokens), tokens, 10, &match);
-  ASSERT_TRUE(match.has_part);
-  manager_->MatchSwapped(swap, 11, 0, &match);
-  EXPECT_FALSE(match.has_part);
-  EXPECT_THAT(match.blocks, SizeIs(2));
-  EXPECT_EQ(match.num_tail_ins, 1);
-}
-
 TEST_F(BlockManagerSwapTest, WhatComesBackIsPublishedWithTheNextStep) {
   const std::vector<int32_t> tokens = Prompt(1, 9);
   const SwapId swap = Leave(Compute(tokens));
@@ -178,64 +123,6 @@ TEST_F(BlockManagerSwapTest, WhatComesBackIsPublishedWithTheNextStep) {
   EXPECT_TRUE(manager_->CanFork(slot));
   EXPECT_THAT(Match(tokens).blocks,
               ElementsAre(At(slot).first().tail[0], At(slot).first().tail[1]));
-}
-
-// Where each page of a region lies among its blocks, in their order.
-std::vector<int64_t> Places(const ModelLayout& layout,
-                            const RaggedRegion& region,
-                            const std::vector<BlockId>& blocks) {
-  std::map<BlockId, int64_t> order;
-  for (const BlockId block : blocks) {
-    order.emplace(block, static_cast<int64_t>(order.size()));
-  }
-  std::vector<int64_t> places;
-  for (const PageId page : region.page_list()) {
-    places.push_back((order.at(layout.page_block(page)) * layout.num_layers +
-                      layout.page_layer(page)) *
-                         layout.num_heads +
-                     layout.page_head(page));
-  }
-  return places;
-}
-
-TEST_F(BlockManagerSwapTest, ARegionComesBackPageByPage) {
-  const std::vector<int32_t> tokens = Prompt(1, 22);
-  const SequenceSlot slot = Compute(tokens);
-  Evict(slot, 16, {5, 1, 0, 9}, 2);
-  // In place over the first one: its lists do not follow from its counts.
-  ASSERT_TRUE(Reserve(slot, 4));
-  Commit(slot, Prompt(1, 26), 4);
-  Evict(slot, 20, {8, 3, 1, 12}, 0);
-  const RaggedRegion before = manager_->DeriveRegion(slot, 0);
-  const std::vector<BlockId> blocks = At(slot).first().region->blocks;
-  const std::vector<int64_t> places = Places(TwoByTwo(), before, blocks);
-  const std::vector<BlockId> tail = At(slot).first().tail;
-
-  const SwapId swap = Leave(slot);
-  std::vector<BlockId> all = blocks;
-  all.insert(all.end(), tail.begin(), tail.end());
-  EXPECT_EQ(BlocksOf(out_), all);
-  // So that other blocks are handed out.
-  const SequenceSlot hog = Compute(Prompt(2, 8));
-  Dispatch(1);
-  Acknowledge(1);
-  const SequenceSlot back = ComeBack(swap, Prompt(1, 26), 25, 26 - 1);
-  manager_->CheckInvariants();
-  const RaggedRegion after = manager_->DeriveRegion(back, 0);
-  EXPECT_THAT(after.kept(), ::testing::ElementsAreArray(before.kept()));
-  EXPECT_THAT(after.page_offsets(),
-              ::testing::ElementsAreArray(before.page_offsets()));
-  EXPECT_NE(At(back).first().region->blocks, blocks);
-  EXPECT_EQ(Places(TwoByTwo(), after, At(back).first().region->blocks), places);
-  EXPECT_EQ(At(back).cut(), 20);
-  EXPECT_EQ(At(back).num_settled, 25);
-  EXPECT_EQ(HostOf(in_), HostOf(out_));
-  // Nobody finds what is computed over it.
-  ASSERT_TRUE(Reserve(back, 7));
-  Commit(back, Prompt(1, 32), 7);
-  manager_->Close(hog);
-  manager_->Close(back);
-  EXPECT_EQ(manager_->stats().used_blocks, 0);
 }
 
 TEST_F(BlockManagerSwapTest, LostHostBlocksDropTheirHolders) {
@@ -270,6 +157,13 @@ TEST_F(BlockManagerSwapDeathTest, WhatIsMovedCannotLeave) {
   EXPECT_DEATH(manager_->SwapOut(slot, &out_), "");
   const SequenceSlot empty = manager_->Open({}, {});
   EXPECT_DEATH(manager_->SwapOut(empty, &out_), "");
+}
+
+TEST_F(BlockManagerSwapDeathTest, NobodyComesBackToTooFewBlocks) {
+  const SwapId swap = Leave(Compute(Prompt(1, 17)));
+  manager_->ResetPrefixCache();
+  Compute(Prompt(2, 20));
+  EXPECT_DEATH(ComeBack(swap, Prompt(1, 17), 17), "num_available");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "blockmgr/block_manager.h"
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -16,14 +15,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 using BlockManagerTest = ManagerTest;
-
-TEST_F(BlockManagerTest, NewManagerHasEveryBlockButTheNullBlock) {
-  EXPECT_EQ(manager_->num_available(), 9);
-  EXPECT_EQ(manager_->num_usable(), 9);
-  EXPECT_EQ(manager_->num_open_slots(), 4);
-  EXPECT_EQ(manager_->stats().free_blocks, 9);
-  EXPECT_EQ(manager_->stats().used_blocks, 0);
-}
 
 TEST_F(BlockManagerTest, ReserveTakesABlockPerStartedPage) {
   const SequenceSlot slot = manager_->Open({}, {});
@@ -103,37 +94,6 @@ TEST_F(BlockManagerTest, OpensOnTheCachedPrefixOfWholeBlocks) {
   EXPECT_EQ(Match(prompt).num_reclaimable, 2);
 }
 
-TEST_F(BlockManagerTest, MatchHasNoMoreThanMaxTokens) {
-  const std::vector<int32_t> prompt = Prompt(1, 12);
-  Compute(prompt);
-  const BlockChain chain = Chain(prompt);
-  for (const auto& [max_tokens, num_blocks] :
-       std::vector<std::pair<int32_t, size_t>>{
-           {-1, 0}, {0, 0}, {3, 0}, {4, 1}, {11, 2}, {12, 3}, {99, 3}}) {
-    EXPECT_EQ(manager_->Match(chain, prompt, max_tokens).blocks.size(),
-              num_blocks);
-  }
-}
-
-TEST_F(BlockManagerTest, PromptComputedTwiceIsIndexedOnce) {
-  const std::vector<int32_t> prompt = Prompt(1, 8);
-  const SequenceSlot first = manager_->Open({}, {});
-  const SequenceSlot second = manager_->Open({}, {});
-  for (const SequenceSlot slot : {first, second}) {
-    ASSERT_TRUE(Reserve(slot, 8));
-    Commit(slot, prompt, 8);
-  }
-  EXPECT_EQ(Match(prompt).blocks, manager_->sequence(first).first().tail);
-  // The second continues the chain that the first began.
-  std::vector<int32_t> longer = Prompt(1, 12);
-  ASSERT_TRUE(Reserve(second, 4));
-  Commit(second, longer, 4);
-  EXPECT_EQ(Match(longer).blocks[2],
-            manager_->sequence(second).first().tail[2]);
-  manager_->Close(second);
-  EXPECT_EQ(manager_->stats().cached_blocks, 1);
-}
-
 TEST_F(BlockManagerTest, ReclaimsTheLeastRecentlyUsedSequenceTailFirst) {
   const std::vector<int32_t> older = Prompt(1, 12);
   const std::vector<int32_t> newer = Prompt(2, 12);
@@ -198,18 +158,6 @@ TEST_F(BlockManagerTest, ResetKeepsWhatSequencesUse) {
   EXPECT_EQ(reset.num_dropped, 2);
   EXPECT_EQ(reset.num_in_use, 0);
   EXPECT_EQ(manager_->stats().free_blocks, 9);
-}
-
-TEST_F(BlockManagerTest, ResetLeavesFencesInPlace) {
-  const SequenceSlot slot = Compute(Prompt(1, 8));
-  Dispatch(1);
-  manager_->Close(slot);
-  EXPECT_EQ(manager_->ResetPrefixCache().num_in_use, 0);
-  manager_->CheckInvariants();
-  EXPECT_EQ(manager_->num_available(), 7);
-  EXPECT_EQ(manager_->stats().fenced_blocks, 2);
-  Acknowledge(1);
-  EXPECT_EQ(manager_->num_available(), 9);
 }
 
 using BlockManagerDeathTest = ManagerTest;

@@ -335,14 +335,14 @@ std::vector<RetentionRange> ManagerDriver::RandomWishes() {
   return wishes;
 }
 
-bool ManagerDriver::Reserve() {
+std::vector<TokenDemand> ManagerDriver::RandomDemands() {
   std::vector<TokenDemand> demands;
-  int32_t needed = 0;
   for (const auto& [slot, sequence] : model_.sequences()) {
     // Few while an order is on its way: only what nothing was added to since
     // can be published.
     const double haste = config_.layout.has_windows() ? 0.02 : 0.1;
-    if (!Chance(sequence.pending.has_value() ? haste : 0.5)) continue;
+    const bool has_order = sequence.groups[0].pending.has_value();
+    if (!Chance(has_order ? haste : 0.5)) continue;
     if (HasWindowOrder(slot)) continue;
     if (IsReady(sequence) && Chance(0.7)) continue;
     const int32_t page_size = config_.layout.page_size;
@@ -356,7 +356,15 @@ bool ManagerDriver::Reserve() {
       num_tokens = missing;
     }
     demands.push_back({slot, num_tokens});
-    needed += model_.BlocksNeeded(slot, num_tokens);
+  }
+  return demands;
+}
+
+bool ManagerDriver::Reserve() {
+  const std::vector<TokenDemand> demands = RandomDemands();
+  int32_t needed = 0;
+  for (const TokenDemand& demand : demands) {
+    needed += model_.BlocksNeeded(demand.slot, demand.num_tokens);
   }
   const std::vector<TokenDemand> leavers = model_.Leavers(demands);
   const auto num_copies =
@@ -375,6 +383,10 @@ bool ManagerDriver::Reserve() {
     EXPECT_TRUE(blocks.empty());
     EXPECT_TRUE(copies.empty());
     ++tally_->refused_reservations;
+    if (needed + num_copies == manager_.num_available() + 1) {
+      ++tally_->reservations_less_one;
+      tally_->copies_less_one += num_copies > 0 ? 1 : 0;
+    }
     return false;
   }
   EXPECT_EQ(std::ssize(blocks), needed);
@@ -388,6 +400,10 @@ bool ManagerDriver::Reserve() {
             before.reclaimed_blocks + static_cast<uint64_t>(reclaimed));
   tally_->reclaimed_blocks += reclaimed;
   cache_was_touched_ = reclaimed > 0;
+  if (!taken.empty() && manager_.num_available() == 0) {
+    ++tally_->last_reservations;
+    tally_->last_reclaims += reclaimed > 0 ? 1 : 0;
+  }
   for (const CopyOnWrite& copy : copies) model_.Leave(copy);
   for (size_t i = 0; i < demands.size(); ++i) {
     const auto [slot, num_tokens] = demands[i];
@@ -433,10 +449,10 @@ bool ManagerDriver::OrderFirstEviction(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t page_size = config_.layout.page_size;
   const int32_t num_full = (sequence.num_reserved - sequence.cut()) / page_size;
-  if (sequence.pending.has_value() || num_full == 0) return false;
+  if (sequence.groups[0].pending.has_value() || num_full == 0) return false;
   // What falls out of the window need not be evicted.
   if (config_.layout.window > 0) return false;
-  NaiveSequence::Order order;
+  BookOrder order;
   order.cut = sequence.cut() + page_size * Int(1, num_full);
   if (Chance(config_.layout.has_windows() ? 0.8 : 0.5) && num_full > 1) {
     order.cut = sequence.cut() + page_size * (num_full - 1);
@@ -454,9 +470,7 @@ bool ManagerDriver::OrderFirstEviction(SequenceSlot slot) {
     order.page_totals[Int(0, config_.layout.num_shards - 1)] = page_total;
     told = order.page_totals;
   }
-  const auto num_own =
-      static_cast<int32_t>(model_.OwnBlocks(slot, order.cut).size());
-  return PlaceOrder(slot, std::move(order), page_total, num_own, told);
+  return PlaceOrder(slot, 0, std::move(order), page_total, told);
 }
 
 void ManagerDriver::AbortRun() {
@@ -465,12 +479,7 @@ void ManagerDriver::AbortRun() {
   if (!IsStale(run.slot, run.incarnation)) {
     const NaiveSequence& sequence = model_.at(run.slot);
     const int32_t num_left = sequence.num_reserved - run.num_tokens;
-    if (sequence.pending.has_value() && sequence.pending->cut > num_left) {
-      return;
-    }
-    for (const auto& [group, order] : sequence.window_pending) {
-      if (order.length > num_left) return;
-    }
+    if (sequence.num_ordered() > num_left) return;
     Undo(run);
   }
   step_.runs.pop_back();

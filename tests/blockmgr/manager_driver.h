@@ -100,6 +100,17 @@ struct DriverTally {
   int64_t lapsed_readers = 0;     // had missed too much
   int64_t told_removals = 0;
   int64_t told_regions = 0;
+  // Calls that lacked one block, and so changed nothing; and those that took
+  // the last one, some by reclaiming it.
+  int64_t reservations_less_one = 0;
+  int64_t copies_less_one = 0;  // of those, for copies too
+  int64_t orders_less_one = 0;
+  int64_t own_less_one = 0;  // of those, for want of own blocks
+  int64_t swap_outs_less_one = 0;
+  int64_t last_reservations = 0;
+  int64_t last_reclaims = 0;
+  int64_t last_orders = 0;
+  int64_t last_swap_outs = 0;
   NaiveTally naive;
 };
 
@@ -145,6 +156,8 @@ class ManagerDriver {
   // With a prompt, a scope, wishes and names; not open yet.
   NaiveSequence RandomSequence();
   void Open();
+  // Tokens for some sequences.
+  std::vector<TokenDemand> RandomDemands();
   // Reserves for some sequences; true if it was done.
   bool Reserve();
   // Whether what an eviction of all but a page leaves can be published; asked
@@ -160,9 +173,8 @@ class ManagerDriver {
   bool OrderInAllGroups();
   int32_t NumWindows() const { return config_.layout.num_window_groups(); }
   // Asks for destinations, `num_own` of which there are, and tells the model.
-  bool PlaceOrder(SequenceSlot slot, NaiveSequence::Order order,
-                  int64_t page_total, int32_t num_own,
-                  std::span<const int64_t> told);
+  bool PlaceOrder(SequenceSlot slot, int32_t group, BookOrder order,
+                  int64_t page_total, std::span<const int64_t> told);
   void Fork();
   // What Reserve has to say about shared blocks.
   void CheckCopies(const std::vector<TokenDemand>& demands,
@@ -198,11 +210,8 @@ class ManagerDriver {
   void Forget(SequenceSlot slot);
   void Conclude(const Ordered& order);
   void ConcludeInWindow(const Ordered& order);
-  // A legal answer to the pending order of `slot`.
-  std::vector<int32_t> RandomCounts(SequenceSlot slot);
-  // For an order of which each head has so many entries.
-  std::vector<int32_t> RandomCounts(const NaiveSequence::Order& order,
-                                    std::span<const int32_t> held);
+  // A legal answer to the pending order of a group.
+  std::vector<int32_t> RandomCounts(SequenceSlot slot, int32_t group);
   int32_t ShardOf(int32_t head_index) const;
   // Makes a shard keep all that it holds; whether that is more than its total.
   bool ExceedTotal(SequenceSlot slot, int32_t shard,

@@ -79,13 +79,7 @@ void ManagerDriver::CheckCopies(const std::vector<TokenDemand>& demands,
 
 void ManagerDriver::RollbackSome(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
-  int32_t first = sequence.num_settled;
-  if (sequence.pending.has_value()) {
-    first = std::max(first, sequence.pending->cut);
-  }
-  for (const auto& [group, order] : sequence.window_pending) {
-    first = std::max(first, order.length);
-  }
+  const int32_t first = std::max(sequence.num_settled, sequence.num_ordered());
   if (first > sequence.num_reserved) return;
   Rollback(slot, Int(0, sequence.num_reserved - first), {});
 }
@@ -113,7 +107,7 @@ void ManagerDriver::Rollback(SequenceSlot slot, int32_t num_tokens,
 
 void ManagerDriver::CutBack(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
-  if (model_.HasPending(slot)) return;
+  if (sequence.has_pending()) return;
   int32_t num_tokens = 0;
   if (Chance(0.8) && sequence.num_settled >= sequence.cut()) {
     num_tokens = RandomBack(slot, sequence.cut());

@@ -13,9 +13,11 @@
 
 namespace blockmgr {
 
-bool ManagerDriver::PlaceOrder(SequenceSlot slot, NaiveSequence::Order order,
-                               int64_t page_total, int32_t num_own,
+bool ManagerDriver::PlaceOrder(SequenceSlot slot, int32_t group,
+                               BookOrder order, int64_t page_total,
                                std::span<const int64_t> told) {
+  const auto num_own = static_cast<int32_t>(
+      model_.OwnBlocks(slot, order.cut, group, order.length).size());
   const int32_t num_pages =
       config_.layout.pages_per_block() / config_.layout.num_shards;
   const auto num_destinations =
@@ -29,7 +31,7 @@ bool ManagerDriver::PlaceOrder(SequenceSlot slot, NaiveSequence::Order order,
   const uint64_t hash = manager_.StateHash();
   std::vector<BlockId> destinations;
   const bool done = manager_.ReserveEviction(slot,
-                                             {.group = order.group,
+                                             {.group = group,
                                               .cut = order.cut,
                                               .page_total = page_total,
                                               .num_fresh = num_fresh,
@@ -40,23 +42,23 @@ bool ManagerDriver::PlaceOrder(SequenceSlot slot, NaiveSequence::Order order,
     EXPECT_EQ(manager_.StateHash(), hash);
     EXPECT_TRUE(destinations.empty());
     ++tally_->refused_orders;
+    const bool lacks_own = num_destinations - num_fresh == num_own + 1;
+    const bool lacks_fresh = num_fresh == manager_.num_available() + 1;
+    tally_->orders_less_one += lacks_own || lacks_fresh ? 1 : 0;
+    tally_->own_less_one += lacks_own && num_fresh == 0 ? 1 : 0;
     return false;
   }
   EXPECT_EQ(std::ssize(destinations), num_destinations);
   const auto own_end = destinations.end() - num_fresh;
   order.own.assign(destinations.begin(), own_end);
-  order.fresh.assign(own_end, destinations.end());
+  order.destinations = order.own;
   // Own blocks leave the cache before fresh ones are taken.
-  const std::vector<BlockId> fresh = order.fresh;
-  const int32_t group = order.group;
-  const int32_t dropped = model_.ReserveEviction(slot, std::move(order));
-  NaiveSequence& sequence = model_.at(slot);
-  NaiveSequence::Order& pending =
-      group == 0 ? *sequence.pending : sequence.window_pending.at(group);
-  pending.fresh.clear();
+  const int32_t dropped = model_.ReserveEviction(slot, group, std::move(order));
+  const std::vector<BlockId> fresh(own_end, destinations.end());
   const int32_t reclaimed = model_.HandOut(fresh, before.free_blocks);
-  pending.fresh = fresh;
+  model_.at(slot).groups[group].pending->destinations = destinations;
   tally_->dropped_entries += dropped;
+  tally_->last_orders += num_fresh > 0 && manager_.num_available() == 0 ? 1 : 0;
   tally_->reclaimed_blocks += reclaimed;
   cache_was_touched_ = dropped + reclaimed > 0;
   step_.orders.push_back({slot, incarnations_.at(slot), group});
@@ -89,26 +91,23 @@ void ManagerDriver::CheckCovered(SequenceSlot slot) {
 bool ManagerDriver::OrderWindowEviction(SequenceSlot slot, int32_t group) {
   const NaiveSequence& sequence = model_.at(slot);
   const int32_t page_size = config_.layout.page_size;
-  NaiveSequence::Order order;
-  order.group = group;
+  BookOrder order;
   order.length = sequence.num_reserved;
-  if (sequence.window_pending.contains(order.group)) return false;
+  if (sequence.groups[group].pending.has_value()) return false;
   order.cut = page_size * Int(0, sequence.num_reserved / page_size);
   if (Chance(0.7)) {
     order.cut = (sequence.num_reserved - 1) / page_size * page_size;
   }
-  if (order.cut <= sequence.groups[order.group].region.cut) return false;
+  if (order.cut <= sequence.groups[group].region.cut) return false;
   const std::vector<BlockId> pages =
-      model_.CoveredBy(slot, order.group, order.cut, order.length).pages;
+      model_.CoveredBy(slot, group, order.cut, order.length).pages;
   if (pages.empty()) return false;
   const int32_t num_pages =
       config_.layout.pages_per_block() / config_.layout.num_shards;
   const int64_t page_total =
       Int(1, num_pages * (1 + static_cast<int32_t>(pages.size())));
   order.page_totals.assign(config_.layout.num_shards, page_total);
-  const auto num_own = static_cast<int32_t>(
-      model_.OwnBlocks(slot, order.cut, order.group, order.length).size());
-  return PlaceOrder(slot, std::move(order), page_total, num_own, {});
+  return PlaceOrder(slot, group, std::move(order), page_total, {});
 }
 
 bool ManagerDriver::OrderInAllGroups() {
@@ -123,29 +122,24 @@ bool ManagerDriver::OrderInAllGroups() {
 
 void ManagerDriver::ConcludeInWindow(const Ordered& order) {
   const auto [slot, incarnation, group] = order;
-  const NaiveSequence& sequence = model_.at(slot);
-  const NaiveSequence::Order& pending = sequence.window_pending.at(group);
   if (Chance(0.1)) {
     manager_.AbortEviction(slot, group);
     model_.AbortEviction(slot, group);
     ++tally_->refused_evictions;
     return;
   }
-  const auto& [region, pages] =
-      model_.CoveredBy(slot, group, pending.cut, pending.length);
-  std::vector<int32_t> held(
-      config_.layout.pages_per_block(),
-      static_cast<int32_t>(pages.size()) * config_.layout.page_size);
-  for (size_t i = 0; i < region.kept.size(); ++i) held[i] += region.kept[i];
-  const std::vector<int32_t> counts = RandomCounts(pending, held);
+  const std::vector<int32_t> held = model_.EntriesCovered(slot, group);
+  const std::vector<int32_t> counts = RandomCounts(slot, group);
   EXPECT_OK(manager_.ValidateCounts(slot, group, counts));
   std::vector<int32_t> illegal = counts;
   illegal.front() = Chance(0.5) ? held.front() + 1 : -1;
+  const uint64_t hash = manager_.StateHash();
   EXPECT_THAT(manager_.ValidateCounts(slot, group, illegal),
               StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(manager_.StateHash(), hash);
   const EvictionReceipt receipt = manager_.CommitEviction(slot, group, counts);
   const EvictionReceipt expected =
-      model_.CommitWindowEviction(slot, group, counts);
+      model_.CommitEviction(slot, group, counts, nullptr);
   EXPECT_EQ(receipt.evicted_entries, expected.evicted_entries);
   EXPECT_EQ(receipt.freed_blocks, expected.freed_blocks);
   EXPECT_FALSE(receipt.published);

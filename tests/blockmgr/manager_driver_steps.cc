@@ -57,11 +57,9 @@ void ManagerDriver::Settle(Step* step, size_t i) {
   int32_t num_accepted = run.num_tokens;
   if (Chance(0.1)) num_accepted = Int(0, run.num_tokens);
   // What an order in flight is to evict is verified.
-  if (sequence.pending.has_value() &&
-      sequence.pending->cut > sequence.num_settled + num_accepted) {
+  if (sequence.num_ordered() > sequence.num_settled + num_accepted) {
     num_accepted = run.num_tokens;
   }
-  if (!sequence.window_pending.empty()) num_accepted = run.num_tokens;
   EXPECT_EQ(manager_.WillPublish(run.slot, num_accepted),
             model_.WillPublish(run.slot, num_accepted));
   if (manager_.WillPublish(run.slot, num_accepted)) {
@@ -110,18 +108,10 @@ int32_t ManagerDriver::ShardOf(int32_t head_index) const {
                       head_index % layout.num_heads);
 }
 
-std::vector<int32_t> ManagerDriver::RandomCounts(SequenceSlot slot) {
-  const NaiveSequence& sequence = model_.at(slot);
-  std::vector<int32_t> held(config_.layout.pages_per_block(),
-                            sequence.pending->cut - sequence.cut());
-  for (size_t i = 0; i < sequence.region().kept.size(); ++i) {
-    held[i] += sequence.region().kept[i];
-  }
-  return RandomCounts(*sequence.pending, held);
-}
-
-std::vector<int32_t> ManagerDriver::RandomCounts(
-    const NaiveSequence::Order& order, std::span<const int32_t> held) {
+std::vector<int32_t> ManagerDriver::RandomCounts(SequenceSlot slot,
+                                                 int32_t group) {
+  const BookOrder& order = *model_.at(slot).groups[group].pending;
+  const std::vector<int32_t> held = model_.EntriesCovered(slot, group);
   const int32_t num_heads = config_.layout.pages_per_block();
   const int32_t page_size = config_.layout.page_size;
   std::vector<int64_t> pages_left = order.page_totals;
@@ -142,14 +132,11 @@ std::vector<int32_t> ManagerDriver::RandomCounts(
 
 void ManagerDriver::CheckIllegalCounts(SequenceSlot slot,
                                        std::vector<int32_t> counts) {
-  const NaiveSequence& sequence = model_.at(slot);
   const int32_t i = Int(0, static_cast<int32_t>(counts.size()) - 1);
-  const std::vector<int32_t>& kept = sequence.region().kept;
-  const int32_t held =
-      sequence.pending->cut - sequence.cut() + (kept.empty() ? 0 : kept[i]);
+  const int32_t held = model_.EntriesCovered(slot, 0)[i];
   // Of all shards' pages, one too many of one of them.
   const int32_t shard = ShardOf(i);
-  const int64_t total = sequence.pending->page_totals[shard];
+  const int64_t total = model_.at(slot).groups[0].pending->page_totals[shard];
   const bool exceeds = Chance(0.5) && ExceedTotal(slot, shard, &counts);
   if (!exceeds) counts[i] = Chance(0.5) ? held + 1 : -1;
   const uint64_t hash = manager_.StateHash();
@@ -166,30 +153,28 @@ void ManagerDriver::CheckIllegalCounts(SequenceSlot slot,
 
 bool ManagerDriver::ExceedTotal(SequenceSlot slot, int32_t shard,
                                 std::vector<int32_t>* counts) const {
-  const NaiveSequence& sequence = model_.at(slot);
-  const std::vector<int32_t>& kept = sequence.region().kept;
+  const std::vector<int32_t> held = model_.EntriesCovered(slot, 0);
   int64_t num_pages = 0;
   for (int32_t i = 0; i < std::ssize(*counts); ++i) {
     if (ShardOf(i) != shard) continue;
-    (*counts)[i] =
-        sequence.pending->cut - sequence.cut() + (kept.empty() ? 0 : kept[i]);
+    (*counts)[i] = held[i];
     num_pages += CeilDiv((*counts)[i], config_.layout.page_size);
   }
-  return num_pages > sequence.pending->page_totals[shard];
+  return num_pages > model_.at(slot).groups[0].pending->page_totals[shard];
 }
 
 void ManagerDriver::Conclude(const Ordered& order) {
   const SequenceSlot slot = order.slot;
-  const NaiveSequence::Order& pending = *model_.at(slot).pending;
+  const BookOrder pending = *model_.at(slot).groups[0].pending;
   const bool has_own = !pending.own.empty();
-  const bool has_fresh = !pending.fresh.empty();
+  const bool has_fresh = pending.destinations.size() > pending.own.size();
   const bool again = !model_.at(slot).region().kept.empty();
-  const std::vector<int32_t> counts = RandomCounts(slot);
+  const std::vector<int32_t> counts = RandomCounts(slot, 0);
   EXPECT_OK(manager_.ValidateCounts(slot, 0, counts));
   if (Chance(0.4)) CheckIllegalCounts(slot, counts);
   if (Chance(0.2)) {
     manager_.AbortEviction(slot, 0);
-    model_.AbortEviction(slot);
+    model_.AbortEviction(slot, 0);
     ++tally_->refused_evictions;
     return;
   }
@@ -199,7 +184,7 @@ void ManagerDriver::Conclude(const Ordered& order) {
   publication.name = {
       .plan = Chance(config_.layout.has_windows() ? 0.9 : 0.8) ? "p" : "q",
       .history = RandomHistory(),
-      .length = sequence.pending->cut + config_.layout.page_size};
+      .length = pending.cut + config_.layout.page_size};
   publication.chain = &sequence.names;
   publication.tokens = sequence.tokens;
   const bool publishes = Chance(config_.layout.has_windows() ? 0.8 : 0.6);
@@ -211,7 +196,7 @@ void ManagerDriver::Conclude(const Ordered& order) {
     EXPECT_TRUE(findable_.insert(region).second);
   }
   const EvictionReceipt expected = model_.CommitEviction(
-      slot, counts, publishes ? &publication.name : nullptr);
+      slot, 0, counts, publishes ? &publication.name : nullptr);
   EXPECT_EQ(receipt.published, expected.published);
   EXPECT_EQ(receipt.cached, expected.cached);
   if (receipt.published) {

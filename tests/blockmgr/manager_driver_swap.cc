@@ -56,7 +56,7 @@ SequenceSlot ManagerDriver::SlotToSwapOut() {
 
 void ManagerDriver::SwapOut(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
-  if (sequence.num_settled == 0 || model_.HasPending(slot) ||
+  if (sequence.num_settled == 0 || sequence.has_pending() ||
       model_.has_copies() || returning_.contains(slot)) {
     return;
   }
@@ -73,9 +73,11 @@ void ManagerDriver::SwapOut(SequenceSlot slot) {
     EXPECT_EQ(manager_.StateHash(), hash);
     (needed.has_value() ? tally_->refused_swap_outs
                         : tally_->stuck_swap_outs) += 1;
+    tally_->swap_outs_less_one += needed == model_.num_free_host() + 1 ? 1 : 0;
     return;
   }
   ++tally_->swap_outs;
+  tally_->last_swap_outs += needed == model_.num_free_host() ? 1 : 0;
   tally_->region_outs += sequence.region().kept.empty() ? 0 : 1;
   model_.SwapOut(slot, swap, transfers);
   Close(slot);

@@ -23,9 +23,6 @@ std::vector<int32_t> NaiveModel::Holders() const {
   std::vector<int32_t> holders(layout_.num_blocks, 0);
   for (const auto& [slot, sequence] : sequences_) {
     for (const BlockId block : Held(sequence)) ++holders[Index(block)];
-    for (const NaiveSequence::Order& order : Orders(sequence)) {
-      for (const BlockId block : order.fresh) ++holders[Index(block)];
-    }
   }
   for (const CopyOnWrite& copy : copies_) {
     ++holders[Index(copy.blocks.source)];
@@ -76,7 +73,10 @@ void NaiveModel::Check(const BlockManager& manager) const {
     EXPECT_EQ(product.cut(), sequence.cut());
     EXPECT_EQ(product.num_reserved, sequence.num_reserved);
     EXPECT_EQ(product.num_settled, sequence.num_settled);
-    EXPECT_EQ(product.first().pending != nullptr, sequence.pending.has_value());
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      EXPECT_EQ(product.groups[group].pending != nullptr,
+                sequence.groups[group].pending.has_value());
+    }
     EXPECT_EQ(std::ssize(pages),
               CeilDiv(sequence.num_reserved, layout_.page_size));
     EXPECT_EQ(manager.NumReleasable(slot), NumReleasable(slot));
@@ -142,42 +142,60 @@ std::vector<NaiveModel::EntryName> NaiveModel::Reclaimable() const {
   return entries;
 }
 
-Retention& NaiveModel::RetentionOf(const EntryName& entry) {
-  return entry.second == 0 ? cached_.at(entry.first).retention
-                           : regions_.at(entry.second).retention;
+std::vector<NaiveModel::EntryName> NaiveModel::Entries() const {
+  std::vector<EntryName> entries;
+  for (const auto& [block, entry] : cached_) entries.emplace_back(block, 0);
+  for (const auto& [id, region] : regions_) {
+    entries.emplace_back(kNullBlock, id);
+  }
+  return entries;
 }
 
-uint64_t& NaiveModel::WishOf(const EntryName& entry) {
-  return entry.second == 0 ? cached_.at(entry.first).wish
-                           : regions_.at(entry.second).wish;
+BlockId NaiveModel::FirstOf(const EntryName& entry) const {
+  return entry.second == 0 ? entry.first
+                           : regions_.at(entry.second).book.blocks.front();
+}
+
+NaiveModel::Wished& NaiveModel::At(const EntryName& entry) {
+  if (entry.second == 0) return cached_.at(entry.first);
+  return regions_.at(entry.second);
+}
+
+void NaiveModel::Use(const EntryName& entry) {
+  line_.erase(entry);
+  if (entry.second == 0) left_.erase(entry.first);
+  if (entry.second != 0) {
+    for (const BlockId block : regions_.at(entry.second).book.blocks) {
+      left_.erase(block);
+    }
+  }
+  Wished& wished = At(entry);
+  if (wished.superseded) wished.retention = {};
+  wished.superseded = false;
 }
 
 void NaiveModel::Line() {
   num_freed_ = 0;
   const std::vector<int32_t> holders = Holders();
   std::map<uint64_t, EntryName> by_age;
-  const auto add = [&](const EntryName& entry, BlockId block) {
-    if (holders[Index(block)] > 0) return;
-    if (released_[Index(block)] > acknowledged_) return;
-    if (!line_.contains(entry)) by_age[left_.at(block)] = entry;
-  };
-  for (const auto& [block, entry] : cached_) add({block, 0}, block);
-  for (const auto& [id, region] : regions_) {
-    add({kNullBlock, id}, region.blocks.front());
+  for (const EntryName& entry : Entries()) {
+    const BlockId block = FirstOf(entry);
+    if (holders[Index(block)] > 0 || line_.contains(entry)) continue;
+    if (released_[Index(block)] > acknowledged_) continue;
+    by_age[left_.at(block)] = entry;
   }
   for (const auto& [age, entry] : by_age) line_[entry] = next_in_line_++;
 }
 
 void NaiveModel::SetTime(int64_t now_ms) {
   std::map<std::tuple<int64_t, uint64_t, EntryName>, Retention*> expired;
-  const auto look = [&](const EntryName& entry) {
-    Retention& retention = RetentionOf(entry);
-    if (retention.expires_ms <= now_ms) {
-      expired[{retention.expires_ms, WishOf(entry), entry}] = &retention;
+  for (const EntryName& entry : Entries()) {
+    Wished& wished = At(entry);
+    if (wished.retention.expires_ms <= now_ms) {
+      expired[{wished.retention.expires_ms, wished.wish, entry}] =
+          &wished.retention;
     }
-  };
-  for (const auto& [block, entry] : cached_) look({block, 0});
-  for (const auto& [id, region] : regions_) look({kNullBlock, id});
+  }
   for (const auto& [when, retention] : expired) {
     const bool moves = retention->priority != kDefaultPriority;
     *retention = {};
@@ -207,15 +225,12 @@ void NaiveModel::ApplyWishes(const NaiveSequence& sequence,
     }
   }
   if (wish == nullptr) return;
-  Retention& retention = RetentionOf(entry);
+  Wished& wished = At(entry);
+  Retention& retention = wished.retention;
   const uint8_t before = retention.priority;
   retention = wish->retention;
-  if (entry.second == 0) {
-    cached_.at(entry.first).superseded = false;
-  } else {
-    regions_.at(entry.second).superseded = false;
-  }
-  WishOf(entry) = next_wish_++;
+  wished.superseded = false;
+  wished.wish = next_wish_++;
   if (retention.expires_ms <= now_ms_) retention = {};
   const bool moves = retention.priority != before;
   if (moves && line_.contains(entry)) line_[entry] = next_in_line_++;
@@ -230,11 +245,10 @@ int32_t NaiveModel::HandOut(std::span<const BlockId> blocks, int32_t num_free) {
     if (entry.second != 0) {
       tally_->reclaimed_window_regions +=
           regions_.at(entry.second).group > 0 ? 1 : 0;
-      DropRegion(entry.second);
-      continue;
+    } else {
+      tally_->reclaimed_alone += cached_.at(entry.first).group > 0 ? 1 : 0;
     }
-    tally_->reclaimed_alone += cached_.at(entry.first).group > 0 ? 1 : 0;
-    Uncache(entry.first);
+    Drop(entry);
   }
   EXPECT_GE(num_free + num_freed_, std::ssize(blocks));
   const std::vector<int32_t> holders = Holders();
@@ -296,8 +310,8 @@ void NaiveModel::Publish(NaiveSequence* sequence) {
              sequence->num_settled) {
     const int32_t begin = sequence->num_offered * layout_.page_size;
     const BlockId block = sequence->groups[0].pages[sequence->num_offered];
-    if (sequence->pending.has_value() &&
-        std::ranges::count(sequence->pending->own, block) > 0) {
+    const std::optional<BookOrder>& pending = sequence->groups[0].pending;
+    if (pending.has_value() && std::ranges::count(pending->own, block) > 0) {
       sequence->chain = 0;
       return;
     }
@@ -338,8 +352,8 @@ void NaiveModel::Released(BlockId block) {
 }
 
 void NaiveModel::Close(SequenceSlot slot) {
-  for (const NaiveSequence::Order& order : Orders(at(slot))) {
-    AbortEviction(slot, order.group);
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    AbortEviction(slot, group);
   }
   Return(slot);
   std::erase_if(writers_, [slot = slot](const auto& writer) {
@@ -351,6 +365,11 @@ void NaiveModel::Close(SequenceSlot slot) {
   for (const GroupBook& book : sequence.groups) {
     for (const BlockId block : book.region.blocks) Released(block);
   }
+}
+
+void NaiveModel::Drop(const EntryName& entry) {
+  if (cached_.contains(entry.first)) Uncache(entry.first);
+  if (regions_.contains(entry.second)) DropRegion(entry.second);
 }
 
 void NaiveModel::Uncache(BlockId block) {
@@ -365,7 +384,7 @@ void NaiveModel::Uncache(BlockId block) {
     window.of = 0;
     if (!IsLinked(other)) orphans.push_back(other);
   }
-  for (const BlockId orphan : orphans) DropOrphan(orphan);
+  for (const BlockId orphan : orphans) DropOrphan({orphan, 0});
 }
 
 void NaiveModel::Dispatch(uint64_t step) {
@@ -387,22 +406,11 @@ void NaiveModel::Acknowledge(uint64_t step) {
 
 void NaiveModel::ResetPrefixCache() {
   const std::vector<int32_t> holders = Holders();
-  std::vector<BlockId> unused;
-  for (const auto& [block, entry] : cached_) {
-    if (holders[Index(block)] == 0) unused.push_back(block);
-  }
-  for (const BlockId block : unused) {
-    if (cached_.contains(block)) Uncache(block);
-  }
-  std::vector<uint64_t> unused_regions;
-  for (const auto& [id, region] : regions_) {
-    if (holders[Index(region.blocks.front())] == 0) {
-      unused_regions.push_back(id);
-    }
-  }
-  for (const uint64_t id : unused_regions) {
-    if (regions_.contains(id)) DropRegion(id);
-  }
+  std::vector<EntryName> unused = Entries();
+  std::erase_if(unused, [&](const EntryName& entry) {
+    return holders[Index(FirstOf(entry))] > 0;
+  });
+  for (const EntryName& entry : unused) Drop(entry);
   fences_are_bounds_ = has_steps_in_flight();
 }
 

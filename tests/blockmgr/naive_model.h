@@ -6,6 +6,7 @@
 #ifndef TESTS_BLOCKMGR_NAIVE_MODEL_H_
 #define TESTS_BLOCKMGR_NAIVE_MODEL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -23,37 +24,27 @@
 
 namespace blockmgr {
 
+// What one layer group of a sequence has.
+struct NaiveGroup : GroupBook {
+  // What the engine has written at each position, see NaiveModel::Execute;
+  // nothing is known of those in a region, nor of those found in the cache that
+  // the group does not need.
+  std::vector<uint64_t> values = {};
+};
+
 struct NaiveSequence {
   std::vector<int32_t> tokens;  // from position 0
   int32_t scope = 0;            // sequences of other scopes share nothing
   std::vector<RetentionRange> wishes;
   BlockChain names;
-  std::vector<GroupBook> groups;
+  std::vector<NaiveGroup> groups;
   int32_t num_reserved = 0;
   int32_t num_settled = 0;
   int32_t num_found = 0;   // came from the cache
   bool was_writer = true;  // of its last block, before what is not settled
-
-  struct Order {
-    int32_t group = 0;
-    int32_t cut = 0;
-    int32_t length = 0;                     // tokens reserved then
-    std::vector<int64_t> page_totals = {};  // by shard
-    std::vector<BlockId> own;
-    std::vector<BlockId> fresh;
-  };
-  std::optional<Order> pending;
-  std::map<int32_t, Order> window_pending = {};  // by group
   bool was_evicted_in_windows = false;
   // What a region was published as; empty for one that was not.
   std::string context;
-
-  // What the engine has written at each position, see NaiveModel::Execute;
-  // nothing is known of those in a region.
-  std::vector<uint64_t> values;
-  // The same of the window groups; of positions that a sequence has found, only
-  // of those that it needs.
-  std::vector<std::vector<uint64_t>> window_values;
   uint64_t lineage = 0;  // of the region that new positions are computed over
 
   int32_t num_offered = 0;  // blocks, to the cache
@@ -62,6 +53,22 @@ struct NaiveSequence {
   // Of group 0.
   const BookRegion& region() const { return groups[0].region; }
   int32_t cut() const { return region().cut; }
+  // Whether an order is on its way, in any group.
+  bool has_pending() const {
+    return std::ranges::any_of(groups, [](const NaiveGroup& group) {
+      return group.pending.has_value();
+    });
+  }
+  // The first tokens that must stay as they are for them.
+  int32_t num_ordered() const {
+    int32_t num_tokens = 0;
+    for (const NaiveGroup& group : groups) {
+      if (!group.pending.has_value()) continue;
+      num_tokens =
+          std::max({num_tokens, group.pending->cut, group.pending->length});
+    }
+    return num_tokens;
+  }
 };
 
 // The reservation of a sequence in one step.
@@ -170,10 +177,6 @@ class NaiveModel {
   void Commit(SequenceSlot slot, int32_t num_tokens);
   void Close(SequenceSlot slot);
 
-  // Whether an order of it is on its way, in any group.
-  bool HasPending(SequenceSlot slot) const {
-    return at(slot).pending.has_value() || !at(slot).window_pending.empty();
-  }
   // What an eviction of [0, cut) covers in a window group when `length` tokens
   // are computed, of what the next one attends to.
   BookCover CoveredBy(SequenceSlot slot, int32_t group, int32_t cut,
@@ -183,17 +186,19 @@ class NaiveModel {
   // Those that are taken already and held by this sequence alone.
   std::vector<BlockId> OwnBlocks(SequenceSlot slot, int32_t cut,
                                  int32_t group = 0, int32_t length = 0) const;
-  EvictionReceipt CommitWindowEviction(SequenceSlot slot, int32_t group,
-                                       const std::vector<int32_t>& counts);
+  // The entries that each head has of what a pending order covers.
+  std::vector<int32_t> EntriesCovered(SequenceSlot slot, int32_t group) const {
+    return rules_.EntriesCovered(at(slot).groups[group], group);
+  }
   int32_t NumOwnBlocks(SequenceSlot slot, int32_t cut) const;
   int32_t NumReleasable(SequenceSlot slot) const;
-  // Takes over the order, whose fresh blocks HandOut has seen. Returns how many
-  // cache entries it cost.
-  int32_t ReserveEviction(SequenceSlot slot, NaiveSequence::Order order);
-  EvictionReceipt CommitEviction(SequenceSlot slot,
+  // Takes over an order into its own blocks. Returns how many cache entries
+  // that costs. Fresh destinations, which HandOut has seen, may follow.
+  int32_t ReserveEviction(SequenceSlot slot, int32_t group, BookOrder order);
+  EvictionReceipt CommitEviction(SequenceSlot slot, int32_t group,
                                  const std::vector<int32_t>& counts,
                                  const RegionName* name);
-  void AbortEviction(SequenceSlot slot, int32_t group = 0);
+  void AbortEviction(SequenceSlot slot, int32_t group);
 
   // Host blocks that swapping the sequence out takes; none: it cannot be, as a
   // window lacks a page.
@@ -234,14 +239,17 @@ class NaiveModel {
   void Line();
 
  private:
-  struct Entry {
+  // What decides when an entry of the cache is reclaimed.
+  struct Wished {
+    bool superseded = false;  // by a region; then the priority tells
+    Retention retention;
+    uint64_t wish = 0;  // in order of the wishes
+  };
+  struct Entry : Wished {
     std::vector<int32_t> prefix;  // all tokens up to the block's end
     int32_t scope = 0;
     uint64_t id = 0;
     uint64_t parent = 0;
-    bool superseded = false;  // by a region; then the priority tells
-    Retention retention;
-    uint64_t wish = 0;  // in order of the wishes
     // Of a window group, without prefix or parent; `of` is the entry that it is
     // found by, 0: only regions lead to it.
     int32_t group = 0;
@@ -249,25 +257,25 @@ class NaiveModel {
   };
   // A block and its entry.
   using Link = std::pair<BlockId, uint64_t>;
-  struct Region {
+  // What a region leads to in a window group: the group's region and its entry
+  // (0: it has no block), and, by page, what is in the window at name.length
+  // behind that.
+  struct Window {
+    BookRegion region;
+    uint64_t id = 0;
+    std::map<int32_t, Link> pages;
+  };
+  struct Region : Wished {
     int32_t scope = 0;
     RegionName name;
     std::vector<int32_t> tokens;  // [0, name.length)
-    std::vector<BlockId> blocks;
-    std::vector<int32_t> kept;
-    NaivePages pages;
+    BookRegion book;
     BlockId tail = kNullBlock;
     uint64_t tail_id = 0;  // entry of the tail block
     // Above 0: of a window group, without name; only others lead to it.
     int32_t group = 0;
-    // Of each window group, by page: what is in the window at name.length, or
-    // behind the group's region; that, and its entry (0: it has no block).
-    std::vector<std::map<int32_t, Link>> windows;
-    std::vector<std::pair<BookRegion, uint64_t>> window_regions;
+    std::map<int32_t, Window> windows;  // by group
     uint64_t lineage = 0;
-    bool superseded = false;  // by a later one; then the priority tells
-    Retention retention;
-    uint64_t wish = 0;  // in order of the wishes
   };
   using Content = std::tuple<int32_t, uint64_t, std::vector<int32_t>>;
   static Content ContentOf(const Entry& entry) {
@@ -282,21 +290,6 @@ class NaiveModel {
   // The region a sequence can start with, 0 without any.
   uint64_t MatchRegion(int32_t scope, const std::vector<int32_t>& tokens,
                        const RegionQuery& query, int32_t max_length) const;
-  // On their way, of all groups.
-  static std::vector<NaiveSequence::Order> Orders(
-      const NaiveSequence& sequence) {
-    std::vector<NaiveSequence::Order> orders;
-    if (sequence.pending.has_value()) orders.push_back(*sequence.pending);
-    for (const auto& [group, order] : sequence.window_pending) {
-      orders.push_back(order);
-    }
-    return orders;
-  }
-  // Puts a region on the order's blocks in place of those and of the region
-  // before.
-  EvictionReceipt Rebuild(const NaiveSequence::Order& order,
-                          const std::vector<int32_t>& counts,
-                          NaiveSequence* sequence);
   // Nothing computed from now on is anybody else's.
   void BreakChain(NaiveSequence* sequence);
   // Publishes what an eviction made, or ends the sequence's chain.
@@ -305,10 +298,6 @@ class NaiveModel {
   bool PublishRegion(NaiveSequence* sequence, const RegionName& name,
                      bool* is_new);
   void DropRegion(uint64_t id);
-  // A new region stands for this block, which nobody uses or has found.
-  void Supersede(BlockId block);
-  // The same of a region that the new one goes on from.
-  void SupersedeRegion(uint64_t id);
   // A planned copy of this sequence goes back to its source, if there is one.
   void Return(SequenceSlot slot);
   bool IsWriter(SequenceSlot slot, BlockId block) const;
@@ -335,12 +324,11 @@ class NaiveModel {
   // The block of a page; null: it has none.
   BlockId BlockAt(const NaiveSequence& sequence, int32_t group,
                   int32_t page) const;
-  // Of all tables and the region.
-  std::vector<BlockId> Held(const NaiveSequence& sequence) const;
+  // Of all groups: of tables and regions, and of orders.
+  static std::vector<BlockId> Held(const NaiveSequence& sequence);
   int32_t num_groups() const {
     return 1 + static_cast<int32_t>(layout_.group_windows.size());
   }
-  int32_t WindowOf(int32_t group) const;
   // Whether a page has one of the last positions of so many that the next but
   // one attends to.
   bool IsInWindow(int32_t group, int32_t page, int32_t num_tokens) const;
@@ -356,12 +344,11 @@ class NaiveModel {
   // What a region of `length` tokens links.
   void LinkWindows(const NaiveSequence& sequence, int32_t length,
                    Region* region);
-  // The region that one of the cache has in a window group after so many
-  // tokens, and its entry; null: none, or it has been left behind.
-  const std::pair<BookRegion, uint64_t>* CachedWindowRegion(
-      uint64_t id, int32_t group, int32_t num_tokens) const;
-  std::pair<BookRegion, uint64_t> LinkWindowRegion(
-      const NaiveSequence& sequence, int32_t group);
+  // The window whose region one of the cache leads to after so many tokens;
+  // null: none, or it has been left behind.
+  const Window* CachedWindowRegion(uint64_t id, int32_t group,
+                                   int32_t num_tokens) const;
+  Window LinkWindowRegion(const NaiveSequence& sequence, int32_t group);
   // What is matched starts with it.
   void OpenWindowRegion(const PrefixMatch& match, int32_t group,
                         NaiveSequence* sequence);
@@ -378,9 +365,6 @@ class NaiveModel {
   bool FitWindows(const std::vector<int32_t>& tokens, NaiveMatch* match) const;
   bool FitsWindows(const PrefixMatch& match, int32_t num_pages) const;
   void CountReclaimable(NaiveMatch* match) const;
-  // Nothing leads to a window's block, or region, any more.
-  void DropOrphan(BlockId block);
-  void DropOrphanRegion(uint64_t id);
   // Of a sequence, a page by its group and number; or a block of the group's
   // region, the last of which is number -1.
   using Piece = std::pair<int32_t, int32_t>;
@@ -411,11 +395,20 @@ class NaiveModel {
   std::vector<int32_t> Holders() const;
   // An entry of the cache: a block, or a region by id.
   using EntryName = std::pair<BlockId, uint64_t>;
+  std::vector<EntryName> Entries() const;
+  // The block that tells whether the entry is in use.
+  BlockId FirstOf(const EntryName& entry) const;
+  Wished& At(const EntryName& entry);
+  // A sequence starts with the entry.
+  void Use(const EntryName& entry);
+  // A new region stands for this entry, which nobody uses or has found.
+  void Supersede(const EntryName& entry);
+  void Drop(const EntryName& entry);
+  // Nothing leads to an entry of a window group any more.
+  void DropOrphan(const EntryName& entry);
   // Entries that nobody uses and no step can touch, in the order in which they
   // are reclaimed.
   std::vector<EntryName> Reclaimable() const;
-  Retention& RetentionOf(const EntryName& entry);
-  uint64_t& WishOf(const EntryName& entry);
   void Publish(NaiveSequence* sequence);
   // What is wished for any of positions [begin, end), or for all of [0, cut).
   void ApplyWishes(const NaiveSequence& sequence, const EntryName& entry,

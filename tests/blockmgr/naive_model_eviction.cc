@@ -36,9 +36,6 @@ int32_t NaiveModel::NumReleasable(SequenceSlot slot) const {
   const std::vector<int32_t> holders = Holders();
   const NaiveSequence& sequence = at(slot);
   std::vector<BlockId> held = Held(sequence);
-  for (const NaiveSequence::Order& order : Orders(sequence)) {
-    held.insert(held.end(), order.fresh.begin(), order.fresh.end());
-  }
   for (const CopyOnWrite& copy : copies_) {
     if (copy.slot == slot) held.push_back(copy.blocks.source);
   }
@@ -46,17 +43,17 @@ int32_t NaiveModel::NumReleasable(SequenceSlot slot) const {
       held, [&](BlockId block) { return holders[Index(block)] == 1; }));
 }
 
-int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
-                                    NaiveSequence::Order order) {
+int32_t NaiveModel::ReserveEviction(SequenceSlot slot, int32_t group,
+                                    BookOrder order) {
   const std::vector<BlockId> candidates =
-      OwnBlocks(slot, order.cut, order.group, order.length);
+      OwnBlocks(slot, order.cut, group, order.length);
   int32_t num_uncached = 0;
   for (const BlockId block : candidates) {
     num_uncached += IsCached(block) ? 0 : 1;
   }
   // A region and its tail go last.
   const std::vector<BlockId>& region_blocks =
-      at(slot).groups[order.group].region.blocks;
+      at(slot).groups[group].region.blocks;
   const uint64_t region =
       region_blocks.empty() ? 0 : RegionWith(region_blocks[0]);
   const auto is_region = [&](BlockId block) {
@@ -75,7 +72,7 @@ int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
   // in table order.
   auto next = candidates.begin();
   int32_t num_dropped = 0;
-  std::set<uint64_t> dropped_regions;
+  std::set<EntryName> dropped;
   for (const BlockId block : order.own) {
     next = std::find(next, candidates.end(), block);
     EXPECT_NE(next, candidates.end()) << "no block of its own, or misplaced";
@@ -86,100 +83,66 @@ int32_t NaiveModel::ReserveEviction(SequenceSlot slot,
     if (cached_.contains(block)) {
       Uncache(block);
     } else {
-      dropped_regions.insert(RegionWith(block));
+      dropped.insert({kNullBlock, RegionWith(block)});
     }
   }
-  for (const uint64_t id : dropped_regions) DropRegion(id);
+  for (const EntryName& entry : dropped) Drop(entry);
   EXPECT_EQ(num_dropped,
             std::max<int32_t>(
                 0, static_cast<int32_t>(order.own.size()) - num_uncached))
       << "a cached block is taken only when there is no other";
-  if (order.group == 0) {
-    EXPECT_FALSE(at(slot).pending.has_value());
-    at(slot).pending = std::move(order);
-  } else {
-    const int32_t group = order.group;
-    EXPECT_TRUE(
-        at(slot).window_pending.emplace(group, std::move(order)).second);
-  }
+  EXPECT_FALSE(at(slot).groups[group].pending.has_value());
+  at(slot).groups[group].pending = std::move(order);
   return num_dropped;
 }
 
 void NaiveModel::AbortEviction(SequenceSlot slot, int32_t group) {
-  NaiveSequence::Order order;
-  if (group == 0) {
-    order = *std::move(at(slot).pending);
-    at(slot).pending.reset();
-  } else {
-    order = std::move(at(slot).window_pending.at(group));
-    at(slot).window_pending.erase(group);
-  }
-  for (const BlockId block : order.fresh) Released(block);
+  std::optional<BookOrder>& pending = at(slot).groups[group].pending;
+  if (!pending.has_value()) return;
+  for (const BlockId block : pending->Fresh()) Released(block);
+  pending.reset();
 }
 
-EvictionReceipt NaiveModel::Rebuild(const NaiveSequence::Order& order,
-                                    const std::vector<int32_t>& counts,
-                                    NaiveSequence* sequence) {
-  GroupBook& book = sequence->groups[order.group];
-  std::vector<BlockId> destinations = order.own;
-  destinations.insert(destinations.end(), order.fresh.begin(),
-                      order.fresh.end());
-  const BookCover covered =
-      rules_.CoveredBy(book, order.group, order.cut, order.length);
-  book.region =
-      rules_.Rebuild(covered, destinations, counts, order.cut, order.length);
-  for (const BlockId block : destinations) {
-    written_.erase(block);
-    for (int32_t i = 0; i < layout_.page_size; ++i) rows_.erase({block, i});
-  }
-  // The end of the table first.
-  std::vector<BlockId> involved = covered.Blocks();
-  involved.insert(involved.end(), order.fresh.begin(), order.fresh.end());
-  for (auto block = involved.rbegin(); block != involved.rend(); ++block) {
-    if (std::ranges::count(book.region.blocks, *block) == 0) Released(*block);
-  }
-  const BookReceipt made = rules_.ReceiptOf(covered, book.region);
-  EvictionReceipt receipt;
-  receipt.evicted_entries = made.evicted_entries;
-  receipt.freed_blocks = made.freed_blocks;
-  return receipt;
-}
-
-EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot,
+EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot, int32_t group,
                                            const std::vector<int32_t>& counts,
                                            const RegionName* name) {
   NaiveSequence& sequence = at(slot);
-  const NaiveSequence::Order order = *std::move(sequence.pending);
-  sequence.pending.reset();
-  GroupBook& book = sequence.groups[0];
-  const int32_t cut_before = sequence.cut();
-  const std::vector<BlockId> tail =
-      CoveredBy(slot, 0, order.cut, order.length).pages;
-  const uint64_t region_before =
-      book.region.blocks.empty() ? 0 : RegionWith(book.region.blocks[0]);
-  EvictionReceipt receipt = Rebuild(order, counts, &sequence);
-  std::fill_n(book.pages.begin(), order.cut / layout_.page_size, kNullBlock);
+  GroupBook& book = sequence.groups[group];
+  const BookOrder order = *book.pending;
+  const BookRegion before = book.region;
+  const uint64_t known =
+      before.blocks.empty() ? 0 : RegionWith(before.blocks.front());
+  const BookCover covered = CoveredBy(slot, group, order.cut, order.length);
+  if (group > 0) {
+    EXPECT_EQ(sequence.num_settled, order.length);
+    tally_->window_regions_again += covered.region.cut > 0 ? 1 : 0;
+    ++tally_->window_regions;
+    sequence.was_evicted_in_windows = true;
+  }
+  std::vector<BlockId> gone;
+  const BookReceipt made = rules_.Commit(group, counts, &book, &gone);
+  for (const BlockId block : gone) Released(block);
+  for (const BlockId block : order.destinations) {
+    written_.erase(block);
+    for (int32_t i = 0; i < layout_.page_size; ++i) rows_.erase({block, i});
+  }
+  book.region.length = sequence.num_settled;
   sequence.lineage = next_lineage_++;
-  PublishOrBreak(slot, name, &receipt);
-  for (size_t i = tail.size(); receipt.cached && i-- > 0;) {
+  EvictionReceipt receipt;
+  receipt.evicted_entries = made.evicted_entries;
+  receipt.freed_blocks = made.freed_blocks;
+  receipt.published = group == 0 && caching_ && name != nullptr &&
+                      !sequence.has_pending() &&
+                      PublishRegion(&sequence, *name, &receipt.cached);
+  if (!receipt.published) BreakChain(&sequence);
+  if (!receipt.cached) return receipt;
+  for (size_t i = covered.pages.size(); i-- > 0;) {
     const int32_t begin =
-        cut_before + static_cast<int32_t>(i) * layout_.page_size;
-    if (begin >= sequence.num_found) Supersede(tail[i]);
+        before.cut + static_cast<int32_t>(i) * layout_.page_size;
+    if (begin >= sequence.num_found) Supersede({covered.pages[i], 0});
   }
-  if (receipt.cached && sequence.num_found <= cut_before) {
-    SupersedeRegion(region_before);
-  }
+  if (sequence.num_found <= before.cut) Supersede({kNullBlock, known});
   return receipt;
-}
-
-void NaiveModel::PublishOrBreak(SequenceSlot slot, const RegionName* name,
-                                EvictionReceipt* receipt) {
-  NaiveSequence& sequence = at(slot);
-  sequence.groups[0].region.length = sequence.num_settled;
-  receipt->published = caching_ && name != nullptr &&
-                       sequence.window_pending.empty() &&
-                       PublishRegion(&sequence, *name, &receipt->cached);
-  if (!receipt->published) BreakChain(&sequence);
 }
 
 void NaiveModel::BreakChain(NaiveSequence* sequence) {
@@ -234,9 +197,7 @@ bool NaiveModel::PublishRegion(NaiveSequence* sequence, const RegionName& name,
     region.scope = sequence->scope;
     region.name = name;
     region.tokens = tokens;
-    region.blocks = own.blocks;
-    region.kept = own.kept;
-    region.pages = own.pages;
+    region.book = own;
     region.tail = tail;
     region.tail_id = cached_.at(tail).id;
     region.lineage = sequence->lineage;
@@ -262,40 +223,27 @@ int32_t NaiveModel::num_cached_regions() const {
 
 int32_t NaiveModel::num_cached_blocks() const {
   size_t count = cached_.size();
-  for (const auto& [id, region] : regions_) count += region.blocks.size();
+  for (const auto& [id, region] : regions_) count += region.book.blocks.size();
   return static_cast<int32_t>(count);
 }
 
 uint64_t NaiveModel::RegionWith(BlockId block) const {
   for (const auto& [id, region] : regions_) {
-    if (std::ranges::count(region.blocks, block) > 0) return id;
+    if (std::ranges::count(region.book.blocks, block) > 0) return id;
   }
   return 0;
 }
 
-void NaiveModel::Supersede(BlockId block) {
-  const auto found = cached_.find(block);
-  if (found == cached_.end() || Holders()[Index(block)] > 0) return;
-  Entry& entry = found->second;
+void NaiveModel::Supersede(const EntryName& name) {
+  if (!cached_.contains(name.first) && !regions_.contains(name.second)) return;
+  const BlockId first = FirstOf(name);
+  Wished& entry = At(name);
+  if (Holders()[Index(first)] > 0) return;
   if (entry.superseded || !(entry.retention == Retention{})) return;
   entry.superseded = true;
   entry.retention.priority = kDefaultPriority - 1;
   // The last of those that go first, some of which were wished to.
-  if (line_.contains({block, 0})) line_[{block, 0}] = next_in_line_++;
-  if (released_[Index(block)] <= acknowledged_) left_[block] = next_left_++;
-}
-
-void NaiveModel::SupersedeRegion(uint64_t id) {
-  if (id == 0) return;
-  Region& region = regions_.at(id);
-  if (Holders()[Index(region.blocks.front())] > 0) return;
-  if (region.superseded || !(region.retention == Retention{})) return;
-  region.superseded = true;
-  region.retention.priority = kDefaultPriority - 1;
-  if (line_.contains({kNullBlock, id})) {
-    line_[{kNullBlock, id}] = next_in_line_++;
-  }
-  const BlockId first = region.blocks.front();
+  if (line_.contains(name)) line_[name] = next_in_line_++;
   if (released_[Index(first)] <= acknowledged_) left_[first] = next_left_++;
 }
 
@@ -303,19 +251,34 @@ void NaiveModel::DropRegion(uint64_t id) {
   const Region region = std::move(regions_.at(id));
   regions_.erase(id);
   if (line_.erase({kNullBlock, id}) > 0) {
-    num_freed_ += static_cast<int32_t>(region.blocks.size());
+    num_freed_ += static_cast<int32_t>(region.book.blocks.size());
   }
-  for (const std::map<int32_t, Link>& window : region.windows) {
-    for (const auto& [page, link] : window) {
+  for (const auto& [group, window] : region.windows) {
+    for (const auto& [page, link] : window.pages) {
       if (!IsAlive(link) || cached_.at(link.first).of != 0) continue;
-      if (!IsLinked(link.first)) DropOrphan(link.first);
+      if (!IsLinked(link.first)) DropOrphan({link.first, 0});
     }
   }
-  for (const auto& [window, linked] : region.window_regions) {
-    if (regions_.contains(linked) && !IsLinked(linked)) {
-      DropOrphanRegion(linked);
+  for (const auto& [group, window] : region.windows) {
+    if (regions_.contains(window.id) && !IsLinked(window.id)) {
+      DropOrphan({kNullBlock, window.id});
     }
   }
+}
+
+void NaiveModel::DropOrphan(const EntryName& entry) {
+  const BlockId block = FirstOf(entry);
+  const bool used = Holders()[Index(block)] > 0;
+  const bool waits = !used && released_[Index(block)] > acknowledged_;
+  fences_are_bounds_ |= waits;
+  if (entry.second == 0) {
+    ++tally_->orphans;
+    tally_->orphans_in_use += used ? 1 : 0;
+    tally_->orphans_in_fence += waits ? 1 : 0;
+  } else {
+    ++tally_->dropped_window_regions;
+  }
+  Drop(entry);
 }
 
 }  // namespace blockmgr

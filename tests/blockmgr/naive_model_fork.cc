@@ -27,7 +27,7 @@ std::vector<BlockId> NaiveModel::PartBlocks(
 
 bool NaiveModel::CanFork(SequenceSlot slot) const {
   // What has come back is published with its next tokens.
-  return !HasPending(slot) && !WillPublish(slot, 0) &&
+  return !at(slot).has_pending() && !WillPublish(slot, 0) &&
          std::ranges::none_of(copies_, [slot](const CopyOnWrite& copy) {
            return copy.slot == slot;
          });
@@ -147,19 +147,18 @@ void NaiveModel::Execute(std::span<const NaiveRun> runs) {
   for (const NaiveRun& run : runs) {
     NaiveSequence& sequence = at(run.slot);
     for (int32_t i = 0; i < run.num_tokens; ++i) {
-      const auto position = static_cast<int32_t>(sequence.values.size());
-      const uint64_t before = position == 0 ? 0 : sequence.values.back();
+      const std::vector<uint64_t>& values = sequence.groups[0].values;
+      const auto position = static_cast<int32_t>(values.size());
+      const uint64_t before = position == 0 ? 0 : values.back();
       const auto token = static_cast<uint64_t>(sequence.tokens[position]);
       const uint64_t value =
           SplitMix64(SplitMix64(before ^ token ^ (sequence.lineage << 32)) ^
                      static_cast<uint64_t>(sequence.scope));
-      sequence.values.push_back(value);
       const int32_t page = position / layout_.page_size;
       const int32_t offset = position % layout_.page_size;
-      rows_[{BlockAt(sequence, 0, page), offset}] = value;
-      for (int32_t group = 1; group < num_groups(); ++group) {
-        const uint64_t row = SplitMix64(value + static_cast<uint64_t>(group));
-        sequence.window_values[group - 1].push_back(row);
+      for (int32_t group = 0; group < num_groups(); ++group) {
+        const uint64_t row = value + static_cast<uint64_t>(group);
+        sequence.groups[group].values.push_back(row);
         rows_[{BlockAt(sequence, group, page), offset}] = row;
       }
     }
@@ -170,10 +169,9 @@ void NaiveModel::Execute(std::span<const NaiveRun> runs) {
 void NaiveModel::CheckRows(SequenceSlot slot) const {
   const NaiveSequence& sequence = at(slot);
   for (int32_t group = 0; group < num_groups(); ++group) {
-    const std::vector<uint64_t>& values =
-        group == 0 ? sequence.values : sequence.window_values[group - 1];
+    const std::vector<uint64_t>& values = sequence.groups[group].values;
     // What the next position attends to, and what comes after that.
-    const int32_t window = WindowOf(group);
+    const int32_t window = rules_.WindowOf(group);
     int32_t i = sequence.groups[group].region.cut;
     if (window > 0) i = std::max(i, sequence.num_settled - window + 1);
     for (; i < std::ssize(values); ++i) {

@@ -18,10 +18,7 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
   sequence.num_settled = num_tokens;
   Pop(&sequence, num_tokens, true);
   sequence.num_found = std::min(sequence.num_found, num_tokens);
-  sequence.values.resize(num_tokens);
-  for (std::vector<uint64_t>& values : sequence.window_values) {
-    values.resize(num_tokens);
-  }
+  for (NaiveGroup& group : sequence.groups) group.values.resize(num_tokens);
   const std::vector<BlockId> region_blocks = sequence.region().blocks;
   const bool was_evicted =
       !sequence.region().kept.empty() || sequence.was_evicted_in_windows;
@@ -52,22 +49,24 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
     if (entry != cached_.end()) sequence.chain = entry->second.id;
   } else if (num_full == num_before + 1) {
     for (const auto& [id, region] : regions_) {
-      if (region.blocks == region_blocks) sequence.chain = id;
+      if (region.book.blocks == region_blocks) sequence.chain = id;
     }
   }
 }
 
 std::set<uint64_t> NaiveModel::LoseEntries(const std::set<BlockId>& lost) {
   std::set<uint64_t> gone;
-  std::set<uint64_t> lost_regions;
+  std::vector<EntryName> lost_regions;
   std::set<uint64_t> sound_tails;  // entries
   for (const auto& [id, region] : regions_) {
     bool sound = !lost.contains(region.tail);
-    for (const BlockId block : region.blocks) sound &= !lost.contains(block);
+    for (const BlockId block : region.book.blocks) {
+      sound &= !lost.contains(block);
+    }
     if (sound) {
       sound_tails.insert(region.tail_id);
     } else {
-      lost_regions.insert(id);
+      lost_regions.emplace_back(kNullBlock, id);
       gone.insert(id);
     }
   }
@@ -81,19 +80,15 @@ std::set<uint64_t> NaiveModel::LoseEntries(const std::set<BlockId>& lost) {
       if (gone.contains(entry.parent)) gone.insert(entry.id);
     }
   }
-  std::vector<BlockId> dropped;
+  std::vector<EntryName> dropped;
   for (const auto& [block, entry] : cached_) {
     if (!gone.contains(entry.id)) continue;
     if (lost.contains(block) || !sound_tails.contains(entry.id)) {
-      dropped.push_back(block);
+      dropped.emplace_back(block, 0);
     }
   }
-  for (const BlockId block : dropped) {
-    if (cached_.contains(block)) Uncache(block);
-  }
-  for (const uint64_t id : lost_regions) {
-    if (regions_.contains(id)) DropRegion(id);
-  }
+  dropped.insert(dropped.end(), lost_regions.begin(), lost_regions.end());
+  for (const EntryName& entry : dropped) Drop(entry);
   return gone;
 }
 
@@ -105,9 +100,6 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
     std::vector<BlockId> held = Held(sequence);
     for (const CopyOnWrite& copy : copies_) {
       if (copy.slot == slot) held.push_back(copy.blocks.source);
-    }
-    for (const NaiveSequence::Order& order : Orders(sequence)) {
-      held.insert(held.end(), order.fresh.begin(), order.fresh.end());
     }
     bool has_lost = false;
     for (const BlockId block : held) has_lost |= lost.contains(block);
@@ -123,9 +115,11 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
         unsound.insert(copy.blocks.source);
       }
     }
-    for (const NaiveSequence::Order& order : Orders(sequence)) {
-      unsound.insert(order.own.begin(), order.own.end());
-      AbortEviction(slot, order.group);
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      const std::optional<BookOrder>& order = sequence.groups[group].pending;
+      if (!order.has_value()) continue;
+      unsound.insert(order->own.begin(), order->own.end());
+      AbortEviction(slot, group);
     }
     Return(slot);
     int32_t num_tokens = 0;

@@ -103,11 +103,11 @@ void NaiveModel::CountReclaimable(NaiveMatch* match) const {
   if (layout_.window > 0) match->num_moving += in_tail;
   if (match->region == PrefixCache::kNone) return;
   const auto id = static_cast<uint64_t>(match->region);
-  count(regions_.at(id).blocks);
+  count(regions_.at(id).book.blocks);
   if (match->swap != kNoSwap) return;
   for (int32_t group = 1; group < num_groups(); ++group) {
-    const auto* window = CachedWindowRegion(id, group, match->num_tokens);
-    if (window != nullptr) match->num_moving += count(window->first.blocks);
+    const Window* window = CachedWindowRegion(id, group, match->num_tokens);
+    if (window != nullptr) match->num_moving += count(window->region.blocks);
   }
 }
 
@@ -154,30 +154,17 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
   if (match.region != PrefixCache::kNone) {
     const auto id = static_cast<uint64_t>(match.region);
     const Region& region = regions_.at(id);
-    sequence.groups[0].region = {.cut = region.name.length - page_size,
-                                 .length = region.name.length,
-                                 .blocks = region.blocks,
-                                 .kept = region.kept,
-                                 .pages = region.pages};
+    sequence.groups[0].region = region.book;
     sequence.context = ContextOf(region.name);
     sequence.lineage = region.lineage;
     sequence.chain = id;
-    line_.erase({kNullBlock, id});
-    for (const BlockId block : region.blocks) left_.erase(block);
-    if (region.superseded) regions_.at(id).retention = {};
-    regions_.at(id).superseded = false;
+    Use({kNullBlock, id});
     ApplyWishes(sequence, {kNullBlock, id}, 0, 0, sequence.cut());
   }
   std::vector<BlockId>& pages = sequence.groups[0].pages;
   pages.assign(sequence.cut() / page_size, kNullBlock);
   pages.insert(pages.end(), match.blocks.begin(), match.blocks.end());
   const bool over = match.region != PrefixCache::kNone;
-  const auto use = [&](BlockId block) {
-    left_.erase(block);
-    line_.erase({block, 0});
-    if (cached_.at(block).superseded) cached_.at(block).retention = {};
-    cached_.at(block).superseded = false;
-  };
   auto next = match.window_blocks.begin();
   for (int32_t group = 1; group < num_groups(); ++group) {
     if (match.swap != kNoSwap) break;  // these come back
@@ -188,7 +175,7 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
       if (!IsInWindow(group, i, match.num_tokens)) continue;
       if (i * page_size < book.region.cut) continue;
       const BlockId block = *next++;
-      use(block);
+      Use({block, 0});
       ApplyWishes(sequence, {block, 0}, i * page_size, (i + 1) * page_size);
       book.pages[i] = block;
     }
@@ -197,7 +184,7 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
     const BlockId block = match.blocks[i];
     if (block == kNullBlock) continue;
     const int32_t begin = sequence.cut() + static_cast<int32_t>(i) * page_size;
-    use(block);
+    Use({block, 0});
     if (begin + page_size > match.num_tokens) continue;  // a part of it
     ApplyWishes(sequence, {block, 0}, begin, begin + page_size,
                 over && i == 0 ? begin : 0);
@@ -212,13 +199,9 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
 }
 
 void NaiveModel::FindRows(NaiveSequence* sequence) {
-  sequence->values.resize(sequence->num_settled);
-  sequence->window_values.resize(
-      layout_.group_windows.size(),
-      std::vector<uint64_t>(static_cast<size_t>(sequence->num_settled)));
   for (int32_t group = 0; group < num_groups(); ++group) {
-    std::vector<uint64_t>& values =
-        group == 0 ? sequence->values : sequence->window_values[group - 1];
+    std::vector<uint64_t>& values = sequence->groups[group].values;
+    values.resize(sequence->num_settled);
     for (int32_t i = 0; i < sequence->num_settled; ++i) {
       const BlockId block = BlockAt(*sequence, group, i / layout_.page_size);
       if (block == kNullBlock) continue;

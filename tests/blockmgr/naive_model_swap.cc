@@ -172,19 +172,29 @@ void NaiveModel::MoveRegion(const NaiveSequence& from,
   book.region = BookRules::OnBlocks(from.region(), blocks);
   book.pages.assign(from.cut() / layout_.page_size, kNullBlock);
   sequence->lineage = from.lineage;
-  sequence->context = "private " + std::to_string(next_entry_++);
-  sequence->chain = 0;
+  BreakChain(sequence);
 }
 
 void NaiveModel::ReturnValues(const NaiveSequence& from, int32_t num_cached,
                               NaiveSequence* sequence) {
-  sequence->values.insert(sequence->values.end(),
-                          from.values.begin() + num_cached,
-                          from.values.begin() + sequence->num_settled);
-  sequence->window_values = from.window_values;
-  for (std::vector<uint64_t>& values : sequence->window_values) {
-    values.resize(static_cast<size_t>(sequence->num_settled));
+  for (size_t group = 0; group < from.groups.size(); ++group) {
+    const std::vector<uint64_t>& old = from.groups[group].values;
+    std::vector<uint64_t>& values = sequence->groups[group].values;
+    values.resize(group == 0 ? num_cached : 0);
+    values.insert(values.end(), old.begin() + std::ssize(values),
+                  old.begin() + sequence->num_settled);
   }
+}
+
+void NaiveModel::ReturnWindowRegions(const NaiveSequence& from,
+                                     NaiveSequence* sequence) {
+  for (int32_t group = 1; group < num_groups(); ++group) {
+    BookRegion& region = sequence->groups[group].region;
+    region = BookRules::OnBlocks(from.groups[group].region, region.blocks);
+  }
+  sequence->was_evicted_in_windows = true;
+  sequence->lineage = from.lineage;
+  BreakChain(sequence);
 }
 
 void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,

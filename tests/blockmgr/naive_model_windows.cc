@@ -1,4 +1,4 @@
-// What NaiveModel knows of layer groups with a window.
+// What NaiveModel knows of layer groups with a window, and of their regions.
 
 #include <algorithm>
 #include <map>
@@ -14,10 +14,6 @@
 
 namespace blockmgr {
 
-int32_t NaiveModel::WindowOf(int32_t group) const {
-  return group == 0 ? layout_.window : layout_.group_windows.at(group - 1);
-}
-
 bool NaiveModel::IsInWindow(int32_t group, int32_t page,
                             int32_t num_tokens) const {
   return !rules_.IsOut(group, page, num_tokens);
@@ -29,20 +25,21 @@ BlockId NaiveModel::BlockAt(const NaiveSequence& sequence, int32_t group,
   return page < std::ssize(pages) ? pages[page] : kNullBlock;
 }
 
-std::vector<BlockId> NaiveModel::Held(const NaiveSequence& sequence) const {
+std::vector<BlockId> NaiveModel::Held(const NaiveSequence& sequence) {
   std::vector<BlockId> held;
-  for (const auto& [pages, region] : sequence.groups) {
-    held.insert(held.end(), region.blocks.begin(), region.blocks.end());
-    held.insert(held.end(), pages.begin(), pages.end());
+  for (const GroupBook& book : sequence.groups) {
+    const std::vector<BlockId> blocks = book.Blocks();
+    held.insert(held.end(), blocks.begin(), blocks.end());
   }
-  std::erase(held, kNullBlock);
   return held;
 }
 
 void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
                               std::span<const int32_t> holders) const {
   const NaiveSequence& sequence = at(slot);
-  EXPECT_EQ(manager.NumBlocks(slot), std::ssize(Held(sequence)));
+  size_t num_held = 0;
+  for (const GroupBook& book : sequence.groups) num_held += book.Held().size();
+  EXPECT_EQ(manager.NumBlocks(slot), num_held);
   if (num_groups() == 1 && layout_.window == 0) {
     EXPECT_EQ(manager.NumFalling(slot), 0);
     return;
@@ -54,11 +51,10 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
   for (int32_t group = 0; group < num_groups(); ++group) {
     std::vector<BlockId> table;
     // What an order covers is its to give back.
-    const auto pending = sequence.window_pending.find(group);
-    const bool has_order = pending != sequence.window_pending.end();
-    const int32_t cut = has_order ? pending->second.cut : 0;
+    const std::optional<BookOrder>& order = sequence.groups[group].pending;
+    const int32_t cut = order.has_value() ? order->cut : 0;
     const int32_t num_falls =
-        has_order ? pending->second.length : sequence.num_reserved;
+        order.has_value() ? order->length : sequence.num_reserved;
     const auto count = [&](BlockId block, bool falls, bool stays) {
       const bool is_own = holders[Index(block)] == 1;
       num_falling += falls ? 1 : 0;
@@ -70,23 +66,20 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
       if (!IsInWindow(group, i, sequence.num_settled)) {
         EXPECT_EQ(table.back(), kNullBlock);
       }
-      if (table.back() == kNullBlock || WindowOf(group) == 0) continue;
+      if (table.back() == kNullBlock || rules_.WindowOf(group) == 0) continue;
       const bool replaced = i * layout_.page_size < cut;
       count(table.back(), !IsInWindow(group, i, num_falls),
             !replaced && IsInWindow(group, i, sequence.num_reserved));
     }
-    if (has_order) {
-      num_own_staying += static_cast<int32_t>(pending->second.own.size() +
-                                              pending->second.fresh.size());
+    if (group == 0) continue;
+    if (order.has_value()) {
+      num_own_staying += static_cast<int32_t>(order->destinations.size());
     }
-    if (group > 0) {
-      const BookRegion& region = sequence.groups[group].region;
-      const bool falls = !rules_.IsInWindow(region, group, num_falls);
-      const bool stays =
-          rules_.IsInWindow(region, group, sequence.num_reserved);
-      for (const BlockId block : region.blocks) {
-        count(block, falls, stays && !has_order);
-      }
+    const BookRegion& region = sequence.groups[group].region;
+    const bool falls = !rules_.IsInWindow(region, group, num_falls);
+    const bool stays = rules_.IsInWindow(region, group, sequence.num_reserved);
+    for (const BlockId block : region.blocks) {
+      count(block, falls, stays && !order.has_value());
     }
     EXPECT_EQ(BlocksByPage(manager.sequence(slot).groups[group]), table);
   }
@@ -100,22 +93,11 @@ bool NaiveModel::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
   if (num_tokens == 0) return true;
   if (num_tokens < sequence.cut()) return false;
   for (int32_t group = 0; group < num_groups(); ++group) {
-    const int32_t window = WindowOf(group);
-    if (window == 0) continue;
-    const BookRegion& region = sequence.groups[group].region;
-    if (!region.kept.empty()) {
-      // What a query before that attends to is not all there.
-      if (num_tokens < region.length) return false;
-      continue;
-    }
-    for (int32_t i = std::max(0, num_tokens - window + 1); i <= num_tokens;
-         ++i) {
-      const int32_t page = i / layout_.page_size;
-      const bool was_there = page * layout_.page_size < sequence.num_settled;
-      if (was_there && BlockAt(sequence, group, page) == kNullBlock) {
-        return false;
-      }
-    }
+    const GroupBook& book = sequence.groups[group];
+    // What a query before that attends to is not all there.
+    const bool is_before = num_tokens < book.region.length;
+    if (rules_.WindowOf(group) > 0 && is_before) return false;
+    if (!rules_.CanGoOn(book, group, num_tokens)) return false;
   }
   return true;
 }
@@ -134,16 +116,12 @@ int32_t NaiveModel::NumFullBlocks(SequenceSlot slot, int32_t num_tokens) const {
 }
 
 void NaiveModel::Pop(NaiveSequence* sequence, int32_t num_tokens, bool seen) {
-  for (GroupBook& book : sequence->groups) {
-    for (const BlockId block : rules_.CutBack(num_tokens, &book)) {
+  for (NaiveGroup& group : sequence->groups) {
+    for (const BlockId block : rules_.CutBack(num_tokens, &group)) {
       if (seen) Released(block);
     }
-  }
-  const auto num_values =
-      std::min(sequence->values.size(), static_cast<size_t>(num_tokens));
-  sequence->values.resize(num_values);
-  for (std::vector<uint64_t>& values : sequence->window_values) {
-    values.resize(num_values);
+    group.values.resize(
+        std::min(group.values.size(), static_cast<size_t>(num_tokens)));
   }
 }
 
@@ -183,9 +161,8 @@ void NaiveModel::PublishWindows(const NaiveSequence& sequence, int32_t page,
   for (int32_t group = 1; group < num_groups(); ++group) {
     const BlockId block = BlockAt(sequence, group, page);
     if (block == kNullBlock || cached_.contains(block)) continue;
-    const auto pending = sequence.window_pending.find(group);
-    if (pending != sequence.window_pending.end() &&
-        std::ranges::count(pending->second.own, block) > 0) {
+    const std::optional<BookOrder>& pending = sequence.groups[group].pending;
+    if (pending.has_value() && std::ranges::count(pending->own, block) > 0) {
       ++tally_->spared_windows;
       continue;
     }
@@ -221,12 +198,10 @@ bool NaiveModel::HasWindows(const NaiveSequence& sequence) const {
 
 void NaiveModel::LinkWindows(const NaiveSequence& sequence, int32_t length,
                              Region* region) {
-  std::vector<std::map<int32_t, Link>> links(layout_.group_windows.size());
   for (int32_t group = 1; group < num_groups(); ++group) {
-    region->window_regions.push_back(LinkWindowRegion(sequence, group));
-    const int32_t cut = region->window_regions.back().first.cut;
-    for (int32_t i = 0; i < length / layout_.page_size; ++i) {
-      if (i * layout_.page_size < cut) continue;
+    Window window = LinkWindowRegion(sequence, group);
+    int32_t i = window.region.cut / layout_.page_size;
+    for (; i < length / layout_.page_size; ++i) {
       if (!IsInWindow(group, i, length)) continue;
       const BlockId block = BlockAt(sequence, group, i);
       if (!cached_.contains(block)) {
@@ -234,10 +209,10 @@ void NaiveModel::LinkWindows(const NaiveSequence& sequence, int32_t length,
         ApplyWishes(sequence, {block, 0}, 0, 0, sequence.cut());
         ++tally_->linked_alone;
       }
-      links[group - 1][i] = {block, cached_.at(block).id};
+      window.pages[i] = {block, cached_.at(block).id};
     }
+    region->windows[group] = std::move(window);
   }
-  region->windows = std::move(links);
 }
 
 std::vector<BlockId> NaiveModel::IdleWindowsOfRegions() const {
@@ -257,21 +232,19 @@ bool NaiveModel::IsAlive(const Link& link) const {
 }
 
 bool NaiveModel::IsComplete(const Region& region) const {
-  for (const std::map<int32_t, Link>& window : region.windows) {
-    for (const auto& [page, link] : window) {
+  for (const auto& [group, window] : region.windows) {
+    for (const auto& [page, link] : window.pages) {
       if (!IsAlive(link)) return false;
     }
-  }
-  for (const auto& [window, linked] : region.window_regions) {
-    if (!window.blocks.empty() && !regions_.contains(linked)) return false;
+    if (window.id != 0 && !regions_.contains(window.id)) return false;
   }
   return true;
 }
 
 bool NaiveModel::IsLinked(BlockId block) const {
   for (const auto& [id, region] : regions_) {
-    for (const std::map<int32_t, Link>& window : region.windows) {
-      for (const auto& [page, link] : window) {
+    for (const auto& [group, window] : region.windows) {
+      for (const auto& [page, link] : window.pages) {
         if (link.first == block && IsAlive(link)) return true;
       }
     }
@@ -279,14 +252,13 @@ bool NaiveModel::IsLinked(BlockId block) const {
   return false;
 }
 
-void NaiveModel::DropOrphan(BlockId block) {
-  const bool used = Holders()[Index(block)] > 0;
-  const bool waits = !used && released_[Index(block)] > acknowledged_;
-  ++tally_->orphans;
-  tally_->orphans_in_use += used ? 1 : 0;
-  tally_->orphans_in_fence += waits ? 1 : 0;
-  fences_are_bounds_ |= waits;
-  Uncache(block);
+bool NaiveModel::IsLinked(uint64_t region) const {
+  for (const auto& [id, other] : regions_) {
+    for (const auto& [group, window] : other.windows) {
+      if (window.id == region) return true;
+    }
+  }
+  return false;
 }
 
 BlockId NaiveModel::MatchedWindow(const PrefixMatch& match, int32_t group,
@@ -304,27 +276,25 @@ BlockId NaiveModel::MatchedWindow(const PrefixMatch& match, int32_t group,
     }
   }
   if (region == nullptr) return kNullBlock;
-  const auto linked = region->windows.at(group - 1).find(page);
-  if (linked == region->windows.at(group - 1).end()) return kNullBlock;
+  const std::map<int32_t, Link>& pages = region->windows.at(group).pages;
+  const auto linked = pages.find(page);
+  if (linked == pages.end()) return kNullBlock;
   return IsAlive(linked->second) ? linked->second.first : kNullBlock;
 }
 
 bool NaiveModel::FitsWindows(const PrefixMatch& match,
                              int32_t num_pages) const {
   for (int32_t group = 1; group < num_groups(); ++group) {
-    const auto* window =
+    const Window* const window =
         CachedWindowRegion(static_cast<uint64_t>(match.region), group,
                            num_pages * layout_.page_size);
-    int32_t first = 0;
-    if (window != nullptr) {
-      const auto& [region, id] = *window;
-      if (!region.blocks.empty() && !regions_.contains(id)) {
-        ++tally_->missing_window_regions;
-        return false;
-      }
-      first = region.cut / layout_.page_size;
+    if (window != nullptr && window->id != 0 &&
+        !regions_.contains(window->id)) {
+      ++tally_->missing_window_regions;
+      return false;
     }
-    for (int32_t i = first; i < num_pages; ++i) {
+    const int32_t cut = window == nullptr ? 0 : window->region.cut;
+    for (int32_t i = cut / layout_.page_size; i < num_pages; ++i) {
       if (IsInWindow(group, i, num_pages * layout_.page_size) &&
           MatchedWindow(match, group, i) == kNullBlock) {
         return false;
@@ -351,13 +321,11 @@ bool NaiveModel::FitWindows(const std::vector<int32_t>& tokens,
   match->blocks.resize(num_pages - (over ? least - 1 : 0));
   match->num_window_blocks = 0;
   for (int32_t group = 1; group < num_groups(); ++group) {
-    const auto* window = CachedWindowRegion(
+    const Window* const window = CachedWindowRegion(
         static_cast<uint64_t>(match->region), group, match->num_tokens);
-    const int32_t cut = window == nullptr ? 0 : window->first.cut;
-    if (window != nullptr) {
-      match->num_window_blocks +=
-          static_cast<int32_t>(window->first.blocks.size());
-    }
+    const BookRegion own = window == nullptr ? BookRegion() : window->region;
+    const int32_t cut = own.cut;
+    match->num_window_blocks += static_cast<int32_t>(own.blocks.size());
     for (int32_t i = cut / layout_.page_size; i < num_pages; ++i) {
       if (!IsInWindow(group, i, match->num_tokens)) continue;
       const BlockId block = MatchedWindow(*match, group, i);
@@ -380,6 +348,52 @@ bool NaiveModel::FitWindows(const std::vector<int32_t>& tokens,
     ++match->num_out;
   }
   return true;
+}
+
+NaiveModel::Window NaiveModel::LinkWindowRegion(const NaiveSequence& sequence,
+                                                int32_t group) {
+  const BookRegion& own = sequence.groups[group].region;
+  if (own.blocks.empty()) return {.region = own, .pages = {}};
+  const uint64_t known = RegionWith(own.blocks.front());
+  if (known != 0) {
+    ++tally_->linked_window_regions;
+    return {.region = own, .id = known, .pages = {}};
+  }
+  const uint64_t id = next_entry_++;
+  Region region;
+  region.group = group;
+  region.book.blocks = own.blocks;
+  regions_[id] = std::move(region);
+  ApplyWishes(sequence, {kNullBlock, id}, 0, 0, sequence.cut());
+  ++tally_->published_window_regions;
+  return {.region = own, .id = id, .pages = {}};
+}
+
+const NaiveModel::Window* NaiveModel::CachedWindowRegion(
+    uint64_t id, int32_t group, int32_t num_tokens) const {
+  const auto found = regions_.find(id);
+  if (found == regions_.end()) return nullptr;
+  const Window& window = found->second.windows.at(group);
+  return rules_.IsInWindow(window.region, group, num_tokens) ? &window
+                                                             : nullptr;
+}
+
+void NaiveModel::OpenWindowRegion(const PrefixMatch& match, int32_t group,
+                                  NaiveSequence* sequence) {
+  if (match.region == PrefixCache::kNone) return;
+  const auto id = static_cast<uint64_t>(match.region);
+  if (regions_.at(id).windows.at(group).region.kept.empty()) return;
+  sequence->was_evicted_in_windows = true;
+  const Window* const window = CachedWindowRegion(id, group, match.num_tokens);
+  if (window == nullptr) {
+    ++tally_->passed_window_regions;
+    return;
+  }
+  ++tally_->found_window_regions;
+  sequence->groups[group].region = window->region;
+  if (window->id == 0) return;
+  Use({kNullBlock, window->id});
+  ApplyWishes(*sequence, {kNullBlock, window->id}, 0, 0, sequence->cut());
 }
 
 }  // namespace blockmgr

@@ -138,43 +138,6 @@ TEST_F(PrefixCacheReadTest, WhatCameAndWentIsNotTold) {
   EXPECT_TRUE(delta.current);
 }
 
-TEST_F(PrefixCacheReadTest, ReadsInParts) {
-  std::vector<EntrySerial> serials;
-  for (int32_t i = 1; i < 6; ++i) serials.push_back(Insert(i, i));
-  std::vector<EntrySerial> told;
-  int32_t num_readings = 0;
-  for (bool current = false; !current; ++num_readings) {
-    const PrefixCacheDelta delta = Read(2);
-    EXPECT_EQ(delta.reset, num_readings == 0);
-    EXPECT_LE(delta.blocks.size(), 2u);
-    for (const EntrySerial serial : Serials(delta)) told.push_back(serial);
-    current = delta.current;
-  }
-  EXPECT_EQ(num_readings, 4) << "eight entries, two at a time";
-  EXPECT_EQ(told, serials);
-}
-
-// What is behind the walk reaches the reader by the log, what is before it by
-// the walk; nothing is told twice.
-TEST_F(PrefixCacheReadTest, ChangesDuringTheWalkAreTold) {
-  const EntrySerial a = Insert(1, 10);
-  const EntrySerial b = Insert(2, 11);
-  const EntrySerial f = Insert(6, 15);
-  EXPECT_THAT(Serials(Read(3)), ElementsAre(a, b));
-  Remove(1);                            // walked past
-  const EntrySerial c = Insert(1, 12);  // likewise
-  const EntrySerial e = Insert(5, 14);  // not yet
-  Remove(6);                            // not yet: nobody may know it
-  PrefixCacheDelta delta = Read(4);
-  EXPECT_FALSE(delta.current);
-  EXPECT_THAT(delta.removed, ElementsAre(a, f));
-  EXPECT_THAT(Serials(delta), ElementsAre(c));
-  delta = Read(kAll);
-  EXPECT_TRUE(delta.current);
-  EXPECT_THAT(Serials(delta), ElementsAre(e));
-  EXPECT_THAT(delta.removed, IsEmpty());
-}
-
 TEST_F(PrefixCacheReadTest, WhoMissesTooMuchBeginsAnew) {
   Insert(1, 10);
   Read();

@@ -105,13 +105,11 @@ class PrefixCacheTest : public ::testing::Test {
                               {.plan = plan,
                                .history = history.value_or(""),
                                .any_history = !history.has_value(),
-                               .max_tokens_over = limit,
-                               .max_length = max_length_},
+                               .max_tokens_over = limit},
                               &num_looks);
   }
 
   PrefixCache cache_{8, 2};
-  int32_t max_length_ = 100;    // for MatchRegion
   std::vector<bool> inserted_;  // by the last Publish
 };
 
@@ -199,26 +197,6 @@ TEST_F(PrefixCacheTest, ContentsOfEqualKeysLiveSideBySide) {
     EXPECT_THAT(Match(contents[gone], chain(contents[gone])), IsEmpty());
     EXPECT_EQ(Match(contents[2], chain(contents[2])).size(), 1u);
   }
-}
-
-TEST_F(PrefixCacheTest, EqualContentIsIndexedOnceAndItsChainContinues) {
-  const EntrySerial first = Publish({kA}, {1, 2});
-  EXPECT_EQ(Publish({kB}, {1, 2}), first);
-  EXPECT_THAT(inserted_, ElementsAre(false));
-  Publish({kB, kC}, {1, 2, 3, 4});
-  EXPECT_THAT(Match({1, 2, 3, 4}), ElementsAre(kA, kC));
-}
-
-TEST_F(PrefixCacheTest, SuccessorOfARemovedEntryIsNeverFound) {
-  const EntrySerial last = Publish({kA, kB}, {1, 2, 3, 4});
-  Remove(kA);
-  EXPECT_THAT(Match({1, 2, 3, 4}), IsEmpty());
-  // The same content again, in the same block: a new entry all the same.
-  EXPECT_GT(Publish({kA}, {1, 2}), last);
-  EXPECT_THAT(Match({1, 2, 3, 4}), ElementsAre(kA));
-  // Its successor too, beside the lost one.
-  Publish({BlockId{4}, kC}, {1, 2, 3, 4});
-  EXPECT_THAT(Match({1, 2, 3, 4}), ElementsAre(kA, kC));
 }
 
 TEST_F(PrefixCacheTest, RootIsForgottenWithItsLastUser) {
@@ -317,83 +295,6 @@ TEST_F(PrefixCacheTest, RegionOfAnotherPolicyIsAMissThoughTheKeyIsTheSame) {
     }
   }
   EXPECT_GT(num_collisions, 0);
-}
-
-TEST_F(PrefixCacheTest, BlocksOverARegionAreNotThoseOfThePlainPrefix) {
-  const Tokens tokens = {1, 2, 3, 4};
-  const Tokens longer = {1, 2, 3, 4, 5, 6};
-  const BlockChain chain = Chain(longer, {});
-  Publish({kA, kB}, tokens, Chain(tokens, {}));
-  const int32_t entry =
-      PublishRegion(7, {BlockId{4}}, tokens, Chain(tokens, {}), kB);
-  const BlockKey key = chain.KeyAfter(cache_.key(entry), longer, 4, 2);
-  bool inserted = false;
-  cache_.Insert(kC, key, chain, cache_.serial(entry), longer, 4, &inserted);
-  ASSERT_TRUE(inserted);
-  cache_.CheckInvariants();
-  EXPECT_THAT(Match(longer), ElementsAre(kA, kB));
-  std::vector<BlockId> blocks;
-  cache_.MatchOver(entry, chain, longer, 6, &blocks);
-  EXPECT_THAT(blocks, ElementsAre(kB, kC));
-  blocks.clear();
-  cache_.MatchOver(entry, chain, longer, 5, &blocks);
-  EXPECT_THAT(blocks, ElementsAre(kB));
-}
-
-TEST_F(PrefixCacheTest, LongestRegionIsPreferredAndEqualOnesAreOne) {
-  const Tokens tokens = {1, 2, 3, 4, 5, 6};
-  const Tokens prefix = {1, 2, 3, 4};
-  const BlockChain chain = Chain(tokens, {});
-  Publish({kA, kB, kC}, tokens, chain);
-  const int32_t first =
-      PublishRegion(1, {BlockId{4}}, prefix, Chain(prefix, {}), kB, "x");
-  EXPECT_EQ(PublishRegion(2, {BlockId{5}}, prefix, Chain(prefix, {}), kB, "x"),
-            first);
-  EXPECT_THAT(inserted_, ElementsAre(false));
-  const int32_t second =
-      PublishRegion(3, {BlockId{6}}, tokens, chain, kC, "xy");
-  EXPECT_EQ(MatchRegion(tokens), second);
-  EXPECT_EQ(MatchRegion(tokens, 5), first);
-  max_length_ = 5;
-  EXPECT_EQ(MatchRegion(tokens), first);
-  max_length_ = 100;
-  cache_.AddReclaimable(second);
-  EXPECT_EQ(cache_.num_reclaimable(), 1);
-  cache_.RemoveReclaimable(second);
-  cache_.Remove(second);
-  cache_.CheckInvariants();
-  EXPECT_EQ(MatchRegion(tokens), first);
-  // Its number is used again.
-  EXPECT_EQ(PublishRegion(4, {BlockId{6}}, tokens, chain, kC, "xy"), second);
-}
-
-TEST_F(PrefixCacheTest, ATailWithoutPredecessorsIsFoundWithItsRegionOnly) {
-  const Tokens tokens = {1, 2, 3, 4};
-  const BlockChain chain = Chain(tokens, {});
-  cache_.InsertTail(kB, chain.keys()[1], chain, tokens, 2);
-  cache_.CheckInvariants();
-  const int32_t entry = PublishRegion(1, {BlockId{4}}, tokens, chain, kB);
-  EXPECT_EQ(MatchRegion(tokens), entry);
-  std::vector<BlockId> blocks;
-  cache_.MatchOver(entry, chain, tokens, 4, &blocks);
-  EXPECT_THAT(blocks, ElementsAre(kB));
-  // Its predecessor, published later, does not lead to it.
-  Publish({kA}, {1, 2});
-  EXPECT_THAT(Match(tokens), ElementsAre(kA));
-  Publish({BlockId{5}, kC}, tokens);
-  EXPECT_THAT(inserted_, ElementsAre(false, true));
-  EXPECT_THAT(Match(tokens), ElementsAre(kA, kC));
-}
-
-TEST_F(PrefixCacheTest, RegionWithoutItsTailBlockIsAMiss) {
-  const Tokens tokens = {1, 2, 3, 4};
-  Publish({kA, kB}, tokens);
-  PublishRegion(1, {BlockId{4}}, tokens, Chain(tokens, {}), kB);
-  Remove(kB);
-  EXPECT_EQ(MatchRegion(tokens), PrefixCache::kNone);
-  // Not even by an equal block: what follows the region names the old one.
-  Publish({BlockId{5}, kB}, tokens);
-  EXPECT_EQ(MatchRegion(tokens), PrefixCache::kNone);
 }
 
 // Tables that are full, and of which entries come and go, do not grow.

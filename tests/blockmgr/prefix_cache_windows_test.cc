@@ -78,19 +78,6 @@ TEST_F(PrefixCacheWindowsTest, CanBeReclaimedAlone) {
   EXPECT_EQ(cache_.WindowBlock(1, 1), BlockId{7});
 }
 
-TEST_F(PrefixCacheWindowsTest, NothingLeadsToTheOrphansOfAnEntry) {
-  cache_.InsertWindow(1, 0, BlockId{7});
-  cache_.InsertWindow(1, 1, BlockId{8});
-  const std::span<const int32_t> orphans = cache_.Unlink(1);
-  EXPECT_THAT(orphans, ElementsAre(7, 8));
-  // They lead to none themselves.
-  EXPECT_THAT(cache_.Unlink(7), IsEmpty());
-  for (const int32_t orphan : orphans) cache_.Remove(orphan);
-  cache_.Remove(1);
-  cache_.CheckInvariants();
-  EXPECT_EQ(cache_.num_blocks_held(), 0);
-}
-
 TEST_F(PrefixCacheWindowsTest, RegionKeepsWhatItLinks) {
   cache_.InsertWindow(1, 0, BlockId{7});
   cache_.InsertWindow(PrefixCache::kNone, 1, BlockId{8});
@@ -110,67 +97,6 @@ TEST_F(PrefixCacheWindowsTest, RegionKeepsWhatItLinks) {
   cache_.CheckInvariants();
   EXPECT_EQ(cache_.WindowBlockOf(cached, 1), kNullBlock);
   EXPECT_THAT(cache_.Unlink(entry), ElementsAre(7));
-}
-
-TEST_F(PrefixCacheWindowsTest, RegionOfAWindowGoesWithTheLastThatLinksIt) {
-  const GroupRegion shared = {Record(5, {BlockId{10}, BlockId{11}}), 8};
-  const int32_t entry = cache_.InsertWindowRegion(shared.region);
-  EXPECT_EQ(cache_.num_blocks_held(), 3);
-  EXPECT_EQ(cache_.num_blocks(entry), 2);
-  const RegionWindows windows = {.regions = {shared, {}}, .blocks = {}};
-  const int32_t first = InsertRegion(Record(1, {BlockId{9}}), "p", windows);
-  const int32_t second = InsertRegion(Record(2, {BlockId{12}}), "q", windows);
-  cache_.CheckInvariants();
-  EXPECT_TRUE(cache_.HasWindowRegion(cache_.region(first)->window(1)));
-  // What has no block is always there.
-  EXPECT_TRUE(cache_.HasWindowRegion(cache_.region(first)->window(2)));
-  EXPECT_TRUE(cache_.HasWindowRegion({Record(6, {}), 8}));
-  EXPECT_THAT(cache_.Unlink(entry), IsEmpty());
-  EXPECT_THAT(cache_.Unlink(first), IsEmpty());
-  cache_.Remove(first);
-  cache_.CheckInvariants();
-  EXPECT_THAT(cache_.Unlink(second), ElementsAre(entry));
-  cache_.Remove(entry);
-  cache_.Remove(second);
-  cache_.CheckInvariants();
-  EXPECT_EQ(cache_.num_blocks_held(), 2);
-  EXPECT_FALSE(cache_.HasWindowRegion(shared));
-}
-
-// Then the region that links it is found by nobody who needs it, and an equal
-// one may take its place.
-TEST_F(PrefixCacheWindowsTest, RegionOfAWindowCanBeReclaimedAlone) {
-  const GroupRegion window = {Record(5, {BlockId{10}}), 8};
-  const int32_t entry = cache_.InsertWindowRegion(window.region);
-  InsertRegion(Record(1, {BlockId{9}}), "p", {{window, {}}, {}});
-  const RegionName name = {.plan = "p", .history = "h", .length = 8};
-  EXPECT_NE(cache_.FindRegion(name, chain_, root_, tokens_),
-            PrefixCache::kNone);
-  cache_.AddReclaimable(entry);
-  EXPECT_EQ(cache_.num_reclaimable(), 1);
-  cache_.RemoveReclaimable(entry);
-  cache_.Remove(entry);
-  cache_.CheckInvariants();
-  EXPECT_FALSE(cache_.HasWindowRegion(window));
-  EXPECT_EQ(cache_.FindRegion(name, chain_, root_, tokens_),
-            PrefixCache::kNone);
-  // Its place may be another's, to which that region does not lead.
-  const GroupRegion other = {Record(7, {BlockId{10}}), 8};
-  EXPECT_EQ(cache_.InsertWindowRegion(other.region), entry);
-  const int32_t equal =
-      InsertRegion(Record(2, {BlockId{12}}), "p", {{other, {}}, {}});
-  cache_.CheckInvariants();
-  EXPECT_EQ(cache_.FindRegion(name, chain_, root_, tokens_), equal);
-  EXPECT_THAT(cache_.Unlink(equal), ElementsAre(entry));
-}
-
-TEST_F(PrefixCacheWindowsTest, LostBlocksTakeTheRegionOfAWindowAlone) {
-  const GroupRegion window = {Record(5, {BlockId{10}}), 8};
-  const int32_t entry = cache_.InsertWindowRegion(window.region);
-  InsertRegion(Record(1, {BlockId{9}}), "p", {{window, {}}, {}});
-  absl::flat_hash_set<EntrySerial> gone;
-  EXPECT_THAT(cache_.FindLost({BlockId{10}}, &gone), ElementsAre(entry));
-  EXPECT_THAT(gone, ElementsAre(cache_.serial(entry)));
 }
 
 }  // namespace

@@ -59,15 +59,6 @@ TEST_P(WindowsTest, LongPromptTakesWindowAndChunk) {
                         "output tokens), the pool has 57"));
 }
 
-// In a model of windows alone the length does not matter.
-TEST_P(WindowsTest, WindowsAloneHoldAnyLength) {
-  SchedulerDriver driver(WindowLayout(7, 8, {}), Options());
-  const RequestId a = Submit(&driver, MakeRequest("a", 300, 60));
-  driver.Finish();
-  EXPECT_THAT(driver.served(a).outputs, SizeIs(60));
-  EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
-}
-
 // Many more than would fit with full tables run at once, to their end: what is
 // promised to each is its windows.
 TEST_P(WindowsTest, GuaranteedAdmissionCountsWindows) {
@@ -161,50 +152,6 @@ TEST_P(WindowsTest, StartsNameTheWindowOfTheirPrefix) {
   }
   driver.Finish();
   EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 40);
-}
-
-// Samples of one prompt: what they share is in every group the same blocks.
-TEST_P(WindowsTest, ForksGoOnFromTheirParentsWindows) {
-  for (const int32_t num_prompt : {30, 31, 32, 33}) {
-    SchedulerDriver driver(WindowLayout(80, 0, {8, 12}), Options());
-    Submit(&driver, MakeRequest("a", num_prompt, 9));
-    Request fork = MakeRequest("b", num_prompt, 9);
-    fork.fork_of = "a";
-    const RequestId b = Submit(&driver, fork);
-    driver.Finish();
-    EXPECT_EQ(driver.scheduler().stats().num_forks, 1) << num_prompt;
-    EXPECT_EQ(driver.served(b).finish->num_cached_tokens, num_prompt - 1);
-  }
-}
-
-TEST_P(WindowsTest, SwappedWindowsComeBack) {
-  SchedulerOptions options = Options();
-  options.admission = AdmissionPolicy::kMaxUtilization;
-  options.num_host_blocks = 60;
-  SchedulerDriver driver(WindowLayout(40, 0, {8}), options);
-  Submit(&driver, MakeRequest("a", 40, 60));
-  Submit(&driver, MakeRequest("b", 40, 60, 1));
-  driver.Finish();
-  EXPECT_GT(driver.scheduler().stats().num_preemptions, 0);
-  EXPECT_GT(driver.scheduler().stats().num_swap_ins, 0);
-}
-
-// The regions are of group 0: the windows are as they were.
-TEST_P(WindowsTest, CompressedRequestsKeepTheirWindows) {
-  SchedulerOptions options = Options();
-  options.enable_prefix_caching = true;
-  SchedulerDriver driver(WindowLayout(120, 0, {8, 12}), options);
-  Request request = MakeRequest("a", 60, 30);
-  request.eviction = Recency(16);
-  request.eviction.share_prefix = true;
-  const RequestId a = Submit(&driver, request);
-  driver.Drain();
-  EXPECT_THAT(driver.served(a).evictions, SizeIs(1));
-  request.id = "b";
-  const RequestId b = Submit(&driver, request);
-  driver.Finish();
-  EXPECT_GT(driver.served(b).finish->num_cached_tokens, 0);
-  EXPECT_GT(driver.scheduler().stats().num_cached_region_tokens, 0);
 }
 
 // A command reads no more queries than a step of the request will compute when

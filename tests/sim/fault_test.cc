@@ -118,8 +118,7 @@ std::map<Compared, int32_t> CompareAllRefused(Scenario scenario) {
     scenario.options.enable_prefix_caching = caching;
     Scripted plain(scenario, -1, FaultKind::kRefusedOrder);
     plain.Run();
-    for (int32_t point = 0; point < plain.num_points();
-         point += kPointStride) {
+    for (int32_t point = 0; point < plain.num_points(); point += kPointStride) {
       SCOPED_TRACE(testing::Message() << scenario.name << ", fault at point "
                                       << point << ", caching " << caching);
       ++num_points[CompareRefused(scenario, point, plain.OutcomeHash())];
@@ -335,8 +334,7 @@ TEST(FaultSweepTest, ALostEngineLosesNoRequest) {
     plain.Run();
     EXPECT_GT(plain.num_points(), 0) << scenario.name;
     int32_t num_other_plans = 0;
-    for (int32_t point = 0; point < plain.num_points();
-         point += kPointStride) {
+    for (int32_t point = 0; point < plain.num_points(); point += kPointStride) {
       SCOPED_TRACE(testing::Message()
                    << scenario.name << ", fault at point " << point);
       Scripted faulty(scenario, point, FaultKind::kLostEngine);

@@ -11,13 +11,7 @@ namespace blockmgr::sim {
 std::set<BlockId> Ledger::Table::Blocks() const {
   std::set<BlockId> blocks;
   for (const GroupBook& group : groups) {
-    blocks.insert(group.pages.begin(), group.pages.end());
-    blocks.insert(group.region.blocks.begin(), group.region.blocks.end());
-  }
-  blocks.erase(kNullBlock);
-  for (const std::optional<Order>& order : pending) {
-    if (!order.has_value()) continue;
-    blocks.insert(order->destinations.begin(), order->destinations.end());
+    for (const BlockId block : group.Blocks()) blocks.insert(block);
   }
   return blocks;
 }
@@ -180,7 +174,7 @@ int64_t Ledger::CountReserved(const Served& served) const {
   }
   // Of what an order in flight gives back, and of what a loss has cost, the
   // quota knows better.
-  if (table.pending[0].has_value() || table.takes_more) return 0;
+  if (table.has_order() || table.takes_more) return 0;
   return std::ssize(table.Blocks());
 }
 
@@ -361,6 +355,8 @@ void Ledger::Compare(const BlockManager& manager, const SchedulerStats& stats) {
 }
 
 void Ledger::CheckQuiescent(const SchedulerStats& stats) {
+  report_->counts().passes = stats.num_passes;
+  report_->counts().prefix_waits = stats.num_prefix_waits;
   if (!names_.empty() || !in_flight_.empty() || !commands_.empty() ||
       stats.blocks.used_blocks != 0 || stats.blocks.fenced_blocks != 0 ||
       stats.used_host_blocks != 0) {

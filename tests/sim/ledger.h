@@ -127,19 +127,15 @@ class Ledger {
   };
   // The context of what is computed from a length on, of every eviction.
   using Contexts = std::vector<std::pair<int32_t, std::string>>;
-  struct Order {
-    RegionId region = kNoRegion;  // the engine keeps it
-    int32_t cut = 0;
-    int32_t length = 0;
-    std::vector<int64_t> page_totals = {};  // by shard
-    std::vector<BlockId> destinations;
-    std::set<BlockId> own;
+  struct Group : GroupBook {
+    // Pages that it starts with in the prefix cache, pages left behind
+    // included; those that come back are its own.
+    int32_t num_shared = 0;
   };
   struct Table {
     RequestId request{0};
     uint64_t stay = 0;  // tells stays in one slot apart
-    std::vector<GroupBook> groups;
-    std::vector<std::optional<Order>> pending;  // by group
+    std::vector<Group> groups;
     int32_t num_reserved = 0;
     int32_t num_settled = 0;
     int32_t last_length = 0;   // at the last eviction
@@ -155,12 +151,10 @@ class Ledger {
     bool takes_more = false;
     // What it needs without the eviction may be more than its tenant has left.
     bool may_leave = false;
-    // Pages that group 0, and each window group, starts with in the prefix
-    // cache, pages left behind included; those that come back are its own.
-    int32_t num_shared = 0;
-    int32_t num_shared_windows = 0;
 
     int32_t cut() const { return groups[0].region.cut; }
+    // Whether an eviction is under way: one of group 0, and of others with it.
+    bool has_order() const { return groups[0].pending.has_value(); }
     std::set<BlockId> Blocks() const;
   };
   // What was swapped out; the blocks of its table are void.
@@ -276,13 +270,13 @@ class Ledger {
   void TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
                   Table* table);
   void TakeOrder(const StepPlan& plan, const EvictionOrder& order, Step* step);
+  // An eviction of a request is of group 0 first, and then of window groups.
+  void CheckFirstOrder(const EvictionOrder& order, const Step::Run& run);
+  void CheckNextOrder(const EvictionOrder& order, const Step& step);
   // The order, with its destinations taken from `below` or the pool.
-  std::optional<Order> TakeDestinations(const StepPlan& plan,
-                                        const EvictionOrder& order,
-                                        const std::vector<BlockId>& below);
-  // Regions of window groups (ledger_window_regions.cc).
-  void TakeWindowOrder(const StepPlan& plan, const EvictionOrder& order,
-                       Step* step);
+  std::optional<BookOrder> TakeDestinations(const StepPlan& plan,
+                                            const EvictionOrder& order,
+                                            const std::vector<BlockId>& below);
   // Whether a checksum, if there is one, is that of the lists.
   bool ChecksumIsValid(const Table& table, int32_t group,
                        const EvictionOutcome& outcome) const;
@@ -304,18 +298,19 @@ class Ledger {
                   Served* served, Table* table);
   // Whether the host tier has all pages of the first num_tokens tokens.
   bool CanReturn(const Table& was, int32_t num_tokens) const;
-  // Behind those of the region of group 0: the host blocks of those pages, and
-  // of regions of the window groups, by group.
+  // The host blocks of the first num_tokens tokens, group by group: those of
+  // its region, then those of its pages.
   struct HostPlace {
     HostBlockId host{0};
-    int32_t region_group = 0;  // 0: of a page
+    int32_t group = 0;
+    bool in_region = false;
   };
   std::vector<HostPlace> HostsOf(const Swap& swap, int32_t num_tokens) const;
-  // The regions of a swap on the blocks that the plan copies these places to,
-  // the first num_ins of which are of group 0's; false: these are others.
+  // The regions of a swap on the blocks that the plan copies these places to;
+  // false: these are others.
   bool ReturnRegions(const StepPlan& plan, const SequenceStart& start,
                      const Swap& swap, const std::vector<HostPlace>& hosts,
-                     int64_t num_ins, Table* table);
+                     Table* table);
   // Once it is known which regions the plan drops.
   void TakeReturning();
   // The copies of the step `fence` are the last to touch its host blocks.
@@ -371,9 +366,6 @@ class Ledger {
   // An eviction of `parent` was recorded: its forks that have not started, and
   // theirs, are compressed likewise.
   void NoteInherited(const std::string& parent);
-  // Carries out the order of a group.
-  BookReceipt BuildRegion(int32_t group, const std::vector<int32_t>& counts,
-                          Table* table);
   void CheckReceipt(const EvictionEffect& effect, const BookReceipt& receipt,
                     const std::vector<int32_t>& counts);
   // Remembers what the engine keeps. REQUIRES: the table has the region.

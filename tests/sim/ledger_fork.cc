@@ -10,7 +10,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
                       Table* table) {
   const auto found = tables_.find(start.source);
   if (found == tables_.end() || found->second.restart_due ||
-      found->second.pending[0].has_value() || start.region != kNoRegion) {
+      found->second.has_order() || start.region != kNoRegion) {
     report_->Fail("request ", Index(start.request), " starts on slot ",
                   Index(start.source), ", whose table is not to be had");
     return;

@@ -50,13 +50,13 @@ void Ledger::TakeCuts(const BlockManager& manager) {
       continue;
     }
     const int32_t num_kept = sequence.num_settled;
-    if (table.pending[0].has_value() || num_kept < 1 || num_kept > num_sound ||
+    if (table.has_order() || num_kept < 1 || num_kept > num_sound ||
         num_kept < std::max(table.cut(), table.last_length) ||
         !CanGoOn(table, num_kept)) {
       report_->Fail("slot ", Index(slot), " goes on from ", num_kept,
                     " tokens; it has ", num_sound, " left, cut ", table.cut(),
                     ", was compressed at ", table.last_length,
-                    ", under way: ", table.pending[0].has_value());
+                    ", under way: ", table.has_order());
       return;
     }
     CutTables(num_kept, &table);

@@ -44,12 +44,7 @@ void Ledger::OnPlan(const StepPlan& plan) {
   Step step{.id = plan.id, .runs = {}, .orders = {}};
   for (size_t i = 0; i < plan.slots.size(); ++i) TakeRun(plan, i, &step);
   for (const EvictionOrder& order : plan.evictions) {
-    if (!report_->ok()) break;
-    if (order.group == 0) {
-      TakeOrder(plan, order, &step);
-    } else {
-      TakeWindowOrder(plan, order, &step);
-    }
+    if (report_->ok()) TakeOrder(plan, order, &step);
   }
   if (!report_->ok()) return;
   if (plan.total_tokens() > options_.max_num_batched_tokens ||
@@ -134,7 +129,6 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
   table.num_reserved = start.num_cached_tokens;
   table.num_settled = start.num_cached_tokens;
   table.groups.resize(layout_.num_groups());
-  table.pending.resize(layout_.num_groups());
   table.has_scores = start.scorer_state != ScorerState::kNone;
   if (is_fork) TakeFork(start, &served, &table);
   if (start.region != kNoRegion) TakeRegion(start, &served, &table);
@@ -143,8 +137,9 @@ void Ledger::TakeStart(const StepPlan& plan, const SequenceStart& start) {
       ScopeOf(served.request.scope, start.num_cached_tokens) !=
       ScopeOf(served.request.scope, 0);
   report_->counts().media_hits += has_media && start.swap == kNoSwap ? 1 : 0;
-  table.num_shared = start.num_cached_tokens / layout_.page_size;
-  table.num_shared_windows = table.num_shared;
+  for (Group& group : table.groups) {
+    group.num_shared = start.num_cached_tokens / layout_.page_size;
+  }
   if (start.swap != kNoSwap) {
     TakeSwapIn(plan, start, &served, &table);
     report_->counts().region_swap_ins += table.cut() > 0 ? 1 : 0;
@@ -273,9 +268,7 @@ void Ledger::TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
   const int32_t num_in_region = table->groups[group].region.cut / page_size;
   // Plans name those of group 0 from the cut on.
   if (is_new && group == 0) own.assign(num_in_region, kNullBlock);
-  const int32_t num_hit = !is_new      ? 0
-                          : group == 0 ? table->num_shared
-                                       : table->num_shared_windows;
+  const int32_t num_hit = is_new ? table->groups[group].num_shared : 0;
   for (const BlockId block : NewBlocks(plan, index, group)) {
     const auto place = static_cast<int32_t>(own.size());
     const int32_t begin = place * page_size;
@@ -352,50 +345,87 @@ void Ledger::TakeRun(const StepPlan& plan, size_t index, Step* step) {
 void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
                        Step* step) {
   const auto run = std::ranges::find(step->runs, order.slot, &Step::Run::slot);
-  if (run == step->runs.end()) {
-    report_->Fail("an eviction of slot ", Index(order.slot),
-                  ", which does not run");
+  if (run == step->runs.end() || order.group >= layout_.num_groups()) {
+    report_->Fail("an eviction of slot ", Index(order.slot), " from group ",
+                  order.group, ", which does not run");
     return;
   }
+  if (order.group == 0) {
+    CheckFirstOrder(order, *run);
+  } else {
+    CheckNextOrder(order, *step);
+  }
+  if (!report_->ok()) return;
   Table& table = tables_.at(order.slot);
-  const int32_t page_size = layout_.page_size;
-  if (run->num_drafts > 0) report_->Fail("an eviction in a run with drafts");
-  if (layout_.window > 0) report_->Fail("an eviction from a window");
-  if (table.pending[0].has_value() || order.length != table.num_reserved ||
-      order.cut % page_size != 0 || order.cut <= table.cut() ||
+  GroupBook& book = table.groups[order.group];
+  if (book.pending.has_value() || order.length != table.num_reserved ||
+      order.cut % layout_.page_size != 0 || order.cut <= book.region.cut ||
       order.cut >= order.length) {
     report_->Fail("an eviction of [0, ", order.cut, ") at ", order.length,
-                  " of ", table.num_reserved, " tokens, cut ", table.cut());
+                  " of ", table.num_reserved, " tokens, group ", order.group,
+                  ", cut ", book.region.cut);
     return;
   }
-  if (requests_.at(table.request).refused.contains(order.length)) {
-    report_->Fail("an eviction at ", order.length, " of request ",
-                  Index(table.request), " is ordered again and was refused");
-    return;
-  }
-  CheckRegionOrder(requests_.at(table.request), order);
-  CheckBudgets(requests_.at(table.request), order);
-  std::optional<Order> pending = TakeDestinations(
+  book.pending = TakeDestinations(
       plan, order,
-      rules_.CoveredBy(table.groups[0], 0, order.cut, order.length).Blocks());
-  if (!pending.has_value()) return;
-  table.pending[0] = *std::move(pending);
+      rules_.CoveredBy(book, order.group, order.cut, order.length).Blocks());
+  if (!book.pending.has_value()) return;
   step->orders.push_back({.run = static_cast<size_t>(run - step->runs.begin()),
-                          .group = 0,
+                          .group = order.group,
                           .region = order.region});
+  if (order.group > 0) return;
   requests_.at(table.request)
       .issued.push_back({.length = order.length, .cut = order.cut});
 }
 
-std::optional<Ledger::Order> Ledger::TakeDestinations(
+void Ledger::CheckFirstOrder(const EvictionOrder& order, const Step::Run& run) {
+  if (run.num_drafts > 0) report_->Fail("an eviction in a run with drafts");
+  if (layout_.window > 0) report_->Fail("an eviction from a window");
+  const Served& served = requests_.at(run.request);
+  if (served.refused.contains(order.length)) {
+    report_->Fail("an eviction at ", order.length, " of request ",
+                  Index(run.request), " is ordered again and was refused");
+    return;
+  }
+  CheckRegionOrder(served, order);
+  CheckBudgets(served, order);
+}
+
+void Ledger::CheckNextOrder(const EvictionOrder& order, const Step& step) {
+  // One of group 0 comes first, and they are of one eviction.
+  const bool follows = !step.orders.empty() &&
+                       step.runs[step.orders.back().run].slot == order.slot &&
+                       step.orders.back().group < order.group;
+  if (!follows) {
+    report_->Fail("an eviction of slot ", Index(order.slot), " from group ",
+                  order.group, " follows none of a group before");
+    return;
+  }
+  const Table& table = tables_.at(order.slot);
+  const EvictionTarget& target =
+      requests_.at(table.request).request.eviction.target;
+  const BookOrder& first = *table.groups[0].pending;
+  const bool is_wanted = target.evicts_in_windows() &&
+                         order.target.kind == EvictionTarget::Kind::kRatio &&
+                         order.target.ratio == target.window_ratio;
+  if (!is_wanted || order.region != kNoRegion || order.cut != first.cut ||
+      order.length != first.length ||
+      rules_.FirstPage(order.group, order.length + 1) >=
+          order.cut / layout_.page_size) {
+    report_->Fail("an eviction from group ", order.group, " of [0, ", order.cut,
+                  ") at ", order.length, ", wanted: ", is_wanted,
+                  "; group 0: [0, ", first.cut, ")");
+  }
+}
+
+std::optional<BookOrder> Ledger::TakeDestinations(
     const StepPlan& plan, const EvictionOrder& order,
     const std::vector<BlockId>& below) {
-  Order taken{.region = order.region,
-              .cut = order.cut,
-              .length = order.length,
-              .page_totals = order.shard_page_totals,
-              .destinations = {},
-              .own = {}};
+  BookOrder taken{.cut = order.cut,
+                  .length = order.length,
+                  .page_totals = order.shard_page_totals,
+                  .destinations = {},
+                  .own = {}};
   if (taken.page_totals.empty()) {
     taken.page_totals.assign(layout_.num_shards, order.page_total);
   }
@@ -424,7 +454,7 @@ std::optional<Ledger::Order> Ledger::TakeDestinations(
       CheckFresh(block);
       continue;
     }
-    taken.own.insert(block);
+    taken.own.push_back(block);
     blocks_[Index(block)].content.clear();
     LoseWindowRegions([block](BlockId other) { return other == block; });
     if (CountHolders(block) != 1) {

@@ -25,19 +25,14 @@ Ledger::Table* Ledger::Find(const Step::Run& run) {
 bool Ledger::CountsAreValid(const Table& table, int32_t group,
                             const std::vector<int32_t>& counts) const {
   if (std::ssize(counts) != layout_.pages_per_block()) return false;
-  const Order& order = *table.pending[group];
-  const BookCover covered =
-      rules_.CoveredBy(table.groups[group], group, order.cut, order.length);
-  const std::vector<int32_t>& kept = covered.region.kept;
-  const auto in_tail =
-      static_cast<int32_t>(covered.pages.size()) * layout_.page_size;
+  const GroupBook& book = table.groups[group];
+  const std::vector<int32_t> held = rules_.EntriesCovered(book, group);
   for (size_t i = 0; i < counts.size(); ++i) {
-    const int32_t held = in_tail + (kept.empty() ? 0 : kept[i]);
-    if (counts[i] < 0 || counts[i] > held) return false;
+    if (counts[i] < 0 || counts[i] > held[i]) return false;
   }
   const std::vector<int64_t> num_pages = rules_.PagesByShard(counts);
   for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
-    if (num_pages[shard] > order.page_totals[shard]) return false;
+    if (num_pages[shard] > book.pending->page_totals[shard]) return false;
   }
   return true;
 }
@@ -192,13 +187,13 @@ void Ledger::NoteContent(const Served& served, const Table& table) {
                          served.tokens.begin() + begin + page_size);
   };
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const std::optional<Order>& pending = table.pending[group];
+    const std::optional<BookOrder>& pending = table.groups[group].pending;
     for (int32_t begin = 0; begin + page_size <= table.num_settled;
          begin += page_size) {
       const BlockId block = table.groups[group].pages[begin / page_size];
       const std::optional<std::string> context = ContextAt(table, begin);
       const bool is_doomed =
-          pending.has_value() && pending->own.contains(block);
+          pending.has_value() && std::ranges::count(pending->own, block) > 0;
       const bool is_before = group == 0 && begin < table.last_length;
       if (block == kNullBlock || is_doomed || is_before ||
           !context.has_value()) {
@@ -242,7 +237,7 @@ void Ledger::SettleOrders(const Step::Run& run,
   // All groups are evicted from, or none.
   const bool ok = std::ranges::all_of(outcomes, &EvictionOutcome::ok);
   if (effect == nullptr || effect->status.ok() != ok ||
-      effect->cut != table->pending[0]->cut) {
+      effect->cut != table->groups[0].pending->cut) {
     report_->Fail("request ", Index(run.request),
                   ": its eviction was answered and nobody said so");
     return;
@@ -262,19 +257,23 @@ void Ledger::TakeRegions(const Step::Run& run,
                          const EvictionEffect& effect, Table* table) {
   Served& served = requests_.at(run.request);
   const std::vector<int32_t>& counts = outcomes.front().counts;
-  const RegionId region = table->pending[0]->region;
+  const RegionId region = orders.front().region;
   const int32_t length = served.issued.back().length;
   served.kept_less |=
       served.request.eviction.mode > EvictionMode::kAfterPrefill &&
-      rules_.PagesByShard(counts) != table->pending[0]->page_totals;
+      rules_.PagesByShard(counts) != table->groups[0].pending->page_totals;
   const std::string tail_context = table->context;
   BookReceipt receipt;
+  std::vector<BlockId> gone;
   for (size_t i = 0; i < orders.size(); ++i) {
+    const int32_t group = orders[i].group;
     const BookReceipt more =
-        BuildRegion(orders[i].group, outcomes[i].counts, table);
+        rules_.Commit(group, outcomes[i].counts, &table->groups[group], &gone);
     receipt.evicted_entries += more.evicted_entries;
     receipt.freed_blocks += more.freed_blocks;
+    report_->counts().window_evictions += group > 0 ? 1 : 0;
   }
+  for (const BlockId block : gone) Release(block);
   CheckReceipt(effect, receipt, counts);
   table->last_length = length;
   table->takes_more |= effect.command != 0;
@@ -292,26 +291,6 @@ void Ledger::TakeRegions(const Step::Run& run,
     served.recorded.push_back(served.issued[index]);
     NoteInherited(served.request.id);
   }
-}
-
-BookReceipt Ledger::BuildRegion(int32_t group,
-                                const std::vector<int32_t>& counts,
-                                Table* table) {
-  const Order order = *std::exchange(table->pending[group], std::nullopt);
-  std::set<BlockId> before = table->Blocks();
-  before.insert(order.destinations.begin(), order.destinations.end());
-  GroupBook& book = table->groups[group];
-  const BookCover covered =
-      rules_.CoveredBy(book, group, order.cut, order.length);
-  book.region = rules_.Rebuild(covered, order.destinations, counts, order.cut,
-                               order.length);
-  std::fill_n(book.pages.begin(), order.cut / layout_.page_size, kNullBlock);
-  const std::set<BlockId> after = table->Blocks();
-  for (const BlockId block : before) {
-    if (!after.contains(block)) Release(block);
-  }
-  report_->counts().window_evictions += group > 0 ? 1 : 0;
-  return rules_.ReceiptOf(covered, book.region);
 }
 
 void Ledger::CheckReceipt(const EvictionEffect& effect,

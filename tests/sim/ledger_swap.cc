@@ -44,7 +44,7 @@ bool Ledger::IsHeldInHost(HostBlockId block) const {
 
 void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
   const auto found = tables_.find(out.slot);
-  if (found == tables_.end() || found->second.pending[0].has_value() ||
+  if (found == tables_.end() || found->second.has_order() ||
       found->second.restart_due ||
       std::ranges::count(plan.released, out.slot) != 1 ||
       swaps_.contains(out.swap)) {
@@ -55,17 +55,17 @@ void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
   const Table& table = found->second;
   std::vector<BlockId> pieces;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const auto& [own, region] = table.groups[group];
-    pieces.insert(pieces.end(), region.blocks.begin(), region.blocks.end());
-    const PageRange pages =
-        rules_.PagesBehind(table.groups[group], group, table.num_settled);
+    const GroupBook& book = table.groups[group];
+    pieces.insert(pieces.end(), book.region.blocks.begin(),
+                  book.region.blocks.end());
+    const PageRange pages = rules_.PagesBehind(book, group, table.num_settled);
     for (int32_t page = pages.begin; page < pages.end; ++page) {
-      if (own[page] == kNullBlock) {
+      if (book.pages[page] == kNullBlock) {
         report_->Fail("slot ", Index(out.slot), " has lost page ", page,
                       " of group ", group, " and is swapped out");
         return;
       }
-      pieces.push_back(own[page]);
+      pieces.push_back(book.pages[page]);
     }
   }
   if (out.num_tokens != table.num_settled || out.num_tokens < 1 ||
@@ -111,16 +111,17 @@ std::vector<Ledger::HostPlace> Ledger::HostsOf(const Swap& swap,
                                                int32_t num_tokens) const {
   std::vector<HostPlace> hosts;
   const Table& was = swap.table;
-  auto next = swap.blocks.begin() + std::ssize(was.groups[0].region.blocks);
+  auto next = swap.blocks.begin();
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const GroupBook& book = was.groups[group];
-    const int64_t num_region = group == 0 ? 0 : std::ssize(book.region.blocks);
-    for (int64_t i = 0; i < num_region; ++i) {
-      hosts.push_back({.host = *next++, .region_group = group});
+    for (size_t i = 0; i < book.region.blocks.size(); ++i) {
+      hosts.push_back({.host = *next++, .group = group, .in_region = true});
     }
     const int32_t num_pages =
         rules_.PagesBehind(book, group, num_tokens).size();
-    for (int32_t i = 0; i < num_pages; ++i) hosts.push_back({.host = next[i]});
+    for (int32_t i = 0; i < num_pages; ++i) {
+      hosts.push_back({.host = next[i], .group = group, .in_region = false});
+    }
     next += rules_.PagesBehind(book, group, was.num_settled).size();
   }
   return hosts;
@@ -153,24 +154,24 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
                   Index(start.region), ", which is not as its own");
     return;
   }
-  const int64_t num_ins =
-      is_shared ? 0 : std::ssize(was.groups[0].region.blocks);
   const PageRange tail = rules_.PagesBehind(was.groups[0], 0, num_tokens);
   std::vector<HostPlace> hosts = HostsOf(swap, num_tokens);
-  const int64_t num_shared = num_ins + std::ssize(hosts) - start.num_transfers;
+  std::erase_if(hosts, [is_shared](const HostPlace& place) {
+    return is_shared && place.in_region && place.group == 0;
+  });
+  const int64_t num_shared = std::ssize(hosts) - start.num_transfers;
   if (num_shared < 0 || num_shared > tail.size()) {
     report_->Fail("request ", Index(start.request), " gets back ",
-                  start.num_transfers, " of ", num_ins, " + ", hosts.size());
+                  start.num_transfers, " of ", hosts.size());
     return;
   }
-  table->num_shared = tail.begin + static_cast<int32_t>(num_shared);
   // Those of the window groups all come from the host.
-  table->num_shared_windows = 0;
-  hosts.erase(hosts.begin(), hosts.begin() + num_shared);
-  for (int64_t i = 0; i < num_ins; ++i) {
-    hosts.insert(hosts.begin() + i, {.host = swap.blocks[i]});
-  }
-  if (!ReturnRegions(plan, start, swap, hosts, num_ins, table)) return;
+  for (Group& group : table->groups) group.num_shared = 0;
+  table->groups[0].num_shared = tail.begin + static_cast<int32_t>(num_shared);
+  // The cache has the first pages behind the region of group 0.
+  const auto first = std::ranges::find(hosts, false, &HostPlace::in_region);
+  hosts.erase(first, first + num_shared);
+  if (!ReturnRegions(plan, start, swap, hosts, table)) return;
   if (!is_shared) {
     table->last_length = was.last_length;
     table->context = was.context;
@@ -185,8 +186,7 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
 
 bool Ledger::ReturnRegions(const StepPlan& plan, const SequenceStart& start,
                            const Swap& swap,
-                           const std::vector<HostPlace>& hosts, int64_t num_ins,
-                           Table* table) {
+                           const std::vector<HostPlace>& hosts, Table* table) {
   std::vector<std::vector<BlockId>> back(layout_.num_groups());
   for (int32_t i = 0; i < start.num_transfers; ++i) {
     const auto [block, host] = plan.transfers_in[start.transfer_begin + i];
@@ -195,10 +195,9 @@ bool Ledger::ReturnRegions(const StepPlan& plan, const SequenceStart& start,
                     Index(host), " back, expected ", Index(hosts[i].host));
       return false;
     }
-    const int32_t group = hosts[i].region_group;
-    if (i >= num_ins && group == 0) continue;  // its run names the block
-    back[group].push_back(block);
-    returning_.push_back({start.slot, group, block});
+    if (!hosts[i].in_region) continue;  // its run names the block
+    back[hosts[i].group].push_back(block);
+    returning_.push_back({start.slot, hosts[i].group, block});
   }
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     if (group == 0 && start.region != kNoRegion) continue;

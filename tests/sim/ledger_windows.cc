@@ -1,4 +1,4 @@
-// Window groups: who holds which page of them, and how long.
+// Layer groups: who holds which page and region of them, and how long.
 
 #include <algorithm>
 
@@ -136,6 +136,61 @@ void Ledger::CompareGroup(const BlockManager& manager, SequenceSlot slot,
                 cut, "; expected ", count(expected), " of ", expected.size(),
                 " behind ", own.region.cut,
                 "; the region is as expected: ", has_blocks);
+}
+
+bool Ledger::ChecksumIsValid(const Table& table, int32_t group,
+                             const EvictionOutcome& outcome) const {
+  if (!outcome.layout_checksum.has_value()) return true;
+  const NaivePages lists =
+      rules_.RegionOf(table.groups[group], group, outcome.counts).pages;
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;
+  uint64_t checksum = 0;
+  uint64_t index = 0;
+  for (const auto& [head, list] : lists) {
+    uint64_t hash = index * kFactor + outcome.counts[index];
+    ++index;
+    for (const auto& [layer, block, of_head] : list) {
+      const int32_t page =
+          (layer * layout_.num_blocks + block) * layout_.num_heads + of_head;
+      hash = hash * kFactor + page;
+    }
+    hash = (hash ^ hash >> 32) * kFactor;
+    checksum += hash ^ hash >> 32;
+  }
+  return checksum == *outcome.layout_checksum;
+}
+
+void Ledger::AbortOrders(Table* table) {
+  for (GroupBook& book : table->groups) {
+    if (!book.pending.has_value()) continue;
+    for (const BlockId block : book.pending->Fresh()) Release(block);
+    book.pending.reset();
+  }
+}
+
+void Ledger::TakeWindowRegions(const SequenceStart& start, const Region& kept,
+                               Table* table) {
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const BookRegion& region = kept.regions[group];
+    if (!rules_.IsInWindow(region, group, start.num_cached_tokens)) continue;
+    if (kept.gone.contains(group)) {
+      report_->Fail("request ", Index(start.request), " starts on region ",
+                    Index(start.region), " with ", start.num_cached_tokens,
+                    " tokens, whose region of group ", group, " is gone");
+      return;
+    }
+    table->groups[group].region = region;
+    ++report_->counts().window_region_hits;
+  }
+}
+
+void Ledger::LoseWindowRegions(absl::FunctionRef<bool(BlockId)> is_lost) {
+  for (auto& [id, region] : regions_) {
+    for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+      const std::vector<BlockId>& blocks = region.regions[group].blocks;
+      if (std::ranges::any_of(blocks, is_lost)) region.gone.insert(group);
+    }
+  }
 }
 
 }  // namespace blockmgr::sim

@@ -20,6 +20,8 @@ constexpr Count kCounts[] = {
     {"refused", &RunCounts::refused},
     {"cached_tokens", &RunCounts::cached_tokens},
     {"preemptions", &RunCounts::preemptions},
+    {"passes", &RunCounts::passes},
+    {"prefix_waits", &RunCounts::prefix_waits},
     {"max_preemptions", &RunCounts::max_preemptions},
     {"evictions", &RunCounts::evictions},
     {"scored_evictions", &RunCounts::scored_evictions},

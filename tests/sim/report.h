@@ -24,6 +24,8 @@ struct RunCounts {
   uint64_t refused = 0;
   uint64_t cached_tokens = 0;
   uint64_t preemptions = 0;
+  uint64_t passes = 0;        // of a request by another, as the scheduler says
+  uint64_t prefix_waits = 0;  // of requests for a prefix, likewise
   uint64_t max_preemptions = 0;  // of one request
   uint64_t evictions = 0;
   uint64_t scored_evictions = 0;  // ordered, by a scorer state

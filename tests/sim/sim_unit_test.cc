@@ -165,6 +165,8 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(calm.steps, 150 * calm.engine_losses);
   EXPECT_LE(3 * counts.refused, 2 * counts.requests);
   EXPECT_GE(counts.preemptions, 300);
+  EXPECT_GE(counts.passes, 800);
+  EXPECT_GE(counts.prefix_waits, 240);
   EXPECT_GE(counts.deep_steps, 2100);
   EXPECT_GE(counts.squeezes, 47);
   EXPECT_GE(counts.swap_ins, 90);
@@ -179,6 +181,7 @@ TEST(RunTest, WorldsAreFull) {
   EXPECT_GE(counts.table_evictions, 160);
   EXPECT_GE(counts.parts, 160);
   EXPECT_GE(counts.evictions, 900);
+  EXPECT_GE(counts.accepted_drafts, 3000);
   EXPECT_GE(counts.rejected_drafts, 1400);
   EXPECT_GE(counts.left_behind, 12000);
   EXPECT_GE(counts.window_evictions, 240);

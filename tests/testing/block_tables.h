@@ -7,6 +7,7 @@
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/group_cache.h"
+#include "tests/testing/block_tables.h"
 
 namespace blockmgr {
 

@@ -16,9 +16,31 @@ std::vector<BlockId> BookCover::Blocks() const {
   return blocks;
 }
 
+std::vector<BlockId> BookOrder::Fresh() const {
+  std::vector<BlockId> fresh = destinations;
+  std::erase_if(fresh, [this](BlockId block) {
+    return std::ranges::count(own, block) > 0;
+  });
+  return fresh;
+}
+
+std::vector<BlockId> GroupBook::Held() const {
+  std::vector<BlockId> blocks = region.blocks;
+  blocks.insert(blocks.end(), pages.begin(), pages.end());
+  std::erase(blocks, kNullBlock);
+  return blocks;
+}
+
+std::vector<BlockId> GroupBook::Blocks() const {
+  std::vector<BlockId> blocks = Held();
+  if (!pending.has_value()) return blocks;
+  const std::vector<BlockId> fresh = pending->Fresh();
+  blocks.insert(blocks.end(), fresh.begin(), fresh.end());
+  return blocks;
+}
+
 bool BookRules::IsOut(int32_t group, int32_t page, int32_t length) const {
-  const int32_t window =
-      group == 0 ? layout_.window : layout_.group_windows.at(group - 1);
+  const int32_t window = WindowOf(group);
   if (window == 0) return false;
   // The last token attends to itself and window - 1 before it.
   const int32_t first_attended = length - window;
@@ -75,10 +97,22 @@ std::vector<int64_t> BookRules::PagesByShard(
   return num_pages;
 }
 
-BookRegion BookRules::Rebuild(const BookCover& covered,
-                              std::span<const BlockId> destinations,
-                              const std::vector<int32_t>& counts, int32_t cut,
-                              int32_t length) const {
+std::vector<int32_t> BookRules::EntriesCovered(const GroupBook& book,
+                                               int32_t group) const {
+  const BookOrder& order = *book.pending;
+  const BookCover covered = CoveredBy(book, group, order.cut, order.length);
+  std::vector<int32_t> entries = covered.region.kept;
+  entries.resize(layout_.pages_per_block());
+  for (int32_t& count : entries) {
+    count += static_cast<int32_t>(covered.pages.size()) * layout_.page_size;
+  }
+  return entries;
+}
+
+BookRegion BookRules::RegionOf(const GroupBook& book, int32_t group,
+                               const std::vector<int32_t>& counts) const {
+  const BookOrder& order = *book.pending;
+  const BookCover covered = CoveredBy(book, group, order.cut, order.length);
   // The pages that every head uses now, in order.
   NaivePages now = covered.region.pages;
   std::map<NaiveHead, int32_t> pages_per_head;
@@ -91,9 +125,11 @@ BookRegion BookRules::Rebuild(const BookCover& covered,
     now.try_emplace(head);
   }
   std::vector<int32_t> numbers;
-  for (const BlockId block : destinations) numbers.push_back(Index(block));
-  BookRegion next{.cut = cut,
-                  .length = length,
+  for (const BlockId block : order.destinations) {
+    numbers.push_back(Index(block));
+  }
+  BookRegion next{.cut = order.cut,
+                  .length = order.length,
                   .blocks = {},
                   .kept = counts,
                   .pages = NaiveLayout({layout_.num_layers, layout_.num_heads,
@@ -103,30 +139,56 @@ BookRegion BookRules::Rebuild(const BookCover& covered,
   for (const auto& [head, list] : next.pages) {
     for (const NaivePage& page : list) used.insert(page[1]);
   }
-  for (const BlockId block : destinations) {
+  for (const BlockId block : order.destinations) {
     if (used.contains(Index(block))) next.blocks.push_back(block);
   }
   return next;
 }
 
-BookReceipt BookRules::ReceiptOf(const BookCover& covered,
-                                 const BookRegion& next) const {
+BookReceipt BookRules::Commit(int32_t group, const std::vector<int32_t>& counts,
+                              GroupBook* book,
+                              std::vector<BlockId>* gone) const {
   const auto sum = [](const std::vector<int32_t>& values) {
     return std::accumulate(values.begin(), values.end(), int64_t{0});
   };
-  const int64_t in_pages =
-      std::ssize(covered.pages) * layout_.page_size * layout_.pages_per_block();
-  return {
-      .evicted_entries = in_pages + sum(covered.region.kept) - sum(next.kept),
+  const int64_t num_covered = sum(EntriesCovered(*book, group));
+  BookRegion next = RegionOf(*book, group, counts);
+  const BookOrder order = *std::exchange(book->pending, std::nullopt);
+  const BookCover covered = CoveredBy(*book, group, order.cut, order.length);
+  const BookReceipt receipt = {
+      .evicted_entries = num_covered - sum(counts),
       .freed_blocks =
           static_cast<int32_t>(covered.Blocks().size() - next.blocks.size())};
+  const auto give_up = [&](BlockId block) {
+    if (std::ranges::count(next.blocks, block) == 0) gone->push_back(block);
+  };
+  // What is covered, and what is not used of the fresh blocks: the last first.
+  std::vector<BlockId> involved = covered.Blocks();
+  const std::vector<BlockId> fresh = order.Fresh();
+  involved.insert(involved.end(), fresh.begin(), fresh.end());
+  std::ranges::for_each(involved.rbegin(), involved.rend(), give_up);
+  // What is below the cut and nobody attends to any more.
+  const auto is_past = [&](BlockId block) {
+    return block != kNullBlock && std::ranges::count(involved, block) == 0;
+  };
+  for (int32_t i = 0; i < order.cut / layout_.page_size; ++i) {
+    const BlockId block = std::exchange(book->pages[i], kNullBlock);
+    if (is_past(block)) give_up(block);
+  }
+  for (const BlockId block : book->region.blocks) {
+    if (is_past(block)) give_up(block);
+  }
+  book->region = std::move(next);
+  return receipt;
 }
 
 bool BookRules::CanGoOn(const GroupBook& book, int32_t group,
                         int32_t length) const {
   // A region stands for the pages below its cut.
   int32_t page = book.region.cut / layout_.page_size;
-  for (; page < CeilDiv(length, layout_.page_size); ++page) {
+  const int64_t end =
+      std::min<int64_t>(length / layout_.page_size + 1, std::ssize(book.pages));
+  for (; page < end; ++page) {
     // The next token is the last of one more.
     if (book.pages[page] == kNullBlock && !IsOut(group, page, length + 1)) {
       return false;

@@ -9,6 +9,7 @@
 #define TESTS_TESTING_BOOKS_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -37,12 +38,29 @@ struct BookCover {
   std::vector<BlockId> Blocks() const;
 };
 
+// An eviction on its way, in one layer group.
+struct BookOrder {
+  int32_t cut = 0;
+  int32_t length = 0;                // tokens computed when it is carried out
+  std::vector<int64_t> page_totals;  // by shard
+  std::vector<BlockId> destinations;
+  std::vector<BlockId> own;  // destinations that the group has already
+
+  std::vector<BlockId> Fresh() const;
+};
+
 // The blocks that one layer group of a sequence has.
 struct GroupBook {
   // By page, from position 0 on. Null: left behind by the window, or below the
   // cut.
   std::vector<BlockId> pages;
   BookRegion region;
+  std::optional<BookOrder> pending = std::nullopt;
+
+  // Returns the blocks of the region and of the pages.
+  std::vector<BlockId> Held() const;
+  // Returns those, and the fresh blocks of the order.
+  std::vector<BlockId> Blocks() const;
 };
 
 struct BookReceipt {
@@ -55,6 +73,10 @@ class BookRules {
  public:
   explicit BookRules(const ModelLayout& layout) : layout_(layout) {}
 
+  // Returns how many tokens the last one attends to; 0: all.
+  int32_t WindowOf(int32_t group) const {
+    return group == 0 ? layout_.window : layout_.group_windows.at(group - 1);
+  }
   // Returns whether no token from position length - 1 on attends to the page.
   bool IsOut(int32_t group, int32_t page, int32_t length) const;
   // Returns the first page that is not out.
@@ -72,15 +94,17 @@ class BookRules {
   BookCover CoveredBy(const GroupBook& book, int32_t group, int32_t cut,
                       int32_t length) const;
   std::vector<int64_t> PagesByShard(std::span<const int32_t> counts) const;
-  // Returns the region on the destinations that takes the place of what was
-  // covered.
-  BookRegion Rebuild(const BookCover& covered,
-                     std::span<const BlockId> destinations,
-                     const std::vector<int32_t>& counts, int32_t cut,
-                     int32_t length) const;
-  BookReceipt ReceiptOf(const BookCover& covered, const BookRegion& next) const;
+  // Returns the entries that each head has of what the order covers.
+  std::vector<int32_t> EntriesCovered(const GroupBook& book,
+                                      int32_t group) const;
+  // Returns the region that the order makes, if the heads keep so many entries.
+  BookRegion RegionOf(const GroupBook& book, int32_t group,
+                      const std::vector<int32_t>& counts) const;
+  // Carries out the order. Appends the blocks that the group gives up.
+  BookReceipt Commit(int32_t group, const std::vector<int32_t>& counts,
+                     GroupBook* book, std::vector<BlockId>* gone) const;
   // Returns whether the group has all pages that tokens from position `length`
-  // on attend to.
+  // on attend to, and the page of that position.
   bool CanGoOn(const GroupBook& book, int32_t group, int32_t length) const;
   // Gives up the pages wholly behind the first `length` tokens. Returns their
   // blocks, the last first.

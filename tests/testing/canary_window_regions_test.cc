@@ -14,8 +14,6 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::Each;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Pages of 2 tokens, and a group with a window of 8. Slot 0 has computed 12 of
@@ -32,7 +30,7 @@ class CanaryWindowRegionsTest : public testing::Test {
                  .dtype = DType::kFloat32,
                  .num_blocks = 40,
                  .group_windows = {8}},
-                4, {.num_host_blocks = 8}) {}
+                4, {}) {}
 
   absl::Status Run(const StepPlan& plan) {
     const absl::Status status = engine_.Enqueue(plan);
@@ -102,16 +100,6 @@ class CanaryWindowRegionsTest : public testing::Test {
     AddRun(0, 12, num_tokens, 7, 17, &plan);
     return plan;
   }
-  // Slot 2 begins behind so many tokens of another, and computes two.
-  static StepPlan ForkOf(int32_t source, int32_t num_cached, uint64_t step,
-                         int32_t block, int32_t window_block) {
-    StepPlan plan = PlanOf(step);
-    SequenceStart& start = AddStart(2, num_cached + 6, &plan);
-    start.num_cached_tokens = num_cached;
-    start.source = SequenceSlot{source};
-    AddRun(2, num_cached, 2, block, window_block, &plan);
-    return plan;
-  }
   // Another sequence, on this block of the window group.
   static StepPlan Other(int32_t block) {
     StepPlan plan = PlanOf(9);
@@ -122,21 +110,6 @@ class CanaryWindowRegionsTest : public testing::Test {
 
   CanaryEngine engine_;
 };
-
-TEST_F(CanaryWindowRegionsTest, CarriesOutARightOrderAndReadsWhatIsLeft) {
-  for (const int32_t destination : {21, 13, 14, 15}) {
-    engine_.Restart();
-    ASSERT_OK(Run(WithOrders(destination)));
-    ASSERT_OK(Run(More(2)));
-    const SequenceTable& table = engine_.row(SequenceSlot{0});
-    ASSERT_NE(table.window_region(1), nullptr);
-    EXPECT_EQ(table.window_region(1)->cut, 10);
-    EXPECT_THAT(engine_.positions(SequenceSlot{0}, 1),
-                Each(testing::AllOf(testing::Ge(5), testing::Lt(10))));
-    EXPECT_EQ(table.window_blocks[0][4], kNullBlock);
-    EXPECT_EQ(table.window_blocks[0][5], BlockId{16});
-  }
-}
 
 TEST_F(CanaryWindowRegionsTest, WhatIsEvictedMayBeOfAnother) {
   for (const int32_t block : {11, 12, 13, 14, 15}) {
@@ -165,24 +138,6 @@ TEST_F(CanaryWindowRegionsTest, ARegionIsReadUntilItsCutFallsOut) {
   }
 }
 
-TEST_F(CanaryWindowRegionsTest, ARegionIsEvictedFromAgain) {
-  const auto again = [](int32_t destination) {
-    StepPlan plan = More(2);
-    AddOrder(0, 14, 22, &plan);
-    AddOrder(1, 14, destination, &plan);
-    return plan;
-  };
-  // Its own block, the tail's, and a fresh one.
-  for (const int32_t destination : {21, 16, 23}) {
-    engine_.Restart();
-    ASSERT_OK(Run(WithOrders(21)));
-    ASSERT_OK(Run(again(destination)));
-    EXPECT_EQ(engine_.row(SequenceSlot{0}).window_region(1)->cut, 12);
-    EXPECT_THAT(engine_.positions(SequenceSlot{0}, 1), Each(testing::Ge(7)));
-    EXPECT_EQ(Run(Other(21)).ok(), destination != 21);
-  }
-}
-
 TEST_F(CanaryWindowRegionsTest, NoticesWrongOrders) {
   const std::vector<std::pair<const char*, std::function<void(EvictionOrder*)>>>
       cases = {
@@ -199,17 +154,6 @@ TEST_F(CanaryWindowRegionsTest, NoticesWrongOrders) {
     EXPECT_THAT(Run(plan),
                 StatusIs(absl::StatusCode::kInternal, HasSubstr(message)));
   }
-}
-
-TEST_F(CanaryWindowRegionsTest, AForkReadsTheRegionOfItsSource) {
-  ASSERT_OK(Run(WithOrders(21)));
-  ASSERT_OK(Run(ForkOf(0, 12, 2, 7, 17)));
-  StepPlan end = PlanOf(3);
-  end.released = {SequenceSlot{0}};
-  AddRun(2, 14, 1, 8, 18, &end);
-  ASSERT_OK(Run(end));
-  EXPECT_THAT(Run(Other(21)), StatusIs(absl::StatusCode::kInternal,
-                                       HasSubstr("in a table already")));
 }
 
 TEST_F(CanaryWindowRegionsTest, IsDamagedByTheLossOfARegion) {
@@ -258,43 +202,7 @@ class CanaryKeptRegionsTest : public CanaryWindowRegionsTest {
     plan.slots[0] = SequenceSlot{3};
     return plan;
   }
-  const SequenceTable& started() { return engine_.row(SequenceSlot{1}); }
 };
-
-TEST_F(CanaryKeptRegionsTest, AStartReadsThoseOfItsName) {
-  ASSERT_OK(Run(Named(WithOrders(21), 7)));
-  ASSERT_OK(Run(StartOn12()));
-  ASSERT_NE(started().window_region(1), nullptr);
-  EXPECT_EQ(started().window_region(1)->cut, 10);
-  // And is damaged by their loss.
-  engine_.LoseBlocks({BlockId{21}});
-  StepPlan more = More(1);
-  more.id = StepId{12};
-  ASSERT_OK(Run(more));
-  EXPECT_TRUE(engine_.IsDamaged(SequenceSlot{1}));
-}
-
-// What was computed over all regions of the step is the same past for both.
-TEST_F(CanaryKeptRegionsTest, AStartGoesOnBehindWhatWasComputedOverThem) {
-  for (const int32_t num_cached : {14, 16}) {
-    engine_.Restart();
-    ASSERT_OK(Run(Named(WithOrders(21), 7)));
-    ASSERT_OK(Run(More(4)));
-    StepPlan start = StartOn(7, 16, {6, 7, 8}, {0, 0, 0, 0, 0, 16, 17, 18});
-    if (num_cached == 14) {
-      start = StartOn(7, 14, {6, 7}, {0, 0, 0, 0, 0, 16, 17});
-    }
-    ASSERT_OK(Run(start));
-    EXPECT_NE(started().window_region(1), nullptr);
-  }
-}
-
-TEST_F(CanaryKeptRegionsTest, WhatTheWindowHasPassedIsNotTaken) {
-  ASSERT_OK(Run(Named(WithOrders(21), 7)));
-  ASSERT_OK(Run(More(6)));
-  ASSERT_OK(Run(StartOn(7, 18, {6, 7, 8, 9}, {0, 0, 0, 0, 0, 16, 17, 18, 19})));
-  EXPECT_EQ(started().window_region(1), nullptr);
-}
 
 TEST_F(CanaryKeptRegionsTest, NoticesWrongTables) {
   const std::vector<std::pair<const char*, StepPlan>> cases = {
@@ -354,93 +262,12 @@ TEST_F(CanaryKeptRegionsTest, NoticesEvictionsToWhatOthersStartedOn) {
                                   HasSubstr("21 is in other tables")));
 }
 
-TEST_F(CanaryKeptRegionsTest, TheNameStandsForTheLastOfEveryGroup) {
-  // At 14 tokens the window begins behind position 6.
-  for (const bool has_order : {false, true}) {
-    engine_.Restart();
-    ASSERT_OK(Run(Named(WithOrders(21), 7)));
-    StepPlan more = More(2);
-    AddOrder(0, 14, 22, &more);
-    if (has_order) AddOrder(1, 14, 23, &more);
-    ASSERT_OK(Run(Named(more, 9)));
-    ASSERT_OK(
-        Run(StartOn(9, 14, {7}, {0, 0, 0, 0, 0, has_order ? 0 : 16, 17})));
-    EXPECT_EQ(started().window_region(1)->cut, has_order ? 12 : 10);
-    // The one before is what it was.
-    StepPlan again = StartOn12();
-    again.released = {SequenceSlot{1}};
-    ASSERT_OK(Run(again));
-    EXPECT_EQ(started().window_region(1)->cut, 10);
-  }
-}
-
-TEST_F(CanaryKeptRegionsTest, WhatWasPastIsNotKept) {
-  ASSERT_OK(Run(Named(WithOrders(21), 7)));
-  StepPlan more = More(6);
-  AddOrder(0, 18, 22, &more);
-  more.dropped_regions = {RegionId{7}};
-  ASSERT_OK(Run(Named(more, 9)));
-  // Its block may be another's, though the name is kept.
-  ASSERT_OK(Run(Other(21)));
-  StepPlan start = StartOn(9, 18, {9}, {0, 0, 0, 0, 0, 16, 17, 18, 19});
-  start.released = {SequenceSlot{1}};
-  ASSERT_OK(Run(start));
-  EXPECT_EQ(started().window_region(1), nullptr);
-}
-
 TEST_F(CanaryKeptRegionsTest, ARefusedOrderLeavesNothing) {
   engine_.RefuseOrders(true);
   ASSERT_OK(Run(Named(WithOrders(21), 7)));
   EXPECT_THAT(Run(StartOn12()),
               StatusIs(absl::StatusCode::kInternal,
                        HasSubstr("expected a region that is kept, got 7")));
-}
-
-// Only group 0's region is shared with what comes back.
-TEST_F(CanaryKeptRegionsTest, WhatComesBackBringsItsOwn) {
-  ASSERT_OK(Run(Named(WithOrders(21), 7)));
-  ASSERT_OK(Run(More(2)));
-  StepPlan out = ReleaseFirst();
-  out.swap_outs = {{.slot = SequenceSlot{0},
-                    .swap = SwapId{5},
-                    .num_tokens = 14,
-                    .num_transfers = 6}};
-  for (const int32_t block : {20, 6, 7, 21, 16, 17}) {
-    const auto host = static_cast<int32_t>(out.transfers_out.size());
-    out.transfers_out.push_back({BlockId{block}, HostBlockId{host}});
-  }
-  ASSERT_OK(Run(out));
-  StepPlan in = StartOn(7, 14, {6, 36}, {0, 0, 0, 0, 0, 31, 32});
-  in.starts[0].swap = SwapId{5};
-  in.starts[0].num_transfers = 4;
-  int32_t host = 2;
-  for (const int32_t block : {36, 33, 31, 32}) {
-    in.transfers_in.push_back({BlockId{block}, HostBlockId{host++}});
-  }
-  ASSERT_OK(Run(in));
-  EXPECT_THAT(started().region_layout->blocks(), ElementsAre(BlockId{20}));
-  EXPECT_THAT(started().window_region(1)->layout->blocks(),
-              ElementsAre(BlockId{33}));
-}
-
-TEST_F(CanaryKeptRegionsTest, AStartIsForkedAndEvictedFrom) {
-  ASSERT_OK(Run(Named(WithOrders(21), 7)));
-  ASSERT_OK(Run(StartOn12()));
-  ASSERT_OK(Run(ForkOf(1, 14, 12, 36, 37)));
-  const SequenceTable& forked = engine_.row(SequenceSlot{2});
-  EXPECT_EQ(forked.window_region(1)->cut, 10);
-  // To blocks of its own, and all others read what they had.
-  StepPlan more = PlanOf(13);
-  AddRun(2, 16, 2, 38, 39, &more);
-  AddRun(1, 14, 1, 27, 28, &more);
-  AddRun(0, 12, 1, 7, 17, &more);
-  for (const int32_t group : {0, 1}) {
-    AddOrder(group, 18, 24 + group, &more);
-    more.evictions.back().slot = SequenceSlot{2};
-  }
-  ASSERT_OK(Run(more));
-  EXPECT_EQ(forked.window_region(1)->cut, 16);
-  EXPECT_EQ(started().window_region(1)->cut, 10);
 }
 
 }  // namespace

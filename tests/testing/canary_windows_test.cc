@@ -13,7 +13,6 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using BlockLists = std::vector<std::vector<int32_t>>;
@@ -79,8 +78,7 @@ StepPlan SixOfNine(int32_t slot, const BlockLists& blocks) {
 // Windows of 4 and 2 tokens, pages of 2.
 class CanaryWindowsTest : public testing::Test {
  protected:
-  CanaryWindowsTest()
-      : engine_(WindowLayout(0, {4, 2}), 4, {.num_host_blocks = 12}) {}
+  CanaryWindowsTest() : engine_(WindowLayout(0, {4, 2}), 4, {}) {}
 
   absl::Status Run(const StepPlan& plan) {
     const absl::Status status = engine_.Enqueue(plan);
@@ -175,33 +173,6 @@ TEST_F(CanaryWindowsTest, AHitHasThePagesOfEveryWindow) {
   EXPECT_OK(Run(WindowHit()));
 }
 
-// A sequence that goes on from all nine tokens of slot 0.
-StepPlan WindowFork() {
-  StepPlan plan = EmptyPlan(3);
-  AddWindowStart(1, 9, 9, &plan);
-  plan.starts[0].source = SequenceSlot{0};
-  plan.starts[0].num_tokens = 10;
-  plan.start_tokens.push_back(500);
-  AddWindowRun(1, 9, 1, {{}, {}, {}}, true, &plan);
-  const std::pair<int32_t, int32_t> copies[] = {{12, 20}, {14, 21}, {16, 22}};
-  for (const auto& [source, destination] : copies) {
-    plan.copies.push_back({.slot = SequenceSlot{1},
-                           .blocks = {BlockId{source}, BlockId{destination}},
-                           .num_tokens = 1,
-                           .group = static_cast<int32_t>(plan.copies.size())});
-  }
-  return plan;
-}
-
-TEST_F(CanaryWindowsTest, AForkCopiesTheLastBlockOfEveryGroup) {
-  ASSERT_OK(Run(First()));
-  ASSERT_OK(Run(Second()));
-  ASSERT_OK(Run(WindowFork()));
-  EXPECT_THAT(engine_.row(SequenceSlot{1}).window_blocks[1],
-              ElementsAre(BlockId{7}, BlockId{8}, BlockId{9}, BlockId{15},
-                          BlockId{22}));
-}
-
 TEST_F(CanaryWindowsTest, NoticesASourceThatHasLeftPagesOut) {
   ASSERT_OK(Run(First()));
   ASSERT_OK(Run(Second()));
@@ -212,49 +183,6 @@ TEST_F(CanaryWindowsTest, NoticesASourceThatHasLeftPagesOut) {
   AddWindowRun(2, 6, 3, {{30, 31}, {32, 33}, {34, 35}}, true, &plan);
   EXPECT_THAT(Run(plan), StatusIs(absl::StatusCode::kInternal,
                                   HasSubstr("without page 1 of group 1")));
-}
-
-class CanaryWindowSwapTest : public CanaryWindowsTest {
- protected:
-  // Slot 0 leaves with its nine tokens: with five pages, three and two.
-  static StepPlan Leave() {
-    StepPlan plan = EmptyPlan(3);
-    AddWindowStart(2, 1, 0, &plan);
-    AddWindowRun(2, 0, 1, {{30}, {31}, {32}}, true, &plan);
-    plan.released = {SequenceSlot{0}};
-    plan.swap_outs = {{.slot = SequenceSlot{0},
-                       .swap = SwapId{4},
-                       .num_tokens = 9,
-                       .num_transfers = 10}};
-    int32_t host = 0;
-    for (const int32_t block : {1, 2, 3, 11, 12, 6, 13, 14, 15, 16}) {
-      plan.transfers_out.push_back({BlockId{block}, HostBlockId{host++}});
-    }
-    return plan;
-  }
-  // It comes back behind two cached blocks.
-  static StepPlan Return() {
-    StepPlan plan = EmptyPlan(4);
-    AddWindowStart(1, 10, 9, &plan);
-    plan.start_tokens.back() = 500;
-    AddWindowRun(1, 9, 1,
-                 {{1, 2, 20, 21, 22}, {0, 0, 23, 24, 25}, {0, 0, 0, 26, 27}},
-                 true, &plan);
-    plan.starts[0].swap = SwapId{4};
-    plan.starts[0].num_transfers = 8;
-    int32_t host = 2;
-    for (const int32_t block : {20, 21, 22, 23, 24, 25, 26, 27}) {
-      plan.transfers_in.push_back({BlockId{block}, HostBlockId{host++}});
-    }
-    return plan;
-  }
-};
-
-TEST_F(CanaryWindowSwapTest, WindowsLeaveAndComeBack) {
-  ASSERT_OK(Run(First()));
-  ASSERT_OK(Run(Second()));
-  ASSERT_OK(Run(Leave()));
-  EXPECT_OK(Run(Return()));
 }
 
 TEST_F(CanaryWindowsTest, WhatIsComputedFromLostContentStaysWrong) {
