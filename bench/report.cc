@@ -70,7 +70,7 @@ void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
                                      ? Json(target.window_ratio.value())
                                      : Json(nullptr);
   (*json)["eviction_mode"] =
-      evicts ? Json(NameOf(plan.eviction.mode)) : Json(nullptr);
+      evicts ? Json(std::string(EnumName(plan.eviction.mode))) : Json(nullptr);
   (*json)["compress_every"] = plan.eviction.compress_every > 0
                                   ? Json(plan.eviction.compress_every)
                                   : Json(nullptr);

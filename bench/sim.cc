@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <iterator>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,10 +15,10 @@
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
-#include "engine/reference/sim_flags.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
-#include "scheduler/server/scheduler_flags.h"
+#include "engine/reference/sim_flags.h"
+#include "scheduler/server/option_flags.h"
 
 namespace blockmgr {
 namespace {
@@ -254,44 +255,34 @@ absl::StatusOr<RunResult> Simulation::Run() {
   return result;
 }
 
-template <typename Enum>
-std::string ChoiceName(const std::map<std::string, Enum>& names, Enum value) {
-  const auto found = std::ranges::find(
-      names, value,
-      [](const auto& name) -> const Enum& { return name.second; });
-  BM_CHECK(found != names.end());
-  return found->first;
-}
+// A visitor of options that copies them into the configuration of a report.
+struct ConfigRows {
+  RunResult* result;
 
-std::vector<std::pair<std::string, std::string>> Choices(
-    const SchedulerOptions& scheduler) {
-  return {
-      {"scheduling_policy",
-       ChoiceName(SchedulingPolicyNames(), scheduler.policy)},
-      {"admission", ChoiceName(AdmissionPolicyNames(), scheduler.admission)},
-      {"chunk_policy", ChoiceName(ChunkPolicyNames(), scheduler.chunk_policy)}};
-}
+  template <typename T>
+  void Number(absl::string_view name, T value, std::type_identity_t<T> /*min*/,
+              std::type_identity_t<T> /*max*/, const char* /*help*/) {
+    result->config.emplace_back(name, value);
+  }
+  void Fraction(absl::string_view name, double value, const char* /*help*/) {
+    result->config.emplace_back(name, value);
+  }
+  void Bool(absl::string_view name, bool value, const char* /*help*/) {
+    result->config.emplace_back(name, value ? 1 : 0);
+  }
+  template <typename Enum>
+  void Choice(absl::string_view name, Enum value, const char* /*help*/) {
+    result->choices.emplace_back(name, EnumName(value));
+  }
+};
 
-std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
-  const SchedulerOptions& scheduler = options.scheduler;
+void AddConfig(const SimOptions& options, RunResult* result) {
+  result->config = {{"num_blocks", options.num_blocks},
+                    {"num_host_blocks", options.scheduler.num_host_blocks}};
+  VisitStepOptions(options.scheduler, ConfigRows{result});
+  VisitPolicyOptions(options.scheduler, ConfigRows{result});
   const SimModel& model = options.model;
-  std::vector<std::pair<std::string, double>> config = {
-      {"num_blocks", options.num_blocks},
-      {"num_host_blocks", scheduler.num_host_blocks},
-      {"max_num_batched_tokens", scheduler.max_num_batched_tokens},
-      {"max_num_seqs", scheduler.max_num_seqs},
-      {"max_model_len", scheduler.max_model_len},
-      {"long_prefill_token_threshold", scheduler.long_prefill_token_threshold},
-      {"watermark", scheduler.watermark},
-      {"max_steps_in_flight", scheduler.max_steps_in_flight},
-      {"num_speculative_tokens", scheduler.num_speculative_tokens},
-      {"prefix_aging", scheduler.prefix_aging},
-      {"max_bypasses", scheduler.max_bypasses},
-      {"min_prefix_wait_tokens", scheduler.min_prefix_wait_tokens},
-      {"max_prefix_wait_steps", scheduler.max_prefix_wait_steps},
-      {"max_long_prefills", scheduler.max_long_prefills},
-      {"enable_prefix_caching", scheduler.enable_prefix_caching ? 1 : 0},
-      {"reuse_partial_blocks", scheduler.reuse_partial_blocks ? 1 : 0},
+  const std::pair<const char*, double> rows[] = {
       {"num_layers", model.num_layers},
       {"num_heads", model.num_heads},
       {"num_q_heads", model.num_q_heads},
@@ -309,52 +300,12 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"num_drafts", model.num_drafts},
       {"draft_acceptance", model.draft_acceptance},
   };
+  result->config.insert(result->config.end(), std::begin(rows), std::end(rows));
   for (size_t i = 0; i < model.group_windows.size(); ++i) {
-    config.emplace_back(absl::StrCat("group_windows[", i, "]"),
-                        model.group_windows[i]);
+    result->config.emplace_back(absl::StrCat("group_windows[", i, "]"),
+                                model.group_windows[i]);
   }
-  return config;
 }
-
-constexpr SchedulerFlagTexts kSchedulerTexts{
-    .max_num_batched_tokens = "tokens in one step",
-    .max_num_seqs = "sequences that hold blocks at one time",
-    .max_model_len = "prompt and output tokens of one request",
-    .long_prefill_token_threshold =
-        "longest prefill chunk of one request in a step; 0: no limit but the "
-        "step's",
-    .watermark = "fraction of the pool that admission leaves free",
-    .max_steps_in_flight = "steps issued before the first is answered",
-    .num_speculative_tokens =
-        "drafts of a sequence that a step verifies at most, of those of "
-        "--sim-drafts",
-    .max_num_blocks =
-        "blocks that the pool, or host memory, may have; each takes 250 bytes "
-        "of this process, or 740 with regions",
-    .enable_prefix_caching = "share the blocks of equal prefixes [default: on]",
-    .reuse_partial_blocks =
-        "copy the first rows of a cached block where a prompt goes on as it "
-        "begins"};
-
-constexpr PolicyFlagTexts kPolicyTexts{
-    .scheduling_policy =
-        "who is next of those that wait: the first to come, the lowest "
-        "priority value (here all have the same), or the longest cached prefix",
-    .admission =
-        "what must be free to admit a request: its whole prompt and the "
-        "watermark; all it and those running will ever need; its next step",
-    .chunk_policy =
-        "how prompts share a step: the oldest first, or equal shares",
-    .prefix_aging =
-        "--scheduling-policy prefix: tokens of cached prefix that a step of "
-        "waiting is worth",
-    .max_bypasses = "how often later requests may pass one that does not fit",
-    .min_prefix_wait_tokens =
-        "wait instead of computing this many tokens that a running request is "
-        "about to compute; 0: never",
-    .max_prefix_wait_steps = "... for at most so many steps",
-    .max_long_prefills =
-        "prompts above the threshold computed at a time; 0: no limit"};
 
 }  // namespace
 
@@ -371,8 +322,8 @@ void AddSimFlags(CLI::App* app, SimOptions* options) {
       ->capture_default_str()
       ->group("Scheduler");
   AddShardsFlag(app, &options->model.num_shards);
-  AddSchedulerFlags(app, kSchedulerTexts, &options->scheduler);
-  AddPolicyFlags(app, kPolicyTexts, &options->scheduler);
+  VisitStepOptions(options->scheduler, OptionFlags(app, "Scheduler"));
+  VisitPolicyOptions(options->scheduler, OptionFlags(app, "Scheduling policy"));
   AddSimModelFlags(app, &options->model);
 }
 
@@ -396,8 +347,7 @@ absl::StatusOr<RunResult> RunSim(const SimOptions& options,
   Simulation simulation(plan, std::move(scheduler), options, progress);
   BM_ASSIGN_OR_RETURN(RunResult result, simulation.Run());
   result.model_id = "sim";
-  result.config = Config(options);
-  result.choices = Choices(options.scheduler);
+  AddConfig(options, &result);
   return result;
 }
 

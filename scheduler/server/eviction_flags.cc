@@ -1,12 +1,10 @@
 #include "scheduler/server/eviction_flags.h"
 
 #include <cstdint>
-#include <map>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/policy.h"
@@ -18,15 +16,6 @@ namespace {
 // The scores of keydiff need no queries, so they suit whatever is asked later;
 // docs/eviction.md has figures.
 constexpr char kDefaultPolicy[] = "keydiff | adakv | topk";
-
-const std::map<std::string, EvictionMode>& ModeNames() {
-  static const auto& names = *new std::map<std::string, EvictionMode>{
-      {"after_prefill", EvictionMode::kAfterPrefill},
-      {"every_chunk", EvictionMode::kEveryChunk},
-      {"decode", EvictionMode::kDecode},
-      {"pressure", EvictionMode::kPressure}};
-  return names;
-}
 
 absl::StatusOr<EvictionTarget> ResolveTarget(const EvictionFlags& flags) {
   EvictionTarget target;
@@ -81,11 +70,12 @@ absl::StatusOr<EvictionMode> ResolveMode(const EvictionFlags& flags) {
       mode == EvictionMode::kEveryChunk || mode == EvictionMode::kDecode;
   if (needs_interval && !has_interval) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "eviction-mode: ", NameOf(mode), " needs --compress-every"));
+        "eviction-mode: ", EnumName(mode), " needs --compress-every"));
   }
   if (has_interval && !needs_interval) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "compress-every: has no meaning with --eviction-mode ", NameOf(mode)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("compress-every: has no meaning with --eviction-mode ",
+                     EnumName(mode)));
   }
   return mode;
 }
@@ -101,14 +91,6 @@ const char* FirstOrphan(const EvictionFlags& flags) {
 }
 
 }  // namespace
-
-std::string NameOf(EvictionMode mode) {
-  for (const auto& [name, value] : ModeNames()) {
-    if (value == mode) return name;
-  }
-  BM_CHECK(mode == EvictionMode::kNone);
-  return "none";
-}
 
 void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                       const std::string& group) {
@@ -130,16 +112,15 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                                kDefaultPolicy, "]"))
       ->group(group);
   app->add_option("--eviction-mode", flags->mode,
-                  "when: after_prefill; every_chunk, along the prompt; decode, "
+                  "when: after-prefill; every-chunk, along the prompt; decode, "
                   "after the prompt and along the output; pressure, when "
                   "blocks are short, before anybody is preempted [default: "
-                  "every_chunk with --compress-every, else after_prefill]")
-      ->transform(
-          NameIn(ModeNames(), "after_prefill|every_chunk|decode|pressure"))
+                  "every-chunk with --compress-every, else after-prefill]")
+      ->transform(NameIn(EvictionMode::kAfterPrefill))
       ->group(group);
   app->add_option("--compress-every", flags->compress_every,
                   "evict after every so many tokens, of the prompt "
-                  "(every_chunk) or of the output (decode); a multiple of the "
+                  "(every-chunk) or of the output (decode); a multiple of the "
                   "page size")
       ->check(CLI::Range(1, INT32_MAX))
       ->group(group);

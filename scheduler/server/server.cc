@@ -11,6 +11,7 @@
 #include <spdlog/spdlog.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/require_range.h"
 #include "scheduler/server/admin_service.h"
 #include "scheduler/server/connections.h"
 #include "scheduler/server/engine_service.h"
@@ -24,9 +25,6 @@ namespace blockmgr {
 namespace {
 
 constexpr char kRequestServiceName[] = "blockmgr.v1.RequestService";
-// Protobuf cannot make a message of 2 GiB.
-constexpr int64_t kMaxScoreBytes = int64_t{1} << 30;
-constexpr double kMaxScoreSeconds = 3600;
 // For the counts of all heads of a large model, of a thousand evictions in one
 // result.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
@@ -109,38 +107,9 @@ class Server::Services {
 
 absl::Status ServerOptions::Validate() const {
   BM_RETURN_IF_ERROR(scheduler.Validate());
-  if (max_connections < 1 || max_connections > (1 << 20)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_connections: expected 1..", 1 << 20, ", got ", max_connections));
-  }
-  if (queue_capacity < 1 || queue_capacity > 65000) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "queue_capacity: expected 1..65000, got ", queue_capacity));
-  }
-  if (!(step_timeout_s >= 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "step_timeout_s: expected at least 0, got ", step_timeout_s));
-  }
-  if (spin_us < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spin_us: expected at least 0, got ", spin_us));
-  }
-  if (max_score_bytes < 0 || max_score_bytes > kMaxScoreBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_score_bytes: expected 0..", kMaxScoreBytes,
-        " (a plan with all of them is a message), got ", max_score_bytes));
-  }
-  if (!(score_timeout_s > 0 && score_timeout_s <= kMaxScoreSeconds)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("score_timeout_s: expected above 0, up to ",
-                     kMaxScoreSeconds, ", got ", score_timeout_s));
-  }
-  if (max_pending_token_bytes < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_pending_token_bytes: expected at least 1, got ",
-                     max_pending_token_bytes));
-  }
-  return absl::OkStatus();
+  RangeChecks checks;
+  VisitServerOptions(*this, checks);
+  return checks.status();
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(

@@ -34,22 +34,49 @@ struct ServerOptions {
   std::vector<std::string> budget_tables;
   // The eviction of requests that do not mention one. Start looks its table up.
   RequestEviction default_eviction;
-  int32_t max_connections = 1024;  // of engines and clients together
-  int32_t queue_capacity = 4096;   // commands waiting for the core thread
-  int32_t spin_us = 50;            // before the core thread sleeps
-  // How long an engine may take to answer a plan before it counts as lost; 0:
-  // no limit. An AwakeClock measures this timeout and score_timeout_s: a pause
-  // of the daemon does not count, and kGraceSeconds are added.
+  // See VisitServerOptions for meanings and ranges.
+  int32_t max_connections = 1024;
+  int32_t queue_capacity = 4096;  // commands waiting for the core thread
+  int32_t spin_us = 50;
   double step_timeout_s = 300;
-  // Of scores in all EvictByScores calls together.
   int64_t max_score_bytes = int64_t{256} << 20;
-  // From the header of such a call to its last score.
   double score_timeout_s = 60;
-  // Of tokens that one client has not taken; more, and it is cut off.
   int64_t max_pending_token_bytes = int64_t{64} << 20;
 
   absl::Status Validate() const;
 };
+
+// The options that a flag sets, as in scheduler_options.h. An AwakeClock
+// measures the timeouts: a pause of the daemon does not count, and
+// kGraceSeconds are added.
+template <typename Options, typename Visitor>
+void VisitServerOptions(Options& options, Visitor&& visitor) {
+  visitor.Number("step_timeout_s", options.step_timeout_s, 0, 1e9,
+                 "Seconds that an engine may take to answer a plan; a slower "
+                 "engine counts as lost, and its requests wait for the next "
+                 "engine (0: no limit). Time in which the daemon is stopped "
+                 "does not count");
+  visitor.Number("max_connections", options.max_connections, 1, 1 << 20,
+                 "Open connections of engines and clients together, as far as "
+                 "the limit of descriptors allows; more are closed at once");
+  visitor.Number("spin_us", options.spin_us, 0, INT32_MAX,
+                 "Microseconds that the core thread looks for work before it "
+                 "sleeps (0 on a single processor)");
+  // A plan with all the scores is one message, and Protobuf cannot make a
+  // message of 2 GiB.
+  visitor.Number("max_score_bytes", options.max_score_bytes, 0,
+                 int64_t{1} << 30,
+                 "Bytes of scores of all EvictByScores calls together. Scores "
+                 "that a request was evicted by count until it ends, because a "
+                 "preemption makes them necessary again");
+  visitor.Number("score_timeout_s", options.score_timeout_s, 0.001, 3600,
+                 "Seconds from the header of an EvictByScores call, which "
+                 "keeps room for its scores, to the last score");
+  visitor.Number("max_pending_token_bytes", options.max_pending_token_bytes, 1,
+                 INT64_MAX,
+                 "Bytes of tokens that a client may leave unread; a client "
+                 "that leaves more is cut off");
+}
 
 class Server {
  public:

@@ -1,5 +1,6 @@
 #include "scheduler/scheduler_options.h"
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/num_members.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -87,6 +89,27 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
     EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                              HasSubstr(field + ": expected")));
   }
+}
+
+// Counts the rows.
+struct RowCounter {
+  size_t num_rows = 0;
+
+  void Number(auto&&...) { ++num_rows; }
+  void Fraction(auto&&...) { ++num_rows; }
+  void Bool(auto&&...) { ++num_rows; }
+  void Choice(auto&&...) { ++num_rows; }
+};
+
+TEST(SchedulerOptionsTest, EveryMemberHasARow) {
+  RowCounter options;
+  const SchedulerOptions defaults;
+  VisitSchedulerOptions(defaults, options);
+  // tenant_limits and tenants are parsed by ParseTenant.
+  EXPECT_EQ(options.num_rows + 2, NumMembers<SchedulerOptions>());
+  RowCounter limits;
+  VisitTenantLimits(defaults.tenant_limits, limits);
+  EXPECT_EQ(limits.num_rows, NumMembers<TenantLimits>());
 }
 
 TEST(ParseTenantTest, ReadsLimitsOfOneOrOfAllOthers) {
