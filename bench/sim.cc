@@ -65,7 +65,6 @@ class Simulation {
   void AdvanceTo(double time_s);
   double NextArrival() const;
   SystemCounters Counters() const;
-  SystemPeaks Peaks() const;
 
   const BenchPlan& plan_;
   const std::unique_ptr<Scheduler> scheduler_;
@@ -178,38 +177,9 @@ void Simulation::Record(const Effects& effects) {
 }
 
 SystemCounters Simulation::Counters() const {
-  const SchedulerStats stats = scheduler_->stats();
-  return {
-      .mean_requests_in_flight =
-          now_s_ > 0 ? running_request_seconds_ / now_s_ : 0.0,
-      .num_steps = stats.num_steps,
-      .preemptions = stats.num_preemptions,
-      .swap_ins = stats.num_swap_ins,
-      .swapped_in_tokens = stats.num_swapped_in_tokens,
-      .prompt_tokens = stats.num_prompt_tokens,
-      .cached_tokens = stats.num_cached_tokens,
-      .cached_region_tokens = stats.num_cached_region_tokens,
-      .computed_tokens = stats.num_computed_tokens,
-      .recomputed_tokens = stats.num_recomputed_tokens,
-      .draft_tokens = stats.num_draft_tokens,
-      .accepted_tokens = stats.num_accepted_tokens,
-      .evictions = stats.num_evictions,
-      .squeezes = stats.num_squeezes,
-      .evicted_entries = stats.evicted_entries,
-      .evicted_bytes = stats.evicted_bytes,
-      .num_blocks = stats.blocks.num_blocks,
-  };
-}
-
-SystemPeaks Simulation::Peaks() const {
-  const SchedulerStats stats = scheduler_->stats();
-  return {
-      .max_requests_in_flight = max_running_,
-      .max_used_blocks = max_used_blocks_,
-      .kept_entries_min = stats.kept_entries_min,
-      .kept_entries_median = stats.kept_entries_median,
-      .kept_entries_max = stats.kept_entries_max,
-  };
+  return {.mean_requests_in_flight =
+              now_s_ > 0 ? running_request_seconds_ / now_s_ : 0.0,
+          .scheduler = scheduler_->stats()};
 }
 
 absl::Status Simulation::CheckNothingIsLost() {
@@ -248,7 +218,8 @@ absl::StatusOr<RunResult> Simulation::Run() {
   result.records = std::move(records_);
   result.duration_s = now_s_;
   result.counters = Counters();
-  result.peaks = Peaks();
+  result.peaks = {.max_requests_in_flight = max_running_,
+                  .max_used_blocks = max_used_blocks_};
   result.prefix_cache = "new";
   result.endpoint_type = "sim";
   BM_RETURN_IF_ERROR(CheckNothingIsLost());
@@ -311,12 +282,12 @@ void AddConfig(const SimOptions& options, RunResult* result) {
 
 void AddSimFlags(CLI::App* app, SimOptions* options) {
   app->add_option("--num-blocks", options->num_blocks,
-                  "blocks of the pool, the null block included")
+                  "Blocks of the pool, the null block included")
       ->check(CLI::Range(2, 1 << 30))
       ->capture_default_str()
       ->group("Scheduler");
   app->add_option("--num-host-blocks", options->scheduler.num_host_blocks,
-                  "blocks of host memory for the KV of preempted requests; 0: "
+                  "Blocks of host memory for the KV of preempted requests; 0: "
                   "they are computed again")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str()

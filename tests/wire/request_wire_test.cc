@@ -1,6 +1,12 @@
 #include "wire/request_wire.h"
 
+#include <cstddef>
+#include <set>
+#include <string>
+
+#include <absl/strings/string_view.h>
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
 #include "tests/testing/status_matchers.h"
@@ -81,6 +87,47 @@ TEST(SubmitRequestTest, AnEvictionHasAMode) {
   proto.mutable_eviction()->mutable_target()->set_tokens_per_head(8);
   EXPECT_THAT(FromProto(proto), StatusIs(absl::StatusCode::kInvalidArgument,
                                          HasSubstr("eviction.mode")));
+}
+
+// Every number of the message, except those of CoreStats and SchedulerStats'
+// other members, is the one of the same name.
+TEST(GetStatsTest, NumbersArriveUnderTheirNames) {
+  CoreStats sent;
+  int next = 100;
+  std::set<std::string> names = {"engine_attached",
+                                 "engine_name",
+                                 "layout",
+                                 "epoch",
+                                 "generation",
+                                 "tenants",
+                                 "clock_seconds",
+                                 "max_running",
+                                 "max_used_blocks",
+                                 "running_request_seconds",
+                                 "peaks_since_seconds"};
+  VisitSchedulerStats(sent.scheduler,
+                      [&](StatKind /*kind*/, absl::string_view name,
+                          auto& value, auto&&... /*texts*/) {
+                        names.emplace(name);
+                        value = ++next;
+                      });
+  const google::protobuf::Descriptor& type =
+      *v1::GetStatsResponse::descriptor();
+  EXPECT_EQ(names.size(), static_cast<size_t>(type.field_count()));
+  for (int i = 0; i < type.field_count(); ++i) {
+    EXPECT_TRUE(names.contains(type.field(i)->name())) << type.field(i)->name();
+  }
+
+  v1::GetStatsResponse message;
+  ToProto(sent, &message);
+  SchedulerStats received;
+  FromProto(message, &received);
+  next = 100;
+  VisitSchedulerStats(received, [&](StatKind /*kind*/, absl::string_view name,
+                                    auto& value, auto&&... /*texts*/) {
+    EXPECT_EQ(static_cast<int>(value), ++next) << name;
+  });
+  EXPECT_EQ(message.num_waiting(), 101);
 }
 
 }  // namespace
