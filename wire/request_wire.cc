@@ -2,16 +2,11 @@
 
 #include <limits>
 #include <memory>
-#include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <google/protobuf/descriptor.h>
-#include <google/protobuf/message.h>
 #include <google/protobuf/repeated_field.h>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "wire/invalid.h"
 #include "wire/policy_wire.h"
@@ -37,27 +32,14 @@ absl::Status TokensFromProto(
   return absl::OkStatus();
 }
 
-// Returns the field of a number of SchedulerStats, which has the same name.
-const google::protobuf::FieldDescriptor* StatsField(absl::string_view name) {
-  const google::protobuf::FieldDescriptor* const field =
-      v1::GetStatsResponse::descriptor()->FindFieldByName(std::string(name));
-  BM_CHECK(field != nullptr);
-  return field;
-}
-
 void ToProto(const SchedulerStats& stats, v1::GetStatsResponse* proto) {
-  const google::protobuf::Reflection& fields = *proto->GetReflection();
-  VisitSchedulerStats(stats,
-                      [&]<typename T>(StatKind /*kind*/, absl::string_view name,
-                                      const T& value, auto&&...) {
-                        if constexpr (std::is_same_v<T, int32_t>) {
-                          fields.SetInt32(proto, StatsField(name), value);
-                        } else if constexpr (std::is_same_v<T, int64_t>) {
-                          fields.SetInt64(proto, StatsField(name), value);
-                        } else {
-                          fields.SetUInt64(proto, StatsField(name), value);
-                        }
-                      });
+#define BM_SET(kind, type, name, metric, help) proto->set_##name(stats.name);
+  BM_SCHEDULER_STATS(BM_SET)
+#undef BM_SET
+#define BM_SET(kind, type, name, metric, help) \
+  proto->set_##name(stats.blocks.name);
+  BM_BLOCK_STATS(BM_SET)
+#undef BM_SET
   for (const TenantUse& use : stats.tenants) {
     v1::TenantUse* added = proto->add_tenants();
     added->set_name(use.name);
@@ -210,18 +192,13 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
 }
 
 void FromProto(const v1::GetStatsResponse& proto, SchedulerStats* stats) {
-  const google::protobuf::Reflection& fields = *proto.GetReflection();
-  VisitSchedulerStats(*stats,
-                      [&]<typename T>(StatKind /*kind*/, absl::string_view name,
-                                      T& value, auto&&...) {
-                        if constexpr (std::is_same_v<T, int32_t>) {
-                          value = fields.GetInt32(proto, StatsField(name));
-                        } else if constexpr (std::is_same_v<T, int64_t>) {
-                          value = fields.GetInt64(proto, StatsField(name));
-                        } else {
-                          value = fields.GetUInt64(proto, StatsField(name));
-                        }
-                      });
+#define BM_GET(kind, type, name, metric, help) stats->name = proto.name();
+  BM_SCHEDULER_STATS(BM_GET)
+#undef BM_GET
+#define BM_GET(kind, type, name, metric, help) \
+  stats->blocks.name = proto.name();
+  BM_BLOCK_STATS(BM_GET)
+#undef BM_GET
 }
 
 }  // namespace blockmgr

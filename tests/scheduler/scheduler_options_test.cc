@@ -9,7 +9,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/testing/num_members.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -91,7 +90,22 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
   }
 }
 
-// Counts the rows.
+struct AnyValue {
+  template <typename T>
+  operator T() const;  // NOLINT(google-explicit-constructor)
+};
+
+// Returns the number of members of an aggregate: the largest number of values
+// of any type that can initialize it.
+template <typename Aggregate, typename... Values>
+consteval size_t NumMembers(Values... values) {
+  if constexpr (requires { Aggregate{values..., AnyValue{}}; }) {
+    return NumMembers<Aggregate>(values..., AnyValue{});
+  } else {
+    return sizeof...(values);
+  }
+}
+
 struct RowCounter {
   size_t num_rows = 0;
 

@@ -1,29 +1,9 @@
 #include "scheduler/scheduler_stats.h"
 
-#include <set>
-#include <string>
-
-#include <absl/strings/string_view.h>
 #include <gtest/gtest.h>
-
-#include "tests/testing/num_members.h"
 
 namespace blockmgr {
 namespace {
-
-TEST(SchedulerStatsTest, EveryMemberHasARow) {
-  SchedulerStats stats;
-  std::set<std::string> names;
-  VisitSchedulerStats(stats, [&](StatKind /*kind*/, absl::string_view name,
-                                 auto& value, auto&&... /*texts*/) {
-    EXPECT_TRUE(names.emplace(name).second) << name;
-    EXPECT_EQ(value, 0) << name << " has two rows";
-    value = 1;
-  });
-  // Neither `tenants` nor `blocks` nor its dropped_entries have a row.
-  EXPECT_EQ(names.size(), NumMembers<SchedulerStats>() - 2 +
-                              NumMembers<BlockManagerStats>() - 1);
-}
 
 TEST(SubtractCountersTest, LeavesGaugesAndPeaks) {
   SchedulerStats before;
