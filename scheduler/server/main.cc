@@ -50,19 +50,19 @@ struct Flags {
 void AddFlags(CLI::App* app, Flags* flags) {
   ServerOptions& server = flags->server;
   app->add_option("--listen", server.listen,
-                  "unix:PATH, or HOST:PORT on the loopback (port 0: any)")
+                  "Address for engines and clients: unix:PATH, or HOST:PORT on "
+                  "the loopback (port 0: any)")
       ->default_str(DefaultAddress());
-  app->add_option(
-      "--metrics-listen", server.metrics_listen,
-      "HOST:PORT to serve metrics at, for Prometheus: GET /metrics, "
-      "plain HTTP (port 0: any; default: nowhere)");
+  app->add_option("--metrics-listen", server.metrics_listen,
+                  "HOST:PORT at which Prometheus finds metrics: GET /metrics, "
+                  "plain HTTP (port 0: any) [default: none are served]");
   app->add_option("--drain-timeout", flags->drain_timeout_s,
                   "Seconds that requests may take to finish, and clients to "
                   "read their tokens, after the first SIGTERM or SIGINT; a "
                   "second signal cancels them at once")
       ->check(NumberIn(0))
       ->capture_default_str();
-  app->add_option("--log-level", flags->log_level, "Of the log on stderr")
+  app->add_option("--log-level", flags->log_level, "Level of the log on stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
 }

@@ -29,7 +29,7 @@ constexpr char kRequestServiceName[] = "blockmgr.v1.RequestService";
 // result.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
 constexpr int64_t kMaxMessage = int64_t{1} << 30;
-// What an engine may say of the tokens of a sequence.
+// The most bytes that an engine may add to the tokens of a sequence.
 constexpr int64_t kTokenDataBytes = int64_t{16} << 10;
 
 // A fresh number for every process, so that nobody takes one daemon for the
@@ -71,7 +71,7 @@ void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
-  // Who has no call open for that long makes room for others.
+  // A client without an open call for so long makes room for others.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
   grpc::ResourceQuota quota("blockmgrd");
   quota.Resize(size_t{256} << 20);

@@ -1,8 +1,10 @@
 // The daemon without its process: core thread, services, health, one listener.
 //
-// Threads: by one thread, except drained(). Errors of Start leave nothing
-// behind. Health (grpc.health.v1): "" is SERVING while the core thread turns,
-// "blockmgr.v1.RequestService" while an engine is attached as well.
+// Health is grpc.health.v1: "" is SERVING while the core thread turns, and
+// "blockmgr.v1.RequestService" while, in addition, an engine is attached.
+//
+// Threads: one thread calls everything, except drained(). An error of Start
+// leaves nothing behind.
 #ifndef SCHEDULER_SERVER_SERVER_H_
 #define SCHEDULER_SERVER_SERVER_H_
 
@@ -27,7 +29,8 @@ namespace blockmgr {
 
 struct ServerOptions {
   std::string listen;  // see listen_address.h; port 0: any
-  // HOST:PORT that Prometheus is served at (metrics_exporter.h); empty: none.
+  // HOST:PORT at which metrics are served (metrics_exporter.h). Empty: none
+  // are.
   std::string metrics_listen;
   SchedulerOptions scheduler;
   // Budget tables that policies may name, as NAME=FILE.
@@ -86,26 +89,27 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // What clients connect to.
+  // The address that clients connect to.
   const std::string& address() const { return listener_->address(); }
   // HOST:PORT of the metrics; empty: none are served.
   std::string metrics_address() const {
     return metrics_ == nullptr ? "" : metrics_->address();
   }
 
-  // Makes the core thread turn, and sets the health by whether it has since the
-  // last call. For a timer of about a second, also while draining: limits of
-  // time are looked at when it turns. False: it has not turned.
+  // Makes the core thread turn. Sets the health, and returns, by whether it has
+  // turned since the last call. Call it about once a second, also while
+  // draining, because the core thread looks at timeouts when it turns.
   bool UpdateHealth();
 
   // NOT_SERVING, and no new requests.
   void BeginDrain();
-  // After BeginDrain: no request is unfinished, and all tokens have been sent,
-  // as of the last UpdateHealth.
+  // After BeginDrain: returns whether, at the last UpdateHealth, no request was
+  // unfinished and all tokens had been sent.
   bool drained() const { return drained_.load(); }
 
-  // Cancels what is left, gives streams up to `grace` to take it, and stops.
-  // Bounded by `grace` and a little (with metrics 2 s), whatever peers do.
+  // Cancels all requests, gives streams up to `grace` to read what was sent,
+  // and stops. Takes little more than `grace` (with metrics 2 s), whatever
+  // peers do.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:
