@@ -1,5 +1,5 @@
-// blockmgr-bench: loads a daemon, simulates one, compares the reports; times
-// the bookkeeping.
+// blockmgr-bench: loads a daemon, simulates one, compares the reports, and
+// times the bookkeeping.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -45,18 +45,18 @@ constexpr char kFooter[] =
     "  blockmgr-bench kernels --dtype fp16 --tail 512 --kernels decode,chunk\n"
     "  blockmgr-bench sim --goodput \"ttft:5000 tpot:60\" --find-max-rate\n"
     "\nExit status: 0 if all requests completed and all checks passed; 1 if a "
-    "check\nfailed, or something that flags or files say cannot be done; 2 if "
-    "the command line\ncannot be read; 3 if requests failed: standard error "
-    "then counts them by kind, and\nthe report is whole.\n";
+    "check\nfailed, or flags or files ask for something impossible; 2 if the "
+    "command line cannot\nbe read; 3 if requests failed. With 3 the report is "
+    "whole, and standard error counts\nthe failures by kind.\n";
 
 // vLLM's spelling of times in reports and file names.
 std::string Now() {
   return absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone());
 }
 
-// Exit statuses besides 0, which says that all requests completed, and 2, which
-// ParseCommandLine returns.
-constexpr int kError = 1;           // of a check, flag or file
+// Exit statuses. 0 says that all requests completed; ParseCommandLine
+// returns 2.
+constexpr int kError = 1;  // a check failed, or a flag or file is wrong
 constexpr int kRequestsFailed = 3;  // the report is whole and says which
 
 // Says on standard error what failed.
@@ -107,8 +107,8 @@ absl::StatusOr<int> Plain(const absl::Status& status) {
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Measures paged KV caches under load: against a running blockmgrd, or a "
-      "simulated one in virtual time; and what their bookkeeping costs.",
+      "Measures paged KV caches under load, with a running blockmgrd or with a "
+      "simulated one in virtual time, and the cost of their bookkeeping.",
       "blockmgr-bench");
   app.require_subcommand(1);
   app.footer(kFooter);
@@ -117,7 +117,7 @@ int Main(int argc, char** argv) {
   ServeOptions serve_options;
   CLI::App* serve = app.add_subcommand(
       "serve",
-      "Load a daemon over gRPC, open loop; latencies count from the intended "
+      "Load a daemon over gRPC, open loop. Latencies count from the intended "
       "send times.");
   AddServeFlags(serve, &serve_options);
   AddBenchFlags(serve, &serve_bench);
@@ -137,21 +137,22 @@ int Main(int argc, char** argv) {
   std::string right;
   CLI::App* compare = app.add_subcommand(
       "compare", "Print two saved reports side by side, with ratios.");
-  compare->add_option("A", left, "report of the baseline, JSON")->required();
-  compare->add_option("B", right, "report to compare with it, JSON")
+  compare->add_option("A", left, "Report of the baseline, JSON")->required();
+  compare->add_option("B", right, "Report to compare with it, JSON")
       ->required();
 
   MicroOptions micro_options;
   CLI::App* micro = app.add_subcommand(
       "micro",
-      "Time the bookkeeping in this process: decode steps, long queues, the "
-      "pool, the prefix cache, evictions; next to what is promised.");
+      "Time the bookkeeping in this process (decode steps, long queues, the "
+      "pool, the prefix cache, evictions), and print the promised times next "
+      "to it.");
   AddMicroFlags(micro, &micro_options);
 
   KernelBenchOptions kernel_options;
   CLI::App* kernels = app.add_subcommand(
       "kernels",
-      "Measure what a GPU's memory gives at best, then every CUDA kernel.");
+      "Measure the bandwidth of a GPU's memory, then every CUDA kernel.");
   AddKernelFlags(kernels, &kernel_options);
 
   if (const std::optional<int> ended = ParseCommandLine(&app, argc, argv)) {

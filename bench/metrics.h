@@ -1,4 +1,4 @@
-// What became of the requests of a run, and the numbers made of it.
+// The outcome of the requests of a run, and the numbers computed from it.
 //
 // Definitions are those of `vllm bench serve`, except that latencies count from
 // the *intended* send time: a client that falls behind, or waits for its own
@@ -25,6 +25,8 @@
 #include <absl/status/statusor.h>
 #include <absl/strings/string_view.h>
 
+#include "scheduler/scheduler_stats.h"
+
 namespace blockmgr {
 
 struct RequestRecord {
@@ -36,34 +38,17 @@ struct RequestRecord {
   absl::Status failure;  // why not, unless completed
 };
 
-// What the daemon, or the simulated one, counted during the run.
+// Counts of the daemon, or of the simulated one, during the run. The gauges of
+// `scheduler` are those at the end.
 struct SystemCounters {
-  double mean_requests_in_flight = 0;  // admitted, unfinished, holding blocks
-  uint64_t num_steps = 0;
-  uint64_t preemptions = 0;
-  uint64_t swap_ins = 0;  // of those, that came back from host memory
-  uint64_t swapped_in_tokens = 0;
-  uint64_t prompt_tokens = 0;
-  uint64_t cached_tokens = 0;
-  uint64_t cached_region_tokens = 0;  // of those, in compressed prefixes
-  uint64_t computed_tokens = 0;
-  uint64_t recomputed_tokens = 0;
-  uint64_t draft_tokens = 0;     // verified
-  uint64_t accepted_tokens = 0;  // of those
-  uint64_t evictions = 0;
-  uint64_t squeezes = 0;  // of those, because blocks were short
-  uint64_t evicted_entries = 0;
-  int64_t evicted_bytes = 0;
-  int32_t num_blocks = 0;
+  double mean_requests_in_flight = 0;  // running requests, over time
+  SchedulerStats scheduler = {};
 };
 
-// The most, and the least, that it saw during the run.
+// The extremes of the run. Those of kept entries are in SchedulerStats.
 struct SystemPeaks {
   int32_t max_requests_in_flight = 0;
   int32_t max_used_blocks = 0;
-  int32_t kept_entries_min = 0;  // per (layer, head) and eviction
-  int32_t kept_entries_median = 0;
-  int32_t kept_entries_max = 0;
 };
 
 // The q-th percentile, 0 <= q <= 100, of ascending values; 0 if there are none.

@@ -20,45 +20,45 @@ void AddDatasetFlags(CLI::App* app, BenchOptions* options) {
   DatasetOptions& dataset = options->dataset;
   const std::string group = "Workload";
   app->add_option("--dataset-name", dataset.name,
-                  "random; or a trace: mooncake (JSON lines with hash_ids, "
-                  "prefixes are shared) or azure (2023 CSV)")
+                  "The workload: random, or a trace: mooncake (JSON lines with "
+                  "hash_ids, prefixes are shared) or azure (2023 CSV)")
       ->check(CLI::IsMember({"random", "mooncake", "azure"}))
       ->capture_default_str()
       ->group(group);
-  app->add_option("--dataset-path", dataset.path, "the trace file")
+  app->add_option("--dataset-path", dataset.path, "The trace file")
       ->group(group);
   app->add_option("--num-prompts", dataset.num_prompts,
-                  "requests to send, the first ones of a trace [default: 1000 "
+                  "Requests to send, the first ones of a trace [default: 1000 "
                   "for random, else the whole trace]")
       ->check(CLI::Range(int64_t{1}, kMaxPrompts))
       ->group(group);
   app->add_option("--random-input-len", dataset.random.input_tokens,
-                  "random: prompt tokens, the prefix not included")
+                  "Random: prompt tokens, the prefix not included")
       ->check(CLI::Range(1, kMaxRequestTokens))
       ->capture_default_str()
       ->group(group);
   app->add_option("--random-output-len", dataset.random.output_tokens,
-                  "random: output tokens")
+                  "Random: output tokens")
       ->check(CLI::Range(1, kMaxRequestTokens))
       ->capture_default_str()
       ->group(group);
   app->add_option("--random-range-ratio", dataset.random.range_ratio,
-                  "random: lengths vary by this fraction, [0, 1)")
+                  "Random: lengths vary by this fraction, [0, 1)")
       ->check(AnyNumber<double>())
       ->capture_default_str()
       ->group(group);
   app->add_option("--random-prefix-len", dataset.random.prefix_tokens,
-                  "random: tokens that all prompts begin with")
+                  "Random: tokens that all prompts begin with")
       ->check(CLI::Range(0, kMaxRequestTokens))
       ->capture_default_str()
       ->group(group);
   app->add_option("--vocab-size", options->vocab_size,
-                  "prompt token ids are below this")
+                  "Prompt token ids are below this")
       ->check(CLI::Range(1, 1 << 30))
       ->capture_default_str()
       ->group(group);
   app->add_option("--seed", options->seed,
-                  "of lengths, tokens and arrival times")
+                  "Seed of lengths, tokens and arrival times")
       ->check(AnyNumber<uint64_t>())
       ->capture_default_str()
       ->group(group);
@@ -67,25 +67,25 @@ void AddDatasetFlags(CLI::App* app, BenchOptions* options) {
 void AddArrivalFlags(CLI::App* app, BenchOptions* options) {
   const std::string group = "Arrivals";
   app->add_option("--request-rate", options->arrivals.request_rate,
-                  "requests per second, or inf: all at once [default: a "
-                  "trace's own timestamps, else inf]")
+                  "Requests per second; inf sends all requests at once "
+                  "[default: a trace's own timestamps, else inf]")
       ->check(AnyNumber<double>())
       ->group(group);
   app->add_option("--burstiness", options->arrivals.burstiness,
-                  "shape of the Gamma distribution of the gaps: 1 is Poisson, "
+                  "Shape of the Gamma distribution of the gaps: 1 is Poisson, "
                   "less is burstier, inf is a constant gap [default: 1]")
       ->check(AnyNumber<double>())
       ->group(group);
   app->add_flag("--spread-ticks", options->arrivals.spread_ticks,
-                "traces with timestamps on a grid (mooncake: 3 s): spread the "
+                "Traces with timestamps on a grid (mooncake: 3 s): spread the "
                 "requests of a tick evenly over it")
       ->group(group);
   app->add_flag("--scale-trace", options->arrivals.scale_trace,
-                "with --request-rate: a trace keeps the pattern of its own "
+                "With --request-rate: a trace keeps the pattern of its own "
                 "timestamps, sped up or slowed down to the rate")
       ->group(group);
   app->add_option("--max-concurrency", options->max_concurrency,
-                  "hold requests back while this many are unfinished; "
+                  "Hold requests back while this many are unfinished; "
                   "latencies still count from the intended send time")
       ->check(CLI::Range(1, 1 << 30))
       ->group(group);
@@ -94,44 +94,45 @@ void AddArrivalFlags(CLI::App* app, BenchOptions* options) {
 void AddReportFlags(CLI::App* app, BenchOptions* options) {
   const std::string group = "Report";
   app->add_option("--goodput", options->goodput,
-                  "limits in ms a good request meets, such as \"ttft:200 "
+                  "Limits in ms that a good request meets, such as \"ttft:200 "
                   "tpot:50 e2el:5000\"")
       ->group(group);
   app->add_option("--percentile-metrics", options->percentile_metrics,
-                  "latencies to report, comma separated")
+                  "Latencies to report, comma separated")
       ->delimiter(',')
       ->check(CLI::IsMember(
           std::vector<std::string>(kMetrics.begin(), kMetrics.end())))
       ->default_str(absl::StrJoin(options->percentile_metrics, ","))
       ->group(group);
   app->add_option("--metric-percentiles", options->metric_percentiles,
-                  "percentiles besides 50 and 99, comma separated")
+                  "Percentiles besides 50 and 99, comma separated")
       ->delimiter(',')
       ->check(NumberIn(0, 100))
       ->group(group);
   app->add_flag("--json", options->json,
-                "print the report as JSON to standard output, nothing else")
+                "Print the report as JSON to standard output, nothing else")
       ->group(group);
   app->add_flag("--save-result", options->save_result,
-                "write the report as JSON to a file")
+                "Write the report as JSON to a file")
       ->group(group);
   app->add_flag("--save-detailed", options->save_detailed,
-                "add per-request values to the JSON")
+                "Add per-request values to the JSON")
       ->group(group);
   app->add_option("--result-dir", options->result_dir,
-                  "folder of the file, created if need be [default: the "
+                  "Folder of the file, created if need be [default: the "
                   "current one]")
       ->group(group);
   app->add_option("--result-filename", options->result_filename,
-                  "[default: {label}-{rate}qps-concurrency{N}-{model}-{time}"
+                  "Name of the file [default: "
+                  "{label}-{rate}qps-concurrency{N}-{model}-{time}"
                   ".json]")
       ->group(group);
-  app->add_option("--label", options->label, "name of the run in the report")
+  app->add_option("--label", options->label, "Name of the run in the report")
       ->group(group);
   app->add_option("--metadata", options->metadata,
-                  "key=value pairs, copied to the report")
+                  "Pairs key=value, copied to the report")
       ->group(group);
-  app->add_flag("--disable-tqdm", options->disable_tqdm, "no progress bar")
+  app->add_flag("--disable-tqdm", options->disable_tqdm, "Show no progress bar")
       ->group(group);
 }
 

@@ -1,4 +1,4 @@
-// Command line of the load client: what `serve` and `sim` share.
+// The flags that `blockmgr-bench serve` and `sim` share.
 #ifndef BENCH_OPTIONS_H_
 #define BENCH_OPTIONS_H_
 
@@ -45,7 +45,7 @@ struct BenchOptions {
   bool json = false;
 };
 
-// The same, checked and loaded: all a run needs.
+// The options of BenchOptions, checked and loaded: all that a run needs.
 struct BenchPlan {
   Workload workload;
   int32_t vocab_size = 256;

@@ -14,6 +14,9 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
+#include <absl/strings/str_replace.h>
+#include <absl/strings/string_view.h>
+#include <absl/strings/strip.h>
 #include <nlohmann/json.hpp>
 
 #include "blockmgr/base/status_macros.h"
@@ -70,7 +73,7 @@ void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
                                      ? Json(target.window_ratio.value())
                                      : Json(nullptr);
   (*json)["eviction_mode"] =
-      evicts ? Json(NameOf(plan.eviction.mode)) : Json(nullptr);
+      evicts ? Json(std::string(EnumName(plan.eviction.mode))) : Json(nullptr);
   (*json)["compress_every"] = plan.eviction.compress_every > 0
                                   ? Json(plan.eviction.compress_every)
                                   : Json(nullptr);
@@ -129,44 +132,34 @@ double Quotient(uint64_t part, uint64_t whole) {
                     : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Null where they are not known.
-void AddCounters(const std::optional<SystemCounters>& counters, Json* json) {
-  const SystemCounters known = counters.value_or(SystemCounters());
-  const auto add = [&](const char* key, auto value) {
-    (*json)[key] = counters.has_value() ? Json(value) : Json(nullptr);
-  };
-  add("mean_requests_in_flight", known.mean_requests_in_flight);
-  add("num_steps", known.num_steps);
-  add("preemptions", known.preemptions);
-  add("swap_ins", known.swap_ins);
-  add("swapped_in_tokens", known.swapped_in_tokens);
-  add("prompt_tokens", known.prompt_tokens);
-  add("cached_tokens", known.cached_tokens);
-  add("cached_compressed_tokens", known.cached_region_tokens);
-  add("prefix_hit_rate", Quotient(known.cached_tokens, known.prompt_tokens));
-  add("computed_tokens", known.computed_tokens);
-  add("recomputed_tokens", known.recomputed_tokens);
-  add("draft_tokens", known.draft_tokens);
-  add("accepted_tokens", known.accepted_tokens);
-  add("draft_acceptance_rate",
-      Quotient(known.accepted_tokens, known.draft_tokens));
-  add("evictions", known.evictions);
-  add("squeezes", known.squeezes);
-  add("evicted_entries", known.evicted_entries);
-  add("evicted_bytes", known.evicted_bytes);
-  add("num_blocks", known.num_blocks);
+// Returns the key of a number of SchedulerStats: its name without "num_".
+std::string KeyOf(absl::string_view name) {
+  return std::string(absl::StripPrefix(name, "num_"));
 }
 
-void AddPeaks(const std::optional<SystemPeaks>& peaks, Json* json) {
-  const SystemPeaks known = peaks.value_or(SystemPeaks());
-  const auto add = [&](const char* key, int32_t value) {
-    (*json)[key] = peaks.has_value() ? Json(value) : Json(nullptr);
+// Numbers that are not known are null.
+void AddSystem(const RunResult& result, Json* json) {
+  const SystemCounters known = result.counters.value_or(SystemCounters());
+  const SystemPeaks peaks = result.peaks.value_or(SystemPeaks());
+  const auto add = [&](const std::string& key, bool is_known, auto value) {
+    (*json)[key] = is_known ? Json(value) : Json(nullptr);
   };
-  add("max_requests_in_flight", known.max_requests_in_flight);
-  add("max_used_blocks", known.max_used_blocks);
-  add("kept_entries_min", known.kept_entries_min);
-  add("kept_entries_median", known.kept_entries_median);
-  add("kept_entries_max", known.kept_entries_max);
+  const bool has_counters = result.counters.has_value();
+  const bool has_peaks = result.peaks.has_value();
+  const SchedulerStats& stats = known.scheduler;
+  add("mean_requests_in_flight", has_counters, known.mean_requests_in_flight);
+  add("max_requests_in_flight", has_peaks, peaks.max_requests_in_flight);
+  add("prefix_hit_rate", has_counters,
+      Quotient(stats.num_cached_tokens, stats.num_prompt_tokens));
+  add("draft_acceptance_rate", has_counters,
+      Quotient(stats.num_accepted_tokens, stats.num_draft_tokens));
+  add("num_blocks", has_counters, stats.blocks.num_blocks);
+  add("max_used_blocks", has_peaks, peaks.max_used_blocks);
+  VisitSchedulerStats(stats, [&](StatKind kind, absl::string_view name,
+                                 const auto& value, auto&&... /*texts*/) {
+    if (kind == StatKind::kCounter) add(KeyOf(name), has_counters, value);
+    if (kind == StatKind::kPeak) add(KeyOf(name), has_peaks, value);
+  });
 }
 
 // Per request, in vLLM's shape: seconds; zeros and an error where it failed.
@@ -230,28 +223,15 @@ constexpr Line kLines[] = {
     {"Total token throughput (tok/s):", "total_token_throughput"},
 };
 
+// Before the counters and peaks of SchedulerStats.
 constexpr Line kSystemLines[] = {
     {"Prefix cache at the start:", "prefix_cache"},
     {"Mean requests in flight:", "mean_requests_in_flight"},
     {"Max requests in flight:", "max_requests_in_flight"},
-    {"Steps:", "num_steps"},
-    {"Preemptions:", "preemptions"},
-    {"Of those, back from host memory:", "swap_ins"},
-    {"Recomputed tokens:", "recomputed_tokens"},
-    {"Cached prompt tokens:", "cached_tokens"},
-    {"Of those, compressed:", "cached_compressed_tokens"},
     {"Prefix hit rate:", "prefix_hit_rate"},
-    {"Draft tokens:", "draft_tokens"},
     {"Draft acceptance rate:", "draft_acceptance_rate"},
-    {"Max used blocks:", "max_used_blocks"},
     {"Blocks in the pool:", "num_blocks"},
-    {"Evictions:", "evictions"},
-    {"Of those, under pressure:", "squeezes"},
-    {"Evicted entries:", "evicted_entries"},
-    {"Evicted bytes:", "evicted_bytes"},
-    {"Kept entries per head, min:", "kept_entries_min"},
-    {"Kept entries per head, median:", "kept_entries_median"},
-    {"Kept entries per head, max:", "kept_entries_max"},
+    {"Max used blocks:", "max_used_blocks"},
 };
 
 std::string Shown(const Json& value) {
@@ -277,6 +257,23 @@ void AppendLines(const Line (&lines)[kSize], const Json& report,
     if (found == report.end() || found->is_null()) continue;
     AppendLine(line.title, *found, text);
   }
+}
+
+// Appends counters and peaks, except zeros: "swap_ins" is "Swap ins:".
+void AppendStats(const Json& report, std::string* text) {
+  const SchedulerStats names;
+  VisitSchedulerStats(names, [&](StatKind kind, absl::string_view name,
+                                 const auto& /*value*/, auto&&... /*texts*/) {
+    const auto found = report.find(KeyOf(name));
+    if (kind == StatKind::kGauge || found == report.end() || found->is_null() ||
+        *found == 0) {
+      return;
+    }
+    std::string title =
+        absl::StrCat(absl::StrReplaceAll(KeyOf(name), {{"_", " "}}), ":");
+    title[0] = absl::ascii_toupper(static_cast<unsigned char>(title[0]));
+    AppendLine(title, *found, text);
+  });
 }
 
 void AppendHeading(const std::string& title, char fill, std::string* text) {
@@ -322,8 +319,7 @@ Json BuildReport(const BenchOptions& options, const BenchPlan& plan,
                        plan.percentiles),
              &json);
   json["prefix_cache"] = result.prefix_cache;
-  AddCounters(result.counters, &json);
-  AddPeaks(result.peaks, &json);
+  AddSystem(result, &json);
   Json config = Json::object();
   for (const auto& [key, value] : result.config) {
     // Whole numbers without a fraction.
@@ -372,6 +368,7 @@ std::string FormatReport(const Json& report) {
   }
   AppendHeading("Cache and Scheduler", '-', &text);
   AppendLines(kSystemLines, report, &text);
+  AppendStats(report, &text);
   AppendRateSearch(report, &text);
   for (const Json& note : report.at("notes")) {
     absl::StrAppend(&text, "note: ", note.get<std::string>(), "\n");

@@ -3,18 +3,13 @@
 //
 // Besides vLLM's keys (which hold what metrics.h defines):
 //
-//   {mean,max}_requests_in_flight   admitted, unfinished, holding blocks; the
-//                                   mean is over time
-//   preemptions, num_steps          during the run, as all counts
-//   cached_tokens, prefix_hit_rate  of the prompt tokens admitted
-//   cached_compressed_tokens   of the cached ones: in compressed prefixes
-//   recomputed_tokens               computed again after a preemption
-//   swap_ins, swapped_in_tokens     brought back from host memory instead
-//   draft_tokens, accepted_tokens, draft_acceptance_rate   verified; outputs
-//   evictions, evicted_entries, evicted_bytes
-//   squeezes                        evictions because blocks were short
+//   {mean,max}_requests_in_flight   running requests; the mean is over time
+//   prefix_hit_rate                 cached_tokens of prompt_tokens
+//   draft_acceptance_rate           accepted_tokens of draft_tokens
 //   max_used_blocks, num_blocks     blocks held by sequences; of the pool
-//   kept_entries_{min,median,max}   per (layer, head) and eviction
+//   preemptions, evictions, ..      counters and peaks of SchedulerStats
+//                                   (scheduler/scheduler_stats.h), named as
+//                                   there but without "num_"
 //   achieved_request_rate           sends per second up to the last; null when
 //                                   all were sent at once
 //   client_lag_ms                   {mean, p99, max} of send - intended time
@@ -45,7 +40,7 @@
 
 namespace blockmgr {
 
-// What a run hands to its report.
+// The results of a run, for its report.
 struct RunResult {
   std::vector<RequestRecord> records;  // as the workload's requests
   double duration_s = 0;
@@ -56,7 +51,7 @@ struct RunResult {
   std::vector<std::string> notes;
   std::string endpoint_type;  // grpc or sim
   std::string model_id;
-  // What ran it, named as its flags.
+  // The configuration of what ran the requests, named as its flags.
   std::vector<std::pair<std::string, double>> config;
   std::vector<std::pair<std::string, std::string>> choices;  // of it, by name
 };

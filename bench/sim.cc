@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <iterator>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,10 +15,10 @@
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
-#include "engine/reference/sim_flags.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
-#include "scheduler/server/scheduler_flags.h"
+#include "engine/reference/sim_flags.h"
+#include "scheduler/server/option_flags.h"
 
 namespace blockmgr {
 namespace {
@@ -64,7 +65,6 @@ class Simulation {
   void AdvanceTo(double time_s);
   double NextArrival() const;
   SystemCounters Counters() const;
-  SystemPeaks Peaks() const;
 
   const BenchPlan& plan_;
   const std::unique_ptr<Scheduler> scheduler_;
@@ -177,38 +177,9 @@ void Simulation::Record(const Effects& effects) {
 }
 
 SystemCounters Simulation::Counters() const {
-  const SchedulerStats stats = scheduler_->stats();
-  return {
-      .mean_requests_in_flight =
-          now_s_ > 0 ? running_request_seconds_ / now_s_ : 0.0,
-      .num_steps = stats.num_steps,
-      .preemptions = stats.num_preemptions,
-      .swap_ins = stats.num_swap_ins,
-      .swapped_in_tokens = stats.num_swapped_in_tokens,
-      .prompt_tokens = stats.num_prompt_tokens,
-      .cached_tokens = stats.num_cached_tokens,
-      .cached_region_tokens = stats.num_cached_region_tokens,
-      .computed_tokens = stats.num_computed_tokens,
-      .recomputed_tokens = stats.num_recomputed_tokens,
-      .draft_tokens = stats.num_draft_tokens,
-      .accepted_tokens = stats.num_accepted_tokens,
-      .evictions = stats.num_evictions,
-      .squeezes = stats.num_squeezes,
-      .evicted_entries = stats.evicted_entries,
-      .evicted_bytes = stats.evicted_bytes,
-      .num_blocks = stats.blocks.num_blocks,
-  };
-}
-
-SystemPeaks Simulation::Peaks() const {
-  const SchedulerStats stats = scheduler_->stats();
-  return {
-      .max_requests_in_flight = max_running_,
-      .max_used_blocks = max_used_blocks_,
-      .kept_entries_min = stats.kept_entries_min,
-      .kept_entries_median = stats.kept_entries_median,
-      .kept_entries_max = stats.kept_entries_max,
-  };
+  return {.mean_requests_in_flight =
+              now_s_ > 0 ? running_request_seconds_ / now_s_ : 0.0,
+          .scheduler = scheduler_->stats()};
 }
 
 absl::Status Simulation::CheckNothingIsLost() {
@@ -247,51 +218,42 @@ absl::StatusOr<RunResult> Simulation::Run() {
   result.records = std::move(records_);
   result.duration_s = now_s_;
   result.counters = Counters();
-  result.peaks = Peaks();
+  result.peaks = {.max_requests_in_flight = max_running_,
+                  .max_used_blocks = max_used_blocks_};
   result.prefix_cache = "new";
   result.endpoint_type = "sim";
   BM_RETURN_IF_ERROR(CheckNothingIsLost());
   return result;
 }
 
-template <typename Enum>
-std::string ChoiceName(const std::map<std::string, Enum>& names, Enum value) {
-  const auto found = std::ranges::find(
-      names, value,
-      [](const auto& name) -> const Enum& { return name.second; });
-  BM_CHECK(found != names.end());
-  return found->first;
-}
+// A visitor of options that copies them into the configuration of a report.
+struct ConfigRows {
+  RunResult* result;
 
-std::vector<std::pair<std::string, std::string>> Choices(
-    const SchedulerOptions& scheduler) {
-  return {
-      {"scheduling_policy",
-       ChoiceName(SchedulingPolicyNames(), scheduler.policy)},
-      {"admission", ChoiceName(AdmissionPolicyNames(), scheduler.admission)},
-      {"chunk_policy", ChoiceName(ChunkPolicyNames(), scheduler.chunk_policy)}};
-}
+  template <typename T>
+  void Number(absl::string_view name, T value, std::type_identity_t<T> /*min*/,
+              std::type_identity_t<T> /*max*/, const char* /*help*/) {
+    result->config.emplace_back(name, value);
+  }
+  void Fraction(absl::string_view name, double value, const char* /*help*/) {
+    result->config.emplace_back(name, value);
+  }
+  void Bool(absl::string_view name, bool value, const char* /*help*/) {
+    result->config.emplace_back(name, value ? 1 : 0);
+  }
+  template <typename Enum>
+  void Choice(absl::string_view name, Enum value, const char* /*help*/) {
+    result->choices.emplace_back(name, EnumName(value));
+  }
+};
 
-std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
-  const SchedulerOptions& scheduler = options.scheduler;
+void AddConfig(const SimOptions& options, RunResult* result) {
+  result->config = {{"num_blocks", options.num_blocks},
+                    {"num_host_blocks", options.scheduler.num_host_blocks}};
+  VisitStepOptions(options.scheduler, ConfigRows{result});
+  VisitPolicyOptions(options.scheduler, ConfigRows{result});
   const SimModel& model = options.model;
-  std::vector<std::pair<std::string, double>> config = {
-      {"num_blocks", options.num_blocks},
-      {"num_host_blocks", scheduler.num_host_blocks},
-      {"max_num_batched_tokens", scheduler.max_num_batched_tokens},
-      {"max_num_seqs", scheduler.max_num_seqs},
-      {"max_model_len", scheduler.max_model_len},
-      {"long_prefill_token_threshold", scheduler.long_prefill_token_threshold},
-      {"watermark", scheduler.watermark},
-      {"max_steps_in_flight", scheduler.max_steps_in_flight},
-      {"num_speculative_tokens", scheduler.num_speculative_tokens},
-      {"prefix_aging", scheduler.prefix_aging},
-      {"max_bypasses", scheduler.max_bypasses},
-      {"min_prefix_wait_tokens", scheduler.min_prefix_wait_tokens},
-      {"max_prefix_wait_steps", scheduler.max_prefix_wait_steps},
-      {"max_long_prefills", scheduler.max_long_prefills},
-      {"enable_prefix_caching", scheduler.enable_prefix_caching ? 1 : 0},
-      {"reuse_partial_blocks", scheduler.reuse_partial_blocks ? 1 : 0},
+  const std::pair<const char*, double> rows[] = {
       {"num_layers", model.num_layers},
       {"num_heads", model.num_heads},
       {"num_q_heads", model.num_q_heads},
@@ -309,70 +271,30 @@ std::vector<std::pair<std::string, double>> Config(const SimOptions& options) {
       {"num_drafts", model.num_drafts},
       {"draft_acceptance", model.draft_acceptance},
   };
+  result->config.insert(result->config.end(), std::begin(rows), std::end(rows));
   for (size_t i = 0; i < model.group_windows.size(); ++i) {
-    config.emplace_back(absl::StrCat("group_windows[", i, "]"),
-                        model.group_windows[i]);
+    result->config.emplace_back(absl::StrCat("group_windows[", i, "]"),
+                                model.group_windows[i]);
   }
-  return config;
 }
-
-constexpr SchedulerFlagTexts kSchedulerTexts{
-    .max_num_batched_tokens = "tokens in one step",
-    .max_num_seqs = "sequences that hold blocks at one time",
-    .max_model_len = "prompt and output tokens of one request",
-    .long_prefill_token_threshold =
-        "longest prefill chunk of one request in a step; 0: no limit but the "
-        "step's",
-    .watermark = "fraction of the pool that admission leaves free",
-    .max_steps_in_flight = "steps issued before the first is answered",
-    .num_speculative_tokens =
-        "drafts of a sequence that a step verifies at most, of those of "
-        "--sim-drafts",
-    .max_num_blocks =
-        "blocks that the pool, or host memory, may have; each takes 250 bytes "
-        "of this process, or 740 with regions",
-    .enable_prefix_caching = "share the blocks of equal prefixes [default: on]",
-    .reuse_partial_blocks =
-        "copy the first rows of a cached block where a prompt goes on as it "
-        "begins"};
-
-constexpr PolicyFlagTexts kPolicyTexts{
-    .scheduling_policy =
-        "who is next of those that wait: the first to come, the lowest "
-        "priority value (here all have the same), or the longest cached prefix",
-    .admission =
-        "what must be free to admit a request: its whole prompt and the "
-        "watermark; all it and those running will ever need; its next step",
-    .chunk_policy =
-        "how prompts share a step: the oldest first, or equal shares",
-    .prefix_aging =
-        "--scheduling-policy prefix: tokens of cached prefix that a step of "
-        "waiting is worth",
-    .max_bypasses = "how often later requests may pass one that does not fit",
-    .min_prefix_wait_tokens =
-        "wait instead of computing this many tokens that a running request is "
-        "about to compute; 0: never",
-    .max_prefix_wait_steps = "... for at most so many steps",
-    .max_long_prefills =
-        "prompts above the threshold computed at a time; 0: no limit"};
 
 }  // namespace
 
 void AddSimFlags(CLI::App* app, SimOptions* options) {
   app->add_option("--num-blocks", options->num_blocks,
-                  "blocks of the pool, the null block included")
+                  "Blocks of the pool, the null block included")
       ->check(CLI::Range(2, 1 << 30))
       ->capture_default_str()
       ->group("Scheduler");
   app->add_option("--num-host-blocks", options->scheduler.num_host_blocks,
-                  "blocks of host memory for the KV of preempted requests; 0: "
+                  "Blocks of host memory for the KV of preempted requests; 0: "
                   "they are computed again")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str()
       ->group("Scheduler");
   AddShardsFlag(app, &options->model.num_shards);
-  AddSchedulerFlags(app, kSchedulerTexts, &options->scheduler);
-  AddPolicyFlags(app, kPolicyTexts, &options->scheduler);
+  VisitStepOptions(options->scheduler, OptionFlags(app, "Scheduler"));
+  VisitPolicyOptions(options->scheduler, OptionFlags(app, "Scheduling policy"));
   AddSimModelFlags(app, &options->model);
 }
 
@@ -396,8 +318,7 @@ absl::StatusOr<RunResult> RunSim(const SimOptions& options,
   Simulation simulation(plan, std::move(scheduler), options, progress);
   BM_ASSIGN_OR_RETURN(RunResult result, simulation.Run());
   result.model_id = "sim";
-  result.config = Config(options);
-  result.choices = Choices(options.scheduler);
+  AddConfig(options, &result);
   return result;
 }
 

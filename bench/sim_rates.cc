@@ -91,11 +91,11 @@ absl::StatusOr<Json> FindAndReport(const BenchOptions& bench,
 void AddRateSearchFlags(CLI::App* app, RateSearchOptions* options) {
   const std::string group = "Rate search";
   app->add_flag("--find-max-rate", options->find_max_rate,
-                "find the highest --request-rate at which --goodput holds, and "
+                "Find the highest --request-rate at which --goodput holds, and "
                 "report the run at that")
       ->group(group);
   app->add_option("--good-percent", options->good_percent,
-                  absl::StrCat("percentage of a run's requests that must meet "
+                  absl::StrCat("Percentage of a run's requests that must meet "
                                "--goodput [default: ",
                                kDefaultGoodPercent, "]"))
       ->check(NumberIn(0, 100))

@@ -1,4 +1,4 @@
-// What a load client sends, and when: requests without their tokens.
+// The requests that a load client sends, without their tokens, and their times.
 //
 // A prompt is a list of segments, each the beginning of an endless
 // pseudo-random token stream. Requests whose prompts begin with the same

@@ -1,8 +1,11 @@
-// The commonest check of a number from outside.
+// Checks of numbers from outside.
 #ifndef SCHEDULER_REQUIRE_RANGE_H_
 #define SCHEDULER_REQUIRE_RANGE_H_
 
 #include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
@@ -10,8 +13,8 @@
 
 namespace blockmgr {
 
-// InvalidArgument naming the field unless low <= value <= high. `why`: where
-// the limits come from, if others than the field's own say.
+// InvalidArgument naming the field unless low <= value <= high. `why` says
+// where the limits come from, if another field sets them.
 inline absl::Status RequireRange(absl::string_view field, int64_t value,
                                  int64_t low, int64_t high,
                                  absl::string_view why = "") {
@@ -20,6 +23,38 @@ inline absl::Status RequireRange(absl::string_view field, int64_t value,
       field, ": expected ", low, " to ", high,
       why.empty() ? "" : absl::StrCat(" (", why, ")"), ", got ", value));
 }
+
+// A visitor of options (scheduler_options.h) that checks them. status() is OK,
+// or InvalidArgument that names the first option out of its range, with
+// `prefix` before the name.
+class RangeChecks {
+ public:
+  explicit RangeChecks(std::string prefix = "") : prefix_(std::move(prefix)) {}
+
+  template <typename T>
+  void Number(absl::string_view name, const T& value,
+              std::type_identity_t<T> min, std::type_identity_t<T> max,
+              const char* /*help*/) {
+    if (!status_.ok() || (value >= min && value <= max)) return;  // not nan
+    status_ = absl::InvalidArgumentError(absl::StrCat(
+        prefix_, name, ": expected ", min, " to ", max, ", got ", value));
+  }
+  void Fraction(absl::string_view name, double value, const char* /*help*/) {
+    if (!status_.ok() || (value >= 0 && value < 1)) return;
+    status_ = absl::InvalidArgumentError(absl::StrCat(
+        prefix_, name, ": expected a fraction in [0, 1), got ", value));
+  }
+  void Bool(absl::string_view /*name*/, bool /*value*/, const char* /*help*/) {}
+  template <typename Enum>
+  void Choice(absl::string_view /*name*/, Enum /*value*/,
+              const char* /*help*/) {}
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const std::string prefix_;
+  absl::Status status_;
+};
 
 }  // namespace blockmgr
 

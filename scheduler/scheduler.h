@@ -31,54 +31,9 @@
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler_options.h"
+#include "scheduler/scheduler_stats.h"
 
 namespace blockmgr {
-
-// Counts since creation unless said otherwise.
-struct SchedulerStats {
-  int32_t num_waiting = 0;         // now
-  int64_t num_waiting_tokens = 0;  // now: of prompts not yet admitted
-  int32_t num_running = 0;         // now: admitted, unfinished, holding blocks
-  int32_t num_steps_in_flight = 0;
-  uint64_t num_steps = 0;  // acknowledged
-  uint64_t num_finished = 0;
-  uint64_t num_preemptions = 0;
-  uint64_t num_swap_outs = 0;  // of those, that were copied to the host tier
-  uint64_t num_swap_ins = 0;   // of those, that came back from there
-  uint64_t num_swapped_in_tokens = 0;  // with their KV
-  int32_t num_swapped = 0;             // now: waiting requests in the host tier
-  int32_t host_blocks = 0;             // that the engine has
-  int32_t used_host_blocks = 0;        // now
-  uint64_t num_passes = 0;        // of requests that did not fit, by later ones
-  uint64_t num_prefix_waits = 0;  // steps waited for another's prefix
-  uint64_t num_prompt_tokens = 0;         // of admitted requests, first time
-  uint64_t num_cached_tokens = 0;         // of those, hits and forks
-  uint64_t num_cached_region_tokens = 0;  // of those, compressed
-  uint64_t num_computed_tokens = 0;       // settled, recomputed ones included
-  uint64_t num_recomputed_tokens = 0;
-  uint64_t num_output_tokens = 0;
-  uint64_t num_draft_tokens = 0;     // verified by the engine
-  uint64_t num_accepted_tokens = 0;  // of those, outputs of their requests
-  uint64_t num_evictions = 0;
-  // Evictions that the engine has refused, of requests that still ran.
-  uint64_t num_refused_evictions = 0;
-  uint64_t num_squeezes = 0;      // EvictionMode::kPressure; ordered
-  uint64_t num_forks = 0;         // requests that began with another's table
-  uint64_t num_lost_blocks = 0;   // StepResult::lost_blocks
-  uint64_t num_cut_requests = 0;  // that held one, each time
-  uint64_t num_lost_host_blocks = 0;  // StepResult::lost_host_blocks
-  uint64_t evicted_entries = 0;
-  uint64_t evicted_blocks = 0;  // given up by sequences through eviction
-  int64_t evicted_bytes = 0;
-  // Kept entries per (layer, head) over all evictions since
-  // ForgetKeptEntries().
-  int32_t kept_entries_min = 0;
-  int32_t kept_entries_median = 0;
-  int32_t kept_entries_max = 0;
-  std::vector<TenantUse> tenants;  // now: see Tenants::Uses
-  BlockManagerStats blocks;        // now
-  int64_t metadata_bytes = 0;      // now: BlockManager::metadata_bytes()
-};
 
 // Checks what the eviction and the options say of each other, whatever the
 // engine's layout is. OK if Scheduler::ValidateEviction is OK for some layout.

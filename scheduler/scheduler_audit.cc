@@ -4,6 +4,7 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
+#include <absl/strings/string_view.h>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
@@ -48,22 +49,6 @@ void MixStep(const StepInFlight& step, StateMixer* mixer) {
                order.window_groups.size());
     for (const int32_t group : order.window_groups) mixer->Mix(group);
   }
-}
-
-// The counters; gauges follow from the rest.
-void MixTotals(const SchedulerStats& totals, StateMixer* mixer) {
-  mixer->Mix(totals.num_steps, totals.num_finished, totals.num_preemptions,
-             totals.num_swap_outs, totals.num_swap_ins,
-             totals.num_swapped_in_tokens, totals.num_passes,
-             totals.num_prefix_waits, totals.num_prompt_tokens,
-             totals.num_cached_tokens, totals.num_cached_region_tokens,
-             totals.num_computed_tokens, totals.num_recomputed_tokens,
-             totals.num_output_tokens, totals.num_draft_tokens,
-             totals.num_accepted_tokens, totals.num_evictions,
-             totals.num_refused_evictions, totals.num_squeezes,
-             totals.num_forks, totals.num_lost_blocks, totals.num_cut_requests,
-             totals.num_lost_host_blocks, totals.evicted_entries,
-             totals.evicted_blocks, totals.evicted_bytes);
 }
 
 }  // namespace
@@ -142,7 +127,11 @@ void SchedulerImpl::CheckReservations() const {
 uint64_t SchedulerImpl::StateHash() const {
   StateMixer mixer;
   mixer.Mix(FutureHash(), next_command_);
-  MixTotals(totals_, &mixer);
+  // Gauges follow from the rest of the state.
+  VisitSchedulerStats(totals_, [&mixer](StatKind kind, absl::string_view,
+                                        const auto& value, auto&&...) {
+    if (kind == StatKind::kCounter) mixer.Mix(value);
+  });
   const auto mix_past = [&mixer](const RequestState& request) {
     mixer.Mix(request.num_preemptions);
   };

@@ -1,63 +1,126 @@
 // How requests are ordered, admitted and chunked; what tenants may use.
+//
+// An option is a member of a struct, which has its default, and a row of the
+// Visit function below the struct, which has its name, range and help text. The
+// rows are the source of everything else: Validate(), the flags of blockmgrd
+// and of `blockmgr-bench sim` (scheduler/server/option_flags.h), and the
+// configuration in a simulation's report. A visitor has
+//
+//   void Number(absl::string_view name, T& value, T min, T max, text help);
+//   void Fraction(absl::string_view name, double& value, text help);  // [0, 1)
+//   void Bool(absl::string_view name, bool& value, text help);
+//   void Choice(absl::string_view name, E& value, text help);  // EnumNames<E>
+//
+// where T is int32_t, int64_t or double, and the references are const if the
+// options are.
 #ifndef SCHEDULER_SCHEDULER_OPTIONS_H_
 #define SCHEDULER_SCHEDULER_OPTIONS_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
 #include <absl/status/status.h>
+#include <absl/strings/string_view.h>
 
 #include "blockmgr/block_manager.h"
+#include "blockmgr/eviction/policy_fields.h"
 
 namespace blockmgr {
 
-// Who is next among the waiting. Preempted requests keep their place in each.
+// The order in which waiting requests are admitted. A preempted request keeps
+// its place in this order.
 enum class SchedulingPolicy : uint8_t {
   kFcfs,      // in order of arrival
   kPriority,  // Request::priority, lower first; then arrival (as in vLLM)
   // The longest cached prefix first (SGLang, arXiv 2312.07104, section 3), less
-  // prefix_aging tokens for every step that somebody else has waited longer.
-  // What is published meanwhile is looked for again in at most 256 blocks per
-  // Update, where a look at P cached blocks counts as 16 + P: N that wait for a
-  // short prefix know of it after about N / 16 Updates.
+  // prefix_aging tokens for every step that another request has waited longer.
+  // Prefixes published while requests wait are looked up again in at most 256
+  // blocks per Update, where a look at P cached blocks counts as 16 + P. N
+  // requests that wait for a short prefix know of it after about N / 16
+  // Updates.
   kPrefix,
 };
 
-// What must be free before a request is admitted.
+// Which blocks must be free before a request is admitted.
 enum class AdmissionPolicy : uint8_t {
-  // Blocks for everything known of it and of those admitted (their whole
-  // prompts), and a watermark. What vLLM does.
+  // Blocks for all known tokens (the whole prompts) of the request and of the
+  // requests that run, and a watermark. vLLM does this.
   kWatermark,
-  // Blocks to completion, max_tokens included, for it and all that run: nobody
-  // is ever preempted, unless shared blocks are lost, or are compressed by a
-  // command. TensorRT-LLM's GUARANTEED_NO_EVICT.
+  // Blocks up to completion, max_tokens included, for the request and for all
+  // that run. No request is ever preempted, unless shared blocks are lost or
+  // are compressed by a command. TensorRT-LLM's GUARANTEED_NO_EVICT.
   kGuaranteed,
-  // Blocks for its next step. Most in flight and most preempted: whoever came
-  // last is paused. TensorRT-LLM's MAX_UTILIZATION.
+  // Blocks for the request's next step. Most requests run at a time, and most
+  // are preempted, the youngest first. TensorRT-LLM's MAX_UTILIZATION.
   kMaxUtilization,
 };
 
-// How a step's tokens are shared by prompts that do not fit together.
+// How prompts share the tokens of a step if they do not fit together.
 enum class ChunkPolicy : uint8_t {
   kFirstCome,      // the oldest takes what it can, the next what is left
-  kEqualProgress,  // equal shares in whole pages, what is left in order
+  kEqualProgress,  // equal shares in whole pages, the remainder in order
 };
 
-// What one tenant may use at a time; 0: no limit.
+// The names of the values in flags and reports.
+namespace option_names {
+inline constexpr std::array<absl::string_view, 3> kSchedulingPolicy = {
+    "fcfs", "priority", "prefix"};
+inline constexpr std::array<absl::string_view, 3> kAdmissionPolicy = {
+    "vllm", "guaranteed", "max-utilization"};
+inline constexpr std::array<absl::string_view, 2> kChunkPolicy = {
+    "first-come", "equal-progress"};
+inline constexpr std::array<absl::string_view, 2> kCompaction = {"fresh",
+                                                                 "in-place"};
+}  // namespace option_names
+template <>
+constexpr std::span<const absl::string_view> EnumNames<SchedulingPolicy>() {
+  return option_names::kSchedulingPolicy;
+}
+template <>
+constexpr std::span<const absl::string_view> EnumNames<AdmissionPolicy>() {
+  return option_names::kAdmissionPolicy;
+}
+template <>
+constexpr std::span<const absl::string_view> EnumNames<ChunkPolicy>() {
+  return option_names::kChunkPolicy;
+}
+template <>
+constexpr std::span<const absl::string_view> EnumNames<CompactionPreference>() {
+  return option_names::kCompaction;
+}
+
+// What one tenant may use at a time.
 struct TenantLimits {
-  // Blocks that its running requests have and may still take: their peaks, and
-  // less once they are compressed, but in models with windows. More wait, while
-  // other tenants go on; a request above it alone is refused.
   int32_t max_blocks = 0;
-  int32_t max_requests = 0;       // waiting and running; more are refused
-  int64_t max_queued_tokens = 0;  // of prompts that wait; more are refused
-  int32_t weight = 1;             // of its fair share, 1..1000
+  int32_t max_requests = 0;
+  int64_t max_queued_tokens = 0;
+  int32_t weight = 1;
 
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 
-// What a tenant uses now that the options name, or all others together.
+template <typename Limits, typename Visitor>
+void VisitTenantLimits(Limits& limits, Visitor&& visitor) {
+  visitor.Number("weight", limits.weight, 1, 1000,
+                 "The tenant's part of a fair share");
+  // Counted are the peaks of running requests, and less once they are
+  // compressed, but not in models with windows. A request above the limit alone
+  // is refused.
+  visitor.Number("max_blocks", limits.max_blocks, 0, INT32_MAX,
+                 "Blocks that the tenant's running requests have or may still "
+                 "take; more requests wait, while other tenants go on (0: no "
+                 "limit)");
+  visitor.Number("max_requests", limits.max_requests, 0, INT32_MAX,
+                 "Requests, waiting and running; more are refused (0: no "
+                 "limit)");
+  visitor.Number("max_queued_tokens", limits.max_queued_tokens, 0, INT64_MAX,
+                 "Tokens of prompts that wait; more are refused (0: no limit)");
+}
+
+// What a tenant uses now that the options name, or all other tenants together.
 struct TenantUse {
   std::string name;             // "*": the others
   int32_t num_requests = 0;     // waiting and running
@@ -65,102 +128,181 @@ struct TenantUse {
   int64_t reserved_blocks = 0;  // what counts against max_blocks
 };
 
+// See the Visit functions below for meanings and ranges.
 struct SchedulerOptions {
-  // Token budget of a step; at least max_num_seqs. How many queries a policy of
-  // a request may observe follows: max_num_batched_tokens - max_num_seqs + 1,
-  // or long_prefill_token_threshold, if that is less.
   int32_t max_num_batched_tokens = 2048;
-  int32_t max_num_seqs = 256;      // sequences that hold blocks
-  int32_t max_model_len = 131072;  // prompt and output together
-
-  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
-  // kPrefix: tokens of cached prefix that one more step of waiting is worth. No
-  // request is passed by later ones for more than max_model_len / prefix_aging
-  // steps.
-  int32_t prefix_aging = 32;
-  // How often a request that does not fit may be passed by later ones that do,
-  // in all; then they wait behind it. 0: never.
-  int32_t max_bypasses = 16;
-  // A request waits instead of computing at least that many tokens of prefix
-  // that a running one is about to compute; 0: never.
-  int32_t min_prefix_wait_tokens = 256;
-  // Steps that it waits at most.
-  int32_t max_prefix_wait_steps = 64;
-
-  AdmissionPolicy admission = AdmissionPolicy::kWatermark;
-  // kWatermark: fraction of the pool that admission leaves free.
-  double watermark = 0.01;
-
-  ChunkPolicy chunk_policy = ChunkPolicy::kFirstCome;
-  // Longest prefill chunk of one request in one step; 0: the token budget.
+  int32_t max_num_seqs = 256;
+  int32_t max_model_len = 131072;
   int32_t long_prefill_token_threshold = 0;
-  // Prompts longer than that threshold that are computed at a time; shorter
-  // ones pass them. 0: no limit.
-  int32_t max_long_prefills = 0;
-
-  int32_t max_steps_in_flight = 2;  // 1..4
-  // Speculative decoding: drafts of one sequence that a step verifies at most,
-  // as far as the engine has some; 0..1024. 0: none, whatever it has.
+  double watermark = 0.01;
+  int32_t max_steps_in_flight = 2;
   int32_t num_speculative_tokens = 0;
-  int32_t max_waiting = 65536;  // requests; one more is refused
-  // Tokens of prompts that wait for their first admission, 4 bytes of this
-  // process each (engine_data and media come on top). More are refused, but not
-  // a request that waits alone.
-  int64_t max_waiting_tokens = int64_t{1} << 28;
-  // Of an engine's pool, and of its host memory: what is known of every block
-  // (250 bytes, or 740 with regions) is this process's memory. A pool with
-  // more is refused, and one with as many blocks of more than 16 tokens, by as
-  // much as they are larger.
   int32_t max_num_blocks = 1 << 22;
-  // Queries per layer that an engine keeps of every sequence for evictions
-  // ordered from outside; policies of requests raise it for their own.
-  int32_t query_window = 32;
-  // Sequences for which the engine can accumulate scores (ScorerState) at a
-  // time. A request whose policy needs that waits for one, or is refused when
-  // there is none.
-  int32_t num_scorer_states = 0;
-  // Blocks of host memory that the engine has for preempted requests: as long
-  // as there is room their KV is copied there, and back when they run again.
-  // The others are computed again. 0: all of them.
-  int32_t num_host_blocks = 0;
-  // Whether the engine carries out orders of window groups
-  // (EvictionOrder::group). A request whose target evicts in windows is refused
-  // otherwise.
-  bool supports_window_evictions = false;
   bool enable_prefix_caching = true;
-  // Whether the first rows of a cached block are copied where a prompt goes on
-  // as the block begins: saves computing less than a page of tokens per
-  // request, for a copy of that many rows.
   bool reuse_partial_blocks = false;
   CompactionPreference compaction = CompactionPreference::kFreshFirst;
 
-  // Serve the tenant first that has been served least for its weight (the
-  // virtual token counter of Sheng et al., arXiv 2401.00588); its own requests
-  // in order of `policy`.
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  AdmissionPolicy admission = AdmissionPolicy::kWatermark;
+  ChunkPolicy chunk_policy = ChunkPolicy::kFirstCome;
+  int32_t prefix_aging = 32;
+  int32_t max_bypasses = 16;
+  int32_t min_prefix_wait_tokens = 256;
+  int32_t max_prefix_wait_steps = 64;
+  int32_t max_long_prefills = 0;
+
+  int32_t max_waiting = 65536;
+  int64_t max_waiting_tokens = int64_t{1} << 28;
+  int32_t query_window = 32;
   bool fair_share = false;
+  int32_t max_tenants = 4096;
   TenantLimits tenant_limits;  // of every tenant that is not in `tenants`
   std::map<std::string, TenantLimits> tenants;
-  // Tenants that are remembered at a time. One more is refused while all of
-  // them have requests.
-  int32_t max_tenants = 4096;
+
+  int32_t num_scorer_states = 0;
+  int32_t num_host_blocks = 0;
+  bool supports_window_evictions = false;
 
   absl::Status Validate() const;
   // Checks a request's number of prompt tokens and its max_tokens against
   // max_model_len. InvalidArgument names the field.
   absl::Status CheckLength(int64_t prompt_tokens, int64_t max_tokens) const;
-  // The longest observation window that fits in a chunk next to the decodes of
-  // every other sequence.
+  // Returns the longest observation window that a request's policy may have.
+  // The window must fit into one chunk, next to the decodes of all other
+  // sequences.
   int32_t max_query_window() const;
 };
 
-// What flags and configurations call them.
-const std::map<std::string, SchedulingPolicy>& SchedulingPolicyNames();
-const std::map<std::string, AdmissionPolicy>& AdmissionPolicyNames();
-const std::map<std::string, ChunkPolicy>& ChunkPolicyNames();
+// What a step may hold, and how memory is used.
+template <typename Options, typename Visitor>
+void VisitStepOptions(Options& options, Visitor&& visitor) {
+  visitor.Number("max_num_batched_tokens", options.max_num_batched_tokens, 1,
+                 1 << 28, "Tokens of a step; at least --max-num-seqs");
+  visitor.Number("max_num_seqs", options.max_num_seqs, 1, 1 << 20,
+                 "Sequences that hold blocks at a time");
+  visitor.Number("max_model_len", options.max_model_len, 2, 1 << 28,
+                 "Tokens of a request, prompt and output together");
+  visitor.Number("long_prefill_token_threshold",
+                 options.long_prefill_token_threshold, 0, 1 << 28,
+                 "Longest prefill chunk of a request in a step (0: "
+                 "--max-num-batched-tokens)");
+  visitor.Fraction("watermark", options.watermark,
+                   "With --admission vllm: the fraction of the pool that "
+                   "admission leaves free");
+  visitor.Number("max_steps_in_flight", options.max_steps_in_flight, 1, 4,
+                 "Plans that may be sent before the first is answered, 1 to 4");
+  visitor.Number("num_speculative_tokens", options.num_speculative_tokens, 0,
+                 1024,
+                 "Drafts of a sequence that a step verifies at most, if the "
+                 "engine has drafts (0: none)");
+  // The memory is that of the account of every block. A pool whose blocks have
+  // more than 16 tokens may have fewer blocks, in proportion.
+  visitor.Number("max_num_blocks", options.max_num_blocks, 2, 1 << 30,
+                 "Blocks that an engine's pool, or its host memory, may have; "
+                 "each takes 260 bytes of this process, or 750 with regions");
+  visitor.Bool("enable_prefix_caching", options.enable_prefix_caching,
+               "Reuse the blocks of equal prefixes");
+  visitor.Bool("reuse_partial_blocks", options.reuse_partial_blocks,
+               "If a prompt goes on as a cached block begins, copy the first "
+               "rows of that block instead of computing them");
+  visitor.Choice("compaction", options.compaction,
+                 "Where an eviction puts the entries it keeps: in fresh blocks "
+                 "while there are some, or in the sequence's own blocks "
+                 "(in-place)");
+}
+
+// Which requests run, and how they share a step.
+template <typename Options, typename Visitor>
+void VisitPolicyOptions(Options& options, Visitor&& visitor) {
+  visitor.Choice("scheduling_policy", options.policy,
+                 "Which waiting request is next: the first to come, the one of "
+                 "the lowest priority value, or the one with the longest "
+                 "cached prefix (see --prefix-aging). Preempted requests keep "
+                 "their place");
+  visitor.Choice("admission", options.admission,
+                 "Blocks that must be free to admit a request: those of its "
+                 "whole prompt and the --watermark (vllm); all that it and the "
+                 "running requests will ever need, so that none is preempted "
+                 "(guaranteed); those of its next step, and the youngest "
+                 "request is paused when blocks run out (max-utilization)");
+  visitor.Choice("chunk_policy", options.chunk_policy,
+                 "How prompts share a step: the oldest first, or equal shares "
+                 "in whole pages");
+  // No request is passed by later ones for more than max_model_len /
+  // prefix_aging steps.
+  visitor.Number("prefix_aging", options.prefix_aging, 1, 1 << 28,
+                 "With --scheduling-policy prefix: tokens of cached prefix "
+                 "that one step of waiting is worth; with a higher value, long "
+                 "waits count for more");
+  visitor.Number("max_bypasses", options.max_bypasses, 0, 1 << 28,
+                 "How often later requests may pass a request that does not "
+                 "fit; after that they wait behind it (0: never)");
+  visitor.Number("min_prefix_wait_tokens", options.min_prefix_wait_tokens, 0,
+                 1 << 28,
+                 "A request waits, instead of computing so many tokens, if a "
+                 "running request with the same prefix is about to compute "
+                 "them (0: never)");
+  visitor.Number("max_prefix_wait_steps", options.max_prefix_wait_steps, 0,
+                 1 << 28, "Steps that such a request waits at most");
+  visitor.Number("max_long_prefills", options.max_long_prefills, 0, 1 << 28,
+                 "Prompts longer than --long-prefill-token-threshold that are "
+                 "computed at a time; shorter prompts pass them (0: no limit)");
+}
+
+// What clients may ask for. A simulation has no use for these.
+template <typename Options, typename Visitor>
+void VisitClientOptions(Options& options, Visitor&& visitor) {
+  visitor.Number("max_waiting", options.max_waiting, 1, 1 << 28,
+                 "Requests that may wait; more are refused with "
+                 "RESOURCE_EXHAUSTED");
+  // Tokens of prompts that wait for their first admission. engine_data and
+  // media take memory in addition.
+  visitor.Number("max_waiting_tokens", options.max_waiting_tokens, 1,
+                 int64_t{1} << 40,
+                 "Tokens of prompts that may wait, 4 bytes of this process "
+                 "each; a request that brings more is refused with "
+                 "RESOURCE_EXHAUSTED, unless it waits alone");
+  visitor.Number("query_window", options.query_window, 0, 1 << 16,
+                 "Queries per layer that the engine keeps of every sequence, "
+                 "for evictions that clients order; the policies of these "
+                 "evictions can observe no more");
+  // The virtual token counter of Sheng et al., arXiv 2401.00588.
+  visitor.Bool("fair_share", options.fair_share,
+               "Serve the tenant first that has been served least for its "
+               "weight (virtual token counter); requests of one tenant in the "
+               "order of --scheduling-policy");
+  visitor.Number("max_tenants", options.max_tenants, 1, 1 << 20,
+                 "Tenants remembered at a time; another one is refused while "
+                 "all of them have requests");
+}
+
+// What the attached engine has: AttachRequest says it, no flag of the daemon.
+template <typename Options, typename Visitor>
+void VisitEngineOptions(Options& options, Visitor&& visitor) {
+  // A request whose policy needs a state (ScorerState) waits for one. It is
+  // refused if the engine has none.
+  visitor.Number("num_scorer_states", options.num_scorer_states, 0, INT32_MAX,
+                 "Sequences for which the engine can accumulate scores at a "
+                 "time");
+  visitor.Number("num_host_blocks", options.num_host_blocks, 0, 1 << 24,
+                 "Blocks of host memory for the KV of preempted requests; "
+                 "requests that find no room are computed again");
+  visitor.Bool("supports_window_evictions", options.supports_window_evictions,
+               "Carry out evictions in layer groups with a window");
+}
+
+template <typename Options, typename Visitor>
+void VisitSchedulerOptions(Options& options, Visitor&& visitor) {
+  VisitStepOptions(options, visitor);
+  VisitPolicyOptions(options, visitor);
+  VisitClientOptions(options, visitor);
+  VisitEngineOptions(options, visitor);
+}
 
 // Reads "NAME:weight=3,max-blocks=1000,max-requests=50,max-queued-tokens=9999"
-// (any of them, once each) into options->tenants, or, for the name *, into
-// tenant_limits. InvalidArgument, with nothing changed, names what is wrong.
+// (any of the limits, once each) into options->tenants, or, for the name *,
+// into tenant_limits. InvalidArgument, with nothing changed, names what is
+// wrong.
 absl::Status ParseTenant(const std::string& text, SchedulerOptions* options);
 
 }  // namespace blockmgr

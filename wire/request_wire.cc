@@ -32,6 +32,23 @@ absl::Status TokensFromProto(
   return absl::OkStatus();
 }
 
+void ToProto(const SchedulerStats& stats, v1::GetStatsResponse* proto) {
+#define BM_SET(kind, type, name, metric, help) proto->set_##name(stats.name);
+  BM_SCHEDULER_STATS(BM_SET)
+#undef BM_SET
+#define BM_SET(kind, type, name, metric, help) \
+  proto->set_##name(stats.blocks.name);
+  BM_BLOCK_STATS(BM_SET)
+#undef BM_SET
+  for (const TenantUse& use : stats.tenants) {
+    v1::TenantUse* added = proto->add_tenants();
+    added->set_name(use.name);
+    added->set_num_requests(use.num_requests);
+    added->set_queued_tokens(use.queued_tokens);
+    added->set_reserved_blocks(use.reserved_blocks);
+  }
+}
+
 }  // namespace
 
 absl::Status CheckId(absl::string_view field, const std::string& id) {
@@ -166,61 +183,22 @@ void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto) {
   if (stats.layout.has_value()) ToProto(*stats.layout, proto->mutable_layout());
   proto->set_epoch(stats.epoch);
   proto->set_generation(stats.generation);
-  const SchedulerStats& scheduler = stats.scheduler;
-  proto->set_num_waiting(scheduler.num_waiting);
-  proto->set_num_waiting_tokens(scheduler.num_waiting_tokens);
-  for (const TenantUse& use : scheduler.tenants) {
-    v1::TenantUse* added = proto->add_tenants();
-    added->set_name(use.name);
-    added->set_num_requests(use.num_requests);
-    added->set_queued_tokens(use.queued_tokens);
-    added->set_reserved_blocks(use.reserved_blocks);
-  }
-  proto->set_num_running(scheduler.num_running);
-  proto->set_num_steps_in_flight(scheduler.num_steps_in_flight);
-  proto->set_num_steps(scheduler.num_steps);
-  proto->set_num_finished(scheduler.num_finished);
-  proto->set_num_preemptions(scheduler.num_preemptions);
-  proto->set_num_prompt_tokens(scheduler.num_prompt_tokens);
-  proto->set_num_cached_tokens(scheduler.num_cached_tokens);
-  proto->set_num_cached_region_tokens(scheduler.num_cached_region_tokens);
-  proto->set_num_computed_tokens(scheduler.num_computed_tokens);
-  proto->set_num_recomputed_tokens(scheduler.num_recomputed_tokens);
-  proto->set_num_output_tokens(scheduler.num_output_tokens);
-  proto->set_num_draft_tokens(scheduler.num_draft_tokens);
-  proto->set_num_accepted_tokens(scheduler.num_accepted_tokens);
-  proto->set_num_evictions(scheduler.num_evictions);
-  proto->set_num_refused_evictions(scheduler.num_refused_evictions);
-  proto->set_num_squeezes(scheduler.num_squeezes);
-  proto->set_num_forks(scheduler.num_forks);
-  proto->set_num_lost_blocks(scheduler.num_lost_blocks);
-  proto->set_num_cut_requests(scheduler.num_cut_requests);
-  proto->set_num_swap_outs(scheduler.num_swap_outs);
-  proto->set_num_swap_ins(scheduler.num_swap_ins);
-  proto->set_num_swapped_in_tokens(scheduler.num_swapped_in_tokens);
-  proto->set_num_lost_host_blocks(scheduler.num_lost_host_blocks);
-  proto->set_num_swapped(scheduler.num_swapped);
-  proto->set_host_blocks(scheduler.host_blocks);
-  proto->set_used_host_blocks(scheduler.used_host_blocks);
-  proto->set_evicted_entries(scheduler.evicted_entries);
-  proto->set_evicted_blocks(scheduler.evicted_blocks);
-  proto->set_evicted_bytes(scheduler.evicted_bytes);
-  proto->set_kept_entries_min(scheduler.kept_entries_min);
-  proto->set_kept_entries_median(scheduler.kept_entries_median);
-  proto->set_kept_entries_max(scheduler.kept_entries_max);
-  const BlockManagerStats& blocks = scheduler.blocks;
-  proto->set_num_blocks(blocks.num_blocks);
-  proto->set_free_blocks(blocks.free_blocks);
-  proto->set_cached_blocks(blocks.cached_blocks);
-  proto->set_fenced_blocks(blocks.fenced_blocks);
-  proto->set_used_blocks(blocks.used_blocks);
-  proto->set_reclaimed_blocks(blocks.reclaimed_blocks);
-  proto->set_metadata_bytes(scheduler.metadata_bytes);
+  ToProto(stats.scheduler, proto);
   proto->set_running_request_seconds(stats.running_request_seconds);
   proto->set_clock_seconds(stats.clock_seconds);
   proto->set_max_running(stats.max_running);
   proto->set_max_used_blocks(stats.max_used_blocks);
   proto->set_peaks_since_seconds(stats.peaks_since_seconds);
+}
+
+void FromProto(const v1::GetStatsResponse& proto, SchedulerStats* stats) {
+#define BM_GET(kind, type, name, metric, help) stats->name = proto.name();
+  BM_SCHEDULER_STATS(BM_GET)
+#undef BM_GET
+#define BM_GET(kind, type, name, metric, help) \
+  stats->blocks.name = proto.name();
+  BM_BLOCK_STATS(BM_GET)
+#undef BM_GET
 }
 
 }  // namespace blockmgr

@@ -36,6 +36,8 @@ absl::StatusOr<EvictionCommand> FromProto(const v1::EvictRequest& proto);
 // ToProto fills an empty message.
 void ToProto(const EvictionEffect& effect, v1::EvictResponse* proto);
 void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto);
+// Reads the numbers, not the tenants.
+void FromProto(const v1::GetStatsResponse& proto, SchedulerStats* stats);
 
 }  // namespace blockmgr
 

@@ -16,6 +16,7 @@
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/flag_checks.h"
 #include "wire/policy_wire.h"
+#include "wire/request_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -25,7 +26,7 @@ using Clock = LoadClient::Clock;
 // How often the progress bar is looked after.
 constexpr std::chrono::milliseconds kTick{100};
 
-v1::EvictionMode ToMessage(EvictionMode mode) {
+v1::EvictionMode ToProto(EvictionMode mode) {
   switch (mode) {
     case EvictionMode::kNone:
       return v1::EVICTION_MODE_NONE;
@@ -41,8 +42,8 @@ v1::EvictionMode ToMessage(EvictionMode mode) {
   return v1::EVICTION_MODE_NONE;
 }
 
-v1::SubmitRequest ToMessage(const WorkloadRequest& request,
-                            const BenchPlan& plan) {
+v1::SubmitRequest ToProto(const WorkloadRequest& request,
+                          const BenchPlan& plan) {
   v1::SubmitRequest message;
   const std::vector<int32_t> tokens =
       SynthesizeTokens(request.prompt, plan.vocab_size);
@@ -51,7 +52,7 @@ v1::SubmitRequest ToMessage(const WorkloadRequest& request,
   // Set in any case: none is none, whatever the daemon's default.
   v1::RequestEviction* eviction = message.mutable_eviction();
   if (plan.eviction.mode != EvictionMode::kNone) {
-    eviction->set_mode(ToMessage(plan.eviction.mode));
+    eviction->set_mode(ToProto(plan.eviction.mode));
     eviction->set_compress_every(plan.eviction.compress_every);
     eviction->set_share_prefix(plan.eviction.share_prefix);
     eviction->set_share_multiple(plan.eviction.share_multiple);
@@ -82,7 +83,7 @@ class Run {
     const std::vector<WorkloadRequest>& requests = plan_.workload.requests;
     for (size_t i = 0; i < requests.size() && !client_->broken(); ++i) {
       // Made before the wait, so that making it delays nothing.
-      v1::SubmitRequest message = ToMessage(requests[i], plan_);
+      v1::SubmitRequest message = ToProto(requests[i], plan_);
       SleepUntil(client_->start() +
                  std::chrono::duration_cast<Clock::duration>(
                      std::chrono::duration<double>(requests[i].arrival_s)));
@@ -146,38 +147,11 @@ SystemCounters Difference(const v1::GetStatsResponse& before,
         (after.running_request_seconds() - before.running_request_seconds()) /
         seconds;
   }
-  counters.num_steps = after.num_steps() - before.num_steps();
-  counters.preemptions = after.num_preemptions() - before.num_preemptions();
-  counters.swap_ins = after.num_swap_ins() - before.num_swap_ins();
-  counters.swapped_in_tokens =
-      after.num_swapped_in_tokens() - before.num_swapped_in_tokens();
-  counters.prompt_tokens =
-      after.num_prompt_tokens() - before.num_prompt_tokens();
-  counters.cached_region_tokens =
-      after.num_cached_region_tokens() - before.num_cached_region_tokens();
-  counters.cached_tokens =
-      after.num_cached_tokens() - before.num_cached_tokens();
-  counters.computed_tokens =
-      after.num_computed_tokens() - before.num_computed_tokens();
-  counters.recomputed_tokens =
-      after.num_recomputed_tokens() - before.num_recomputed_tokens();
-  counters.draft_tokens = after.num_draft_tokens() - before.num_draft_tokens();
-  counters.accepted_tokens =
-      after.num_accepted_tokens() - before.num_accepted_tokens();
-  counters.evictions = after.num_evictions() - before.num_evictions();
-  counters.squeezes = after.num_squeezes() - before.num_squeezes();
-  counters.evicted_entries = after.evicted_entries() - before.evicted_entries();
-  counters.evicted_bytes = after.evicted_bytes() - before.evicted_bytes();
-  counters.num_blocks = after.num_blocks();
+  SchedulerStats earlier;
+  FromProto(before, &earlier);
+  FromProto(after, &counters.scheduler);
+  SubtractCounters(earlier, &counters.scheduler);
   return counters;
-}
-
-SystemPeaks PeaksOf(const v1::GetStatsResponse& after) {
-  return {.max_requests_in_flight = after.max_running(),
-          .max_used_blocks = after.max_used_blocks(),
-          .kept_entries_min = after.kept_entries_min(),
-          .kept_entries_median = after.kept_entries_median(),
-          .kept_entries_max = after.kept_entries_max()};
 }
 
 // `before` has reset the peaks.
@@ -192,7 +166,8 @@ void AddSystem(const v1::GetStatsResponse& before,
   }
   result->counters = Difference(before, *after);
   if (after->peaks_since_seconds() == before.clock_seconds()) {
-    result->peaks = PeaksOf(*after);
+    result->peaks = {.max_requests_in_flight = after->max_running(),
+                     .max_used_blocks = after->max_used_blocks()};
   } else {
     result->notes.push_back(
         "the most that the daemon saw is not known: another client has reset "
@@ -231,16 +206,16 @@ absl::StatusOr<std::string> AddressOf(const ServeOptions& options) {
 
 void AddServeFlags(CLI::App* app, ServeOptions* options) {
   app->add_option("--address", options->address,
-                  "where the daemon listens: unix:PATH or HOST:PORT")
+                  "Where the daemon listens: unix:PATH or HOST:PORT")
       ->default_str(DefaultAddress())
       ->group("Daemon");
   app->add_option("--ready-check-timeout-sec", options->ready_check_timeout_s,
-                  "wait this long for a daemon with an engine attached")
+                  "Wait this long for a daemon with an engine attached")
       ->check(NumberIn(0, 1e6))
       ->capture_default_str()
       ->group("Daemon");
   app->add_flag("--keep-prefix-cache", options->keep_prefix_cache,
-                "do not reset the daemon's prefix cache before the run: what "
+                "Do not reset the daemon's prefix cache before the run: what "
                 "runs before it have left there is found again")
       ->group("Daemon");
 }

@@ -1,8 +1,8 @@
 // `blockmgr-bench serve`: loads a daemon, open loop.
 //
-// Requests leave at their intended times whatever the daemon does; a
-// concurrency limit holds sends back, and so may this program when it is
-// overloaded: both show as client lag, and latencies include them.
+// Requests leave at their intended times, whatever the daemon does. A
+// concurrency limit, or an overload of this program, may hold sends back. Both
+// show as client lag, and latencies include them.
 #ifndef BENCH_SERVE_SERVE_H_
 #define BENCH_SERVE_SERVE_H_
 
@@ -30,10 +30,10 @@ struct ServeOptions {
 void AddServeFlags(CLI::App* app, ServeOptions* options);
 
 // Runs a plan to its end. `progress` may be null. Errors: no daemon, no engine,
-// a prefix cache that cannot be reset. Requests that fail are part of the
-// result. What the daemon counted is in it if it is of this run alone: not if
-// the daemon was started again meanwhile, or its counters were, by an engine of
-// another geometry.
+// or a prefix cache that cannot be reset. Requests that fail are part of the
+// result. The result has the daemon's counters unless they began again during
+// the run, because the daemon restarted or an engine of another geometry
+// attached.
 absl::StatusOr<RunResult> RunServe(const ServeOptions& options,
                                    const BenchPlan& plan, Progress* progress);
 

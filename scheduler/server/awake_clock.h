@@ -1,11 +1,11 @@
-// AwakeClock: time in which this process could do something, for deadlines of
-// its peers.
+// AwakeClock: the time in which this process could do something. Deadlines of
+// peers are measured with it.
 //
-// A process may be stopped, and a machine may sleep. Messages that arrive in
-// that time are read late, and no peer is to blame. So Look adds at most
-// kMaxGapSeconds, however long ago the previous Look was. Who waits for a
-// deadline calls Look at least once a second. After the deadline he waits
-// kGraceSeconds more, in which messages that arrived during a pause are read.
+// A process may be stopped, and a machine may sleep. Messages that arrive
+// meanwhile are read late, and no peer is to blame. So Look adds at most
+// kMaxGapSeconds, however long ago the previous Look was. A caller that waits
+// for a deadline calls Look at least once a second. After the deadline it waits
+// kGraceSeconds more, to read messages that arrived during a pause.
 //
 // Thread-compatible. Works with any clock. If the clock goes back, no time is
 // added.

@@ -17,14 +17,14 @@ namespace blockmgr {
 using BudgetTables =
     absl::flat_hash_map<std::string, std::shared_ptr<const BudgetTable>>;
 
-// Reads "NAME=FILE" arguments, whose files DecodeBudgetTable reads.
-// InvalidArgument for a name given twice or a malformed file, NotFound for one
-// that cannot be read; both say which.
+// Reads "NAME=FILE" arguments; DecodeBudgetTable decodes the files.
+// InvalidArgument if a name comes twice or a file is malformed; NotFound if a
+// file cannot be read. Both name the argument.
 absl::StatusOr<BudgetTables> LoadBudgetTables(
     const std::vector<std::string>& arguments);
 
-// The table that `policy` names, null when it names none. NotFound lists the
-// tables there are.
+// Returns the table that `policy` names, or null if it names none. NotFound
+// lists the tables that exist.
 absl::StatusOr<std::shared_ptr<const BudgetTable>> FindBudgetTable(
     const BudgetTables& tables, const EvictionPolicy& policy);
 

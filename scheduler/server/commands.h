@@ -1,9 +1,9 @@
-// What crosses between the threads that serve clients and the core thread, as
-// plain data: commands in, replies and sinks out.
+// Commands to the core thread, with the replies and sinks that answer them, as
+// plain data.
 //
-// A reply is called exactly once, by the core thread or, when the command was
-// refused, by the thread that posted it. Replies and sinks must return soon:
-// they hand data over and never wait for a peer.
+// A reply is called exactly once: by the core thread or, if the command was
+// refused, by the thread that posted it. Replies and sinks must return soon.
+// They hand data over and never wait for a peer.
 #ifndef SCHEDULER_SERVER_COMMANDS_H_
 #define SCHEDULER_SERVER_COMMANDS_H_
 
@@ -32,16 +32,16 @@ template <typename T>
 using Reply = absl::AnyInvocable<void(T)>;
 using StatusReply = Reply<absl::Status>;
 
-// Calls a reply that is kept somewhere, and lets go of what it holds.
+// Calls a stored reply and frees what it holds.
 template <typename T, typename Value>
 void AnswerOnce(Reply<T>* reply, Value&& value) {
   std::exchange(*reply, nullptr)(std::forward<Value>(value));
 }
 
-// A live request as its client's stream sees it. Shared with the sink, which
-// may send its last tokens when the request is gone. `batch` and `chunk` are
-// the sink's: where it last put tokens of this request, so that a step's tokens
-// find their chunk without a search.
+// A live request as its client's stream sees it. The sink shares it, because it
+// may send the last tokens after the request is gone. `batch` and `chunk`
+// belong to the sink: they say where it last put tokens of this request, so
+// that a step's tokens find their chunk without a search.
 struct RequestStream : std::enable_shared_from_this<RequestStream> {
   std::string id;
   uint64_t batch = 0;
@@ -54,7 +54,7 @@ struct TokenItem {
   int32_t token = 0;
   int32_t index = 0;
   const FinishEffect* finish = nullptr;
-  // What the engine says of tokens from this one on, or null.
+  // Bytes that the engine adds to the tokens from this one on, or null.
   const std::string* data = nullptr;
 };
 
@@ -62,12 +62,12 @@ struct TokenItem {
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
-  // Takes all of a client's items of one pass; the items live until the call
-  // returns, their streams as long as somebody shares them. False when the
-  // client is too far behind: the sink has closed itself, and the client's
-  // requests are to be cancelled.
+  // Takes all of a client's items of one pass. The items live until the call
+  // returns, their streams as long as somebody shares them. Returns false if
+  // the client is too far behind. The sink has then closed itself, and the
+  // caller must cancel the client's requests.
   [[nodiscard]] virtual bool Deliver(std::span<const TokenItem> items) = 0;
-  // Nothing delivered is left to be sent, nor will it ever be.
+  // Returns whether everything delivered has been sent, or never will be.
   virtual bool HasSentAll() const { return true; }
   // Ends the stream once everything delivered has been sent.
   virtual void Close(const absl::Status& status) = 0;
@@ -85,12 +85,13 @@ class EngineSink {
 
 // --- Frontends ---
 
-// FailedPrecondition: no stream of this session; see Scheduler::Submit.
+// FailedPrecondition if the session has no stream; otherwise the errors of
+// Scheduler::Submit.
 struct SubmitCommand {
   std::string session;
   Request request;
   StatusReply done;
-  // The request says nothing of evictions: the daemon's default is its own.
+  // Whether the request takes the daemon's default eviction.
   bool default_eviction = false;
 };
 
@@ -99,8 +100,8 @@ struct CancelCommand {
   StatusReply done;
 };
 
-// How many scores an eviction of a live request takes that covers positions
-// [0, cut): layers x heads x cut. Errors: Unavailable, NotFound.
+// Asks for the number of scores that an eviction of positions [0, cut) of a
+// live request takes: layers x heads x cut. Errors: Unavailable, NotFound.
 struct CountScores {
   std::string request_id;
   int32_t cut = 0;
@@ -114,14 +115,15 @@ struct EvictCommand {
   Reply<absl::StatusOr<EvictionEffect>> done;
 };
 
-// AlreadyExists: the session has a stream.
+// AlreadyExists if the session has a stream.
 struct OpenClient {
   std::string session;
   std::shared_ptr<TokenSink> sink;
   StatusReply done;
 };
 
-// The stream has ended; nothing happens unless it is the session's open one.
+// Tells that a stream has ended. Nothing happens unless it is the session's
+// open stream.
 struct ClientGone {
   std::string session;
   std::shared_ptr<TokenSink> sink;
@@ -129,7 +131,7 @@ struct ClientGone {
 
 // --- The engine ---
 
-// What an engine is told when it attaches.
+// The answer to an engine that attaches.
 struct Attachment {
   uint64_t epoch = 0;
   uint64_t session = 0;
@@ -143,15 +145,16 @@ struct AttachEngine {
   int32_t num_scorer_states = 0;
   int32_t num_host_blocks = 0;
   bool supports_window_evictions = false;
-  // Of an engine with an open step stream, which ends with Aborted when this
-  // one's opens. PermissionDenied without `may_replace`.
+  // Whether to take the place of an engine with an open step stream, which ends
+  // with Aborted when this engine's stream opens. PermissionDenied without
+  // `may_replace`.
   bool replace = false;
   bool may_replace = false;
 };
 
-// FailedPrecondition STALE_EPOCH: not the daemon's epoch, or not the session
-// of the last attachment. PermissionDenied: the session takes the place of an
-// engine, and the caller may not (`may_replace`).
+// FailedPrecondition STALE_EPOCH if the epoch is not the daemon's, or the
+// session is not that of the last attachment. PermissionDenied if the session
+// takes the place of an engine and the caller may not (`may_replace`).
 struct OpenSteps {
   uint64_t epoch = 0;
   uint64_t session = 0;
@@ -160,7 +163,7 @@ struct OpenSteps {
   bool may_replace = false;
 };
 
-// `result` is the sink's and stays unchanged until ReadNext.
+// The sink owns `result` and leaves it unchanged until ReadNext.
 struct EngineResult {
   std::shared_ptr<EngineSink> sink;
   const StepResult* result = nullptr;
@@ -199,8 +202,8 @@ struct ResetPrefixCache {
   Reply<absl::StatusOr<CacheReset>> done;
 };
 
-// A reader's position, over the lives of daemons and caches. By default,
-// nowhere.
+// A reader's position, which also names the daemon and the cache. By default it
+// is the beginning.
 struct PrefixCacheCursor {
   uint64_t epoch = 0;  // of the daemon
   uint64_t cache = 0;  // changes with the layout; 0: there was none yet
@@ -213,22 +216,23 @@ struct PrefixCacheReading {
   PrefixCacheDelta delta;
 };
 
-// See PrefixCache::Read. A cursor of another daemon or cache is at no position.
+// See PrefixCache::Read. A cursor of another daemon or cache counts as the
+// beginning.
 struct ReadPrefixCache {
   PrefixCacheCursor cursor;
-  // The smaller of the two, but at least a block.
+  // The reading stops at either limit, but has at least one block.
   int32_t max_blocks = 0;
   int32_t max_tokens = 0;
   Reply<absl::StatusOr<PrefixCacheReading>> done;
 };
 
-// Refuses Submit from now on; `done` when no request is unfinished and all
-// tokens have been sent, which is looked at in every pass.
+// Refuses Submit from now on. Every pass looks whether no request is unfinished
+// and all tokens have been sent; `done` is called when this is so.
 struct Drain {
   StatusReply done;
 };
 
-// Drain, then cancels every request and closes every stream with `reason`. The
+// Drains, then cancels every request and closes every stream with `reason`. The
 // prefix cache is not read any more.
 struct CloseAll {
   absl::Status reason;
@@ -240,7 +244,7 @@ using Command =
                  EngineLost, GetStats, ResetPrefixCache, ReadPrefixCache, Drain,
                  CloseAll>;
 
-// Answers a command that will not be carried out.
+// Answers a command that is not carried out.
 inline void Refuse(Command* command, const absl::Status& status) {
   std::visit(
       [&status](auto& refused) {

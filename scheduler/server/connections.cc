@@ -16,8 +16,8 @@ namespace {
 
 using Door = grpc::experimental::ExternalConnectionAcceptor;
 
-// What the auth context says of LocalServerCredentials. Other connections have
-// "insecure".
+// The value in the auth context for LocalServerCredentials. Other connections
+// have "insecure".
 constexpr char kOwnerSecurity[] = "local";
 
 std::shared_ptr<Door> AddDoor(

@@ -1,5 +1,5 @@
-// Connections on their way from the listener into gRPC, and what their calls
-// know of who is at the other end.
+// Connections on their way from the listener into gRPC, and what a call knows
+// of its caller.
 //
 // gRPC's name of a peer is the name that the client has bound its socket to. A
 // client can choose that name, so it proves nothing. Here, connections of the
@@ -20,8 +20,9 @@ namespace blockmgr {
 // or is gone.
 Listener::Take AddConnections(grpc::ServerBuilder* builder);
 
-// Whether the caller is the daemon's own user, or root, on its unix socket: one
-// who could end the daemon. Nobody over TCP. Thread-safe.
+// Returns whether the caller is the daemon's own user, or root, on the unix
+// socket. These users could also end the daemon. Returns false for every caller
+// over TCP. Thread-safe.
 bool IsOwner(const grpc::CallbackServerContext& context);
 
 }  // namespace blockmgr

@@ -1,14 +1,15 @@
-// Sessions around a Scheduler: who may submit, where effects go, which engine
-// gets the plans. Commands and time in; plans, tokens and replies out.
+// Core: the sessions around a Scheduler. It knows which clients may submit,
+// which client gets which effects, and which engine gets the plans. Commands
+// and time go in; plans, tokens and replies come out.
 //
-// The work comes in passes: BeginPass(now), any number of Handle(), EndPass(),
-// which issues plans until the pipeline is full and then delivers effects, so
-// that the engine never waits for the delivery of tokens.
+// The work is done in passes: BeginPass(now), any number of Handle(),
+// EndPass(). EndPass first issues plans until the pipeline is full and then
+// delivers effects, so the engine never waits for the delivery of tokens.
 //
-// Always true between passes: every live request of the Scheduler belongs to
-// exactly one client with an open stream; when that stream ends, they are
-// cancelled. The Scheduler is created by the first attachment and replaced only
-// when an engine of another layout attaches and no request is live.
+// Between passes, every live request of the Scheduler belongs to exactly one
+// client with an open stream. When that stream ends, the client's requests are
+// cancelled. The first attachment creates the Scheduler. It is replaced only
+// when an engine of another layout attaches while no request is live.
 //
 // Threads: core thread. No clock, no gRPC; nothing here waits.
 // Cost of a pass: O(commands + tokens), plus the Scheduler's own.
@@ -46,15 +47,15 @@ using SchedulerFactory =
 struct CoreOptions {
   SchedulerOptions scheduler;
   BudgetTables tables;  // that policies name
-  // Of requests that say nothing of evictions, with its table.
+  // The eviction of requests that do not mention one, with its table.
   RequestEviction default_eviction;
   uint64_t epoch = 1;  // of this daemon process; random
-  // The engine counts as lost when the oldest plan has waited for its answer
-  // longer than this, by an AwakeClock. 0: never. Every pass checks it, so the
-  // caller must begin at least one pass a second.
+  // The engine counts as lost when the oldest plan has waited longer than this
+  // for its answer, by an AwakeClock. With 0, the engine has no limit. Every
+  // pass checks this, so the caller must begin at least one pass a second.
   double step_timeout_seconds = 0;
-  // Told when an engine's stream opens, in the place of another or not, and
-  // when it ends and leaves none: whose, and why.
+  // Called when an engine's stream opens, and when the last open stream ends.
+  // `what` names the engine and the reason.
   std::function<void(bool attached, const std::string& what)> on_engine_change;
 };
 
@@ -69,9 +70,8 @@ class Core {
   void Handle(Command* command);
   void EndPass();
 
-  // Thread-safe. Another number when what ReadPrefixCache answers may have
-  // changed since it was asked for: whoever has read all need not ask again
-  // before.
+  // A number that changes whenever the answer of ReadPrefixCache may change. A
+  // reader that has read everything need not ask again before. Thread-safe.
   uint64_t prefix_cache_version() const { return cache_version_.load(); }
 
  private:
@@ -146,7 +146,7 @@ class Core {
   void EndEviction(EvictionEffect* effect);
   PrefixCacheReading Read(const ReadPrefixCache& command) const;
   uint64_t CountCacheVersion() const;
-  // What the end of a request adds to metrics_.
+  // Adds the end of a request to metrics_.
   void ObserveEnd(const LiveRequest& live, const FinishEffect& effect);
   // Forgets the session and cancels its requests; the sink is not closed.
   void RemoveClient(const std::string& session);
@@ -169,7 +169,8 @@ class Core {
   std::string engine_name_;      // of the last step stream
   std::string attaching_name_;   // of the last attachment
   bool replaces_ = false;        // its stream will take the place of engine_
-  // Of an attachment with another layout that replaces, until its stream opens.
+  // The scheduler of an attachment that replaces an engine of another layout,
+  // until its stream opens.
   std::unique_ptr<Scheduler> next_scheduler_;
   std::shared_ptr<EngineSink> engine_;    // null: no open step stream
   bool read_next_ = false;                // the last result has been consumed

@@ -1,14 +1,15 @@
-// The core thread, and the way to it: one bounded lock-free queue.
+// The core thread, and the bounded lock-free queue of its commands.
 //
-// Every posted command is answered exactly once, whatever happens: carried out,
-// or refused at once when the queue is full (ResourceExhausted) or the thread
-// has stopped (Unavailable). Commands that report what has already happened
-// (ClientGone, EngineResult, EngineLost) or end the service (Drain, CloseAll)
-// are never refused for want of room: they go round a full queue. Commands of
-// one poster are handled in order, except for those that went round.
+// Every posted command is answered exactly once, whatever happens. It is
+// carried out, or it is refused at once because the queue is full
+// (ResourceExhausted) or the thread has stopped (Unavailable). Some commands go
+// round a full queue, so that they are never refused for want of room: those
+// that report what has already happened (ClientGone, EngineResult, EngineLost)
+// and those that end the service (Drain, CloseAll). Commands of one poster are
+// handled in order, except those that went round.
 //
-// Waiting for work is a short spin, which saves a step the wake-up of a
-// sleeping thread, and then a sleep.
+// The thread waits for work by a short spin, then by a sleep. The spin saves a
+// step the time to wake a sleeping thread.
 //
 // Threads: Post, Probe and prefix_cache_version are thread-safe, and callable
 // from inside replies and sinks; Stop by one thread.
@@ -51,13 +52,13 @@ class CoreThread {
   // Returns at once when called again.
   void Stop();
 
-  // True when the loop has turned since the last Probe; makes it turn. Ask
-  // once a second to know that the thread is alive.
+  // Returns whether the loop has turned since the last Probe, and makes it turn
+  // again. A caller that asks once a second knows whether the thread is alive.
   bool Probe();
 
  private:
   void Run();
-  // At most `limit` commands; the number handled.
+  // Handles at most `limit` commands, and returns how many it handled.
   int32_t HandleQueued(int32_t limit);
   void HandleUrgent();
   void Signal();

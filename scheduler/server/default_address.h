@@ -1,11 +1,11 @@
-// Where a daemon listens, and where its clients and engines look for it, when
-// nobody says otherwise: blockmgr.sock in the first of these folders,
+// The address at which a daemon listens by default, and at which its clients
+// and engines look for it: blockmgr.sock in the first of these folders,
 //
-//   $XDG_RUNTIME_DIR, where it is this user's and nobody else may write to it;
-//   /run/blockmgr, where it is this user's: the installed service;
+//   $XDG_RUNTIME_DIR, if this user owns it and nobody else may write to it;
+//   /run/blockmgr, if this user owns it (the installed service);
 //   blockmgr-<user id>, of mode 0700, in the folder for temporary files.
 //
-// A client of a user who has no socket there looks into /run/blockmgr.
+// If a client's user has no socket there, the client looks into /run/blockmgr.
 //
 // A client tells its prompts to whoever owns the socket. The checks here make
 // sure that the socket's owner is this user, root, or the user to whom root has

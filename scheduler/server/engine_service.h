@@ -1,7 +1,7 @@
 // EngineService: an engine attaches, then runs the steps of one stream.
 //
 // Results go straight from the stream's read to the core queue, and plans from
-// the core thread to the stream's write: no thread in between.
+// the core thread to the stream's write. No thread is in between.
 //
 // Threads: thread-safe. The CoreThread and this service must outlive every
 // stream.
@@ -18,14 +18,15 @@
 
 namespace blockmgr {
 
-// Messages are parsed here (raw_messages.h): gRPC would end the stream of an
-// engine whose message it cannot parse as if the engine had detached.
+// The service parses messages itself (raw_messages.h). gRPC would end the
+// stream of an engine whose message it cannot parse, as if the engine had
+// detached.
 class EngineService final
     : public v1::EngineService::WithRawCallbackMethod_RunSteps<
           v1::EngineService::WithRawCallbackMethod_Attach<
               v1::EngineService::Service>> {
  public:
-  // `max_result_bytes`: of a message of RunSteps.
+  // `max_result_bytes` limits a message of RunSteps.
   EngineService(CoreThread* core, int64_t max_result_bytes)
       : core_(core), max_result_bytes_(max_result_bytes) {}
 

@@ -1,12 +1,10 @@
 #include "scheduler/server/eviction_flags.h"
 
 #include <cstdint>
-#include <map>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/policy.h"
@@ -18,15 +16,6 @@ namespace {
 // The scores of keydiff need no queries, so they suit whatever is asked later;
 // docs/eviction.md has figures.
 constexpr char kDefaultPolicy[] = "keydiff | adakv | topk";
-
-const std::map<std::string, EvictionMode>& ModeNames() {
-  static const auto& names = *new std::map<std::string, EvictionMode>{
-      {"after_prefill", EvictionMode::kAfterPrefill},
-      {"every_chunk", EvictionMode::kEveryChunk},
-      {"decode", EvictionMode::kDecode},
-      {"pressure", EvictionMode::kPressure}};
-  return names;
-}
 
 absl::StatusOr<EvictionTarget> ResolveTarget(const EvictionFlags& flags) {
   EvictionTarget target;
@@ -81,11 +70,12 @@ absl::StatusOr<EvictionMode> ResolveMode(const EvictionFlags& flags) {
       mode == EvictionMode::kEveryChunk || mode == EvictionMode::kDecode;
   if (needs_interval && !has_interval) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "eviction-mode: ", NameOf(mode), " needs --compress-every"));
+        "eviction-mode: ", EnumName(mode), " needs --compress-every"));
   }
   if (has_interval && !needs_interval) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "compress-every: has no meaning with --eviction-mode ", NameOf(mode)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("compress-every: has no meaning with --eviction-mode ",
+                     EnumName(mode)));
   }
   return mode;
 }
@@ -102,53 +92,46 @@ const char* FirstOrphan(const EvictionFlags& flags) {
 
 }  // namespace
 
-std::string NameOf(EvictionMode mode) {
-  for (const auto& [name, value] : ModeNames()) {
-    if (value == mode) return name;
-  }
-  BM_CHECK(mode == EvictionMode::kNone);
-  return "none";
-}
-
 void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                       const std::string& group) {
   app->add_option("--keep-ratio", flags->keep_ratio,
-                  "evict, keeping this fraction of the entries, (0, 1] "
+                  "Evict, keeping this fraction of the entries, (0, 1] "
                   "[default: no eviction]")
       ->group(group);
   app->add_option("--keep-tokens", flags->keep_tokens,
-                  "evict, keeping so many entries per head on average, instead "
+                  "Evict, keeping so many entries per head on average, instead "
                   "of --keep-ratio")
       ->check(CLI::Range(1, INT32_MAX))
       ->group(group);
   app->add_option("--window-keep-ratio", flags->window_keep_ratio,
-                  "of what layers with a sliding window attend to, keep this "
-                  "fraction when the others are evicted from [default: all]")
+                  "Fraction that layers with a sliding window keep of their "
+                  "window when the other layers are evicted from [default: "
+                  "all]")
       ->group(group);
   app->add_option("--eviction", flags->policy,
-                  absl::StrCat("policy, scorer | budget | selector [default: ",
+                  absl::StrCat("Policy, scorer | budget | selector [default: ",
                                kDefaultPolicy, "]"))
       ->group(group);
   app->add_option("--eviction-mode", flags->mode,
-                  "when: after_prefill; every_chunk, along the prompt; decode, "
-                  "after the prompt and along the output; pressure, when "
-                  "blocks are short, before anybody is preempted [default: "
-                  "every_chunk with --compress-every, else after_prefill]")
-      ->transform(
-          NameIn(ModeNames(), "after_prefill|every_chunk|decode|pressure"))
+                  "When to evict: once after the prompt (after-prefill), along "
+                  "the prompt (every-chunk), after the prompt and along the "
+                  "output (decode), or when blocks are short, before a "
+                  "request is preempted (pressure) [default: every-chunk with "
+                  "--compress-every, else after-prefill]")
+      ->transform(NameIn(EvictionMode::kAfterPrefill))
       ->group(group);
   app->add_option("--compress-every", flags->compress_every,
-                  "evict after every so many tokens, of the prompt "
-                  "(every_chunk) or of the output (decode); a multiple of the "
+                  "Evict after every so many tokens, of the prompt "
+                  "(every-chunk) or of the output (decode); a multiple of the "
                   "page size")
       ->check(CLI::Range(1, INT32_MAX))
       ->group(group);
   app->add_flag("--share-compressed-prefixes", flags->share_prefix,
-                "let requests start with the compressed prefixes of others in "
+                "Let requests start with the compressed prefixes of others in "
                 "the prefix cache")
       ->group(group);
   app->add_option("--share-multiple", flags->share_multiple,
-                  "with --share-compressed-prefixes: compress at the last "
+                  "With --share-compressed-prefixes: compress at the last "
                   "multiple of so many prompt tokens, a multiple of the page "
                   "size (512 for Mooncake traces, which name 512 tokens at a "
                   "time); 0: the page size")

@@ -3,16 +3,28 @@
 #ifndef SCHEDULER_SERVER_EVICTION_FLAGS_H_
 #define SCHEDULER_SERVER_EVICTION_FLAGS_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
 #include <CLI/CLI.hpp>
 
+#include "blockmgr/eviction/policy_fields.h"
 #include "scheduler/request.h"
 
 namespace blockmgr {
+
+// The names of modes in flags and reports.
+inline constexpr std::array<absl::string_view, 5> kEvictionModeNames = {
+    "none", "after-prefill", "every-chunk", "decode", "pressure"};
+template <>
+constexpr std::span<const absl::string_view> EnumNames<EvictionMode>() {
+  return kEvictionModeNames;
+}
 
 // As typed. Flags without a meaning together are errors.
 struct EvictionFlags {
@@ -20,8 +32,8 @@ struct EvictionFlags {
   std::string keep_ratio = {};  // decimal text; empty: not given
   std::optional<int32_t> keep_tokens = {};  // per head
   std::string window_keep_ratio = {};       // likewise; empty: not given
-  // --eviction-mode; none given: every_chunk with compress_every, else
-  // after_prefill.
+  // --eviction-mode. Unset: every-chunk if there is a compress_every, else
+  // after-prefill.
   std::optional<EvictionMode> mode = {};
   int32_t compress_every = 0;  // tokens; 0: not given
   bool share_prefix = false;   // compressed ones, between requests
@@ -37,9 +49,6 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
 // keydiff | adakv | topk after the prompt; any other flag without one of the
 // two is an error that names it.
 absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags);
-
-// What flags and reports call it.
-std::string NameOf(EvictionMode mode);
 
 }  // namespace blockmgr
 

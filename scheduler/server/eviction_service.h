@@ -1,5 +1,5 @@
-// EvictionService: evictions ordered from outside, with the daemon's scores or
-// with the caller's.
+// EvictionService: evictions that clients order, by a scorer of the engine or
+// by the client's own scores.
 //
 // Threads: thread-safe. The CoreThread must outlive every call.
 #ifndef SCHEDULER_SERVER_EVICTION_SERVICE_H_
@@ -18,14 +18,14 @@
 
 namespace blockmgr {
 
-// Bytes of scores in the whole daemon, from the header of a call until its
-// request ends: after a preemption it is evicted by them again. (If the
-// eviction fails, until the reply.)
+// The bytes of scores in the whole daemon. Scores count from the header of
+// their call until their request ends, because a preemption makes them
+// necessary again. If the eviction fails, they count until the reply.
 class ScoreBudget {
  public:
   explicit ScoreBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // False, with nothing changed, when there is no room.
+  // Returns false, with nothing changed, if there is no room.
   [[nodiscard]] bool Reserve(int64_t bytes);
   void Release(int64_t bytes) { used_bytes_.fetch_sub(bytes); }
   int64_t max_bytes() const { return max_bytes_; }

@@ -2,32 +2,35 @@
 #ifndef SCHEDULER_SERVER_FLAG_CHECKS_H_
 #define SCHEDULER_SERVER_FLAG_CHECKS_H_
 
+#include <cstddef>
 #include <limits>
-#include <map>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <CLI/CLI.hpp>
 #include <boost/locale/utf.hpp>
 
+#include "blockmgr/eviction/policy_fields.h"
+
 namespace blockmgr {
 
-// For CLI::Option::transform: takes one of `names`, which `choices` lists for
-// help and errors. (CLI::CheckedTransformer prints enums of a byte as bytes.)
+// For CLI::Option::transform: takes one of EnumNames<Enum>(), from the value
+// `first` on. (CLI::CheckedTransformer prints enums of a byte as bytes.)
 template <typename Enum>
-CLI::Validator NameIn(std::map<std::string, Enum> names,
-                      const std::string& choices) {
+CLI::Validator NameIn(Enum first = Enum{}) {
+  const std::string choices =
+      absl::StrJoin(EnumNames<Enum>().subspan(static_cast<size_t>(first)), "|");
   CLI::Validator validator(choices);
-  validator.operation([names = std::move(names), choices](std::string& input) {
-    const auto found = names.find(input);
-    if (found == names.end()) {
+  validator.operation([first, choices](std::string& input) {
+    Enum value{};
+    if (!EnumFromName(input, &value) || value < first) {
       return absl::StrCat("expected ", choices, ", got '", input, "'");
     }
-    input = std::to_string(static_cast<int>(found->second));
+    input = std::to_string(static_cast<int>(value));
     return std::string();
   });
   return validator;

@@ -1,4 +1,4 @@
-// Errors on their way to clients.
+// Turns errors into those that clients get.
 #ifndef SCHEDULER_SERVER_GRPC_STATUS_H_
 #define SCHEDULER_SERVER_GRPC_STATUS_H_
 

@@ -4,9 +4,10 @@
 namespace blockmgr {
 
 // Sends what gRPC and protobuf log to the default logger, escaped, as debug
-// messages and, of errors, a RateLimitedWarning for each library: both write a
-// line to stderr for every malformed call, and there may be as many of these as
-// a peer likes. Call before any other thread uses them.
+// messages. In addition, each library has a RateLimitedWarning for its errors.
+// Without this call, both libraries write a line to stderr for every malformed
+// call, and a peer can make as many of these as it likes. Call it before any
+// other thread uses the libraries.
 void RouteLibraryLogs();
 
 }  // namespace blockmgr

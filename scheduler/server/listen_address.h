@@ -26,14 +26,14 @@ struct HostPort {
   int32_t port = 0;
 };
 
-// HOST:PORT, as in 127.0.0.1:9464, [::1]:9464 or localhost:0. InvalidArgument
-// names `field` and says that `expected` was.
+// Parses HOST:PORT, as in 127.0.0.1:9464, [::1]:9464 or localhost:0.
+// InvalidArgument names `field` and says that `expected` was expected.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view field,
                                        absl::string_view expected,
                                        const std::string& text);
 
-// InvalidArgument: not an address, a path too long for a socket, or TCP beyond
-// the loopback, where anyone could read prompts.
+// InvalidArgument if `text` is not an address, if the path is too long for a
+// socket, or for TCP beyond the loopback, where anyone could read prompts.
 absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text);
 
 struct SocketAddress {
@@ -41,10 +41,10 @@ struct SocketAddress {
   socklen_t length = 0;
 };
 
-// What getaddrinfo has found, each address once, ports aside: a name that is
-// given twice in /etc/hosts has its addresses twice.
+// Returns the addresses that getaddrinfo has found, each once, whatever its
+// port. (A name that stands twice in /etc/hosts has its addresses twice.)
 std::vector<SocketAddress> DistinctAddresses(const addrinfo* found);
-// REQUIRES: of IPv4 or IPv6.
+// REQUIRES: an IPv4 or IPv6 address.
 void SetPort(uint16_t port, SocketAddress* address);
 
 // The right to listen at a unix socket's path. One process at a time has it:
@@ -53,8 +53,8 @@ void SetPort(uint16_t port, SocketAddress* address);
 // ends, in whatever way. Thread-compatible.
 class SocketLock {
  public:
-  // AlreadyExists: another has it. FailedPrecondition: there can be no such
-  // file. REQUIRES: a path.
+  // AlreadyExists if another process has the lock. FailedPrecondition if the
+  // file cannot be made. REQUIRES: the address has a path.
   static absl::StatusOr<SocketLock> Take(const ListenAddress& address);
 
   SocketLock() = default;  // of nothing
@@ -70,10 +70,11 @@ class SocketLock {
   int descriptor_ = -1;
 };
 
-// Makes way for a new socket: removes one that nobody listens on any more.
-// REQUIRES: its SocketLock is held, or two that start may both think so.
-// AlreadyExists: a daemon answers there; FailedPrecondition: something that is
-// not a socket is in the way, or it cannot be removed. Nothing to do for TCP.
+// Removes a socket that nobody listens on any more, to make way for a new one.
+// Does nothing for TCP. AlreadyExists if a daemon answers there.
+// FailedPrecondition if something else than a socket is in the way, or the
+// socket cannot be removed. REQUIRES: the caller holds the SocketLock. Without
+// it, two daemons that start may both think that the path is theirs.
 absl::Status RemoveStaleSocket(const ListenAddress& address);
 
 }  // namespace blockmgr

@@ -47,7 +47,7 @@ absl::Status CannotListen(const std::string& target, int error) {
 
 void SetOption(int socket, int level, int option) {
   const int on = 1;
-  // What fails here costs speed, or a minute after a restart, at most.
+  // A failure here costs at most speed, or a minute after a restart.
   (void)setsockopt(socket, level, option, &on, sizeof(on));
 }
 

@@ -1,9 +1,9 @@
 // Listener: accepts connections and hands their sockets on.
 //
-// gRPC 1.51 has a listener of its own, which never accepts again once the
-// process has been out of descriptors (CVE-2023-4785), and knows no limit. This
-// one closes what is above its limit at once, so that a flood of connections
-// takes no descriptors from anybody else, and waits where the system has none.
+// The listener of gRPC 1.51 never accepts again once the process has been out
+// of descriptors (CVE-2023-4785), and it knows no limit. This listener closes
+// connections above its limit at once, so that a flood of connections takes no
+// descriptors from anybody else. If the system has no descriptors, it waits.
 //
 // Threads: one of its own, from Start to Stop; the rest by one thread.
 #ifndef SCHEDULER_SERVER_LISTENER_H_
@@ -33,35 +33,37 @@ class Listener {
   struct Accepted {
     int listening = -1;
     int connection = -1;  // does not block
-    // The effective user of the process that has connected, as the kernel says;
-    // unset: it has come over TCP.
+    // The effective user of the process that has connected, as the kernel says.
+    // Unset for TCP.
     std::optional<uid_t> uid;
   };
-  // Called by the listener's thread; takes over the connection.
+  // Takes over the connection. The listener's thread calls it.
   using Take = std::function<void(const Accepted& accepted)>;
 
   // Listens at once; connections wait for Start. A unix socket is for its user
-  // and group from the first moment. max_connections >= 1; fewer, if the
-  // process may not have so many descriptors. Errors: as SocketLock
-  // and RemoveStaleSocket; Unavailable: cannot listen there.
+  // and group from the first moment. The limit is lower than max_connections if
+  // the process may not have so many descriptors. Errors are those of
+  // SocketLock and RemoveStaleSocket, and Unavailable if the address cannot be
+  // listened at. REQUIRES: max_connections >= 1.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(
       const ListenAddress& address, int32_t max_connections);
   ~Listener();  // Stop
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // What clients connect to, with the port that was free if any would do.
+  // The address that clients connect to. For port 0, it has the port that was
+  // found.
   const std::string& address() const { return address_; }
   int32_t max_connections() const { return max_connections_; }
 
   void Start(Take take);
-  // Nobody can connect any more; connections that were taken live on.
+  // Ends listening. Connections that were taken live on.
   void Stop();
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Whoever took it may close it without a word; then the number names nothing,
-  // or something else.
+  // The receiver of a connection may close it without a word. Its descriptor
+  // then names nothing, or another file; the inode tells.
   struct Connection {
     int descriptor = -1;
     ino_t inode = 0;
@@ -73,7 +75,7 @@ class Listener {
   absl::Status ListenTcp(const ListenAddress& address);
 
   void Run();
-  // False: nobody waits any more, or there is no room for now.
+  // Returns false if no connection waits any more, or there is no room now.
   bool Accept(int listening);
   bool HasRoom();
   // Constant after Open.
@@ -85,7 +87,7 @@ class Listener {
   std::vector<int> sockets_;
   int wake_ = -1;
 
-  // Of the listener's thread.
+  // Used by the listener's thread only.
   Take take_;
   std::vector<Connection> connections_;
   Clock::time_point next_look_;     // for connections that have ended

@@ -26,7 +26,7 @@
 #include "scheduler/server/flag_checks.h"
 #include "scheduler/server/flag_names.h"
 #include "scheduler/server/library_logs.h"
-#include "scheduler/server/scheduler_flags.h"
+#include "scheduler/server/option_flags.h"
 #include "scheduler/server/server.h"
 #include "scheduler/server/service_manager.h"
 #include "scheduler/server/stderr_log.h"
@@ -50,51 +50,20 @@ struct Flags {
 void AddFlags(CLI::App* app, Flags* flags) {
   ServerOptions& server = flags->server;
   app->add_option("--listen", server.listen,
-                  "unix:PATH, or HOST:PORT on the loopback (port 0: any)")
+                  "Address for engines and clients: unix:PATH, or HOST:PORT on "
+                  "the loopback (port 0: any)")
       ->default_str(DefaultAddress());
-  app->add_option(
-      "--metrics-listen", server.metrics_listen,
-      "HOST:PORT to serve metrics at, for Prometheus: GET /metrics, "
-      "plain HTTP (port 0: any; default: nowhere)");
+  app->add_option("--metrics-listen", server.metrics_listen,
+                  "HOST:PORT at which Prometheus finds metrics: GET /metrics, "
+                  "plain HTTP (port 0: any) [default: none are served]");
   app->add_option("--drain-timeout", flags->drain_timeout_s,
                   "Seconds that requests may take to finish, and clients to "
                   "read their tokens, after the first SIGTERM or SIGINT; a "
                   "second signal cancels them at once")
       ->check(NumberIn(0))
       ->capture_default_str();
-  app->add_option("--step-timeout", server.step_timeout_s,
-                  "Seconds that an engine may take to answer a plan before it "
-                  "is taken for lost, and its requests wait for the next one "
-                  "(0: no limit), without those in which this process is "
-                  "stopped")
-      ->check(NumberIn(0))
-      ->capture_default_str();
-  app->add_option("--log-level", flags->log_level, "Of the log on stderr")
+  app->add_option("--log-level", flags->log_level, "Level of the log on stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
-      ->capture_default_str();
-  app->add_option("--max-connections", server.max_connections,
-                  "Of engines and clients together, as far as the limit of "
-                  "descriptors allows; more are closed at once")
-      ->capture_default_str();
-  app->add_option("--queue-capacity", server.queue_capacity,
-                  "Commands that may wait for the core thread; more are "
-                  "refused with RESOURCE_EXHAUSTED")
-      ->capture_default_str();
-  app->add_option("--spin-us", server.spin_us,
-                  "Microseconds that the core thread looks for work before it "
-                  "sleeps (0 on a single processor)")
-      ->capture_default_str();
-  app->add_option("--max-score-bytes", server.max_score_bytes,
-                  "Of scores in all EvictByScores calls together, and of "
-                  "those that requests were evicted by, until they end (they "
-                  "are needed again after a preemption)")
-      ->capture_default_str();
-  app->add_option("--score-timeout", server.score_timeout_s,
-                  "Seconds that a call of EvictByScores may take to send its "
-                  "scores, for which room is kept from its header on")
-      ->capture_default_str();
-  app->add_option("--max-pending-token-bytes", server.max_pending_token_bytes,
-                  "Of tokens that a client leaves unread before it is cut off")
       ->capture_default_str();
 }
 
@@ -107,86 +76,23 @@ void AddBudgetTableFlag(CLI::App* app, ServerOptions* options) {
       ->type_name("NAME=FILE");
 }
 
-constexpr SchedulerFlagTexts kSchedulerTexts{
-    .max_num_batched_tokens = "Token budget of a step",
-    .max_num_seqs = "Sequences that may hold blocks",
-    .max_model_len = "Tokens of a request, prompt and output together",
-    .long_prefill_token_threshold =
-        "Longest prefill chunk of a request in a step (0: the token budget)",
-    .watermark = "--admission vllm: fraction of the pool that it leaves free",
-    .max_steps_in_flight = "Plans out before the first is answered, 1..4",
-    .num_speculative_tokens =
-        "Drafts of a sequence that a step verifies at most, of an engine that "
-        "has some (0: none)",
-    .max_waiting =
-        "Requests that may wait; more are refused with RESOURCE_EXHAUSTED",
-    .max_waiting_tokens =
-        "Tokens of prompts that may wait, 4 bytes of this process each; more "
-        "are refused like that, but not a request that waits alone",
-    .max_num_blocks =
-        "Blocks that an engine's pool, or its host memory, may have; each "
-        "takes 260 bytes of this process, or 750 with regions",
-    .query_window =
-        "Queries that the engine keeps of every sequence, for evictions "
-        "ordered from outside, which observe no more",
-    .enable_prefix_caching =
-        "Reuse the blocks of equal prefixes (on by default)",
-    .reuse_partial_blocks =
-        "Copy the first rows of a cached block where a prompt goes on as it "
-        "begins, instead of computing them",
-    .compaction =
-        "Where an eviction puts what it keeps: fresh blocks while there are "
-        "some, or the sequence's own (in-place)"};
-
-constexpr PolicyFlagTexts kPolicyTexts{
-    .scheduling_policy =
-        "Who is next of those that wait: the first to come, the lowest "
-        "priority value, or the longest cached prefix (with --prefix-aging). "
-        "Preempted requests keep their place",
-    .admission =
-        "What must be free to admit a request: its whole prompt and the "
-        "--watermark (vllm); all blocks it and those running will ever need, "
-        "so that nobody is preempted (guaranteed); the blocks of its next "
-        "step, pausing whoever came last (max_utilization)",
-    .chunk_policy =
-        "How prompts share a step: the oldest first, or equal shares in whole "
-        "pages",
-    .prefix_aging =
-        "--scheduling-policy prefix: tokens of cached prefix that a step of "
-        "waiting is worth; more, and long waits count for more",
-    .max_bypasses =
-        "How often later requests may pass one that does not fit; then they "
-        "wait behind it (0: never)",
-    .min_prefix_wait_tokens =
-        "A request waits instead of computing this many tokens that a running "
-        "one with the same prefix is about to compute (0: never)",
-    .max_prefix_wait_steps = "... for at most so many steps",
-    .max_long_prefills =
-        "Prompts above --long-prefill-token-threshold computed at a time; "
-        "shorter ones pass them (0: no limit)"};
-
-void AddTenantFlags(CLI::App* app, Flags* flags) {
-  const std::string group = "Tenants";
+void AddOptionFlags(CLI::App* app, Flags* flags) {
   SchedulerOptions& options = flags->server.scheduler;
+  VisitServerOptions(flags->server, OptionFlags(app, "Server"));
+  VisitStepOptions(options, OptionFlags(app, "Scheduler"));
+  VisitPolicyOptions(options, OptionFlags(app, "Scheduling policy"));
+  const std::string clients = "Clients";
+  VisitClientOptions(options, OptionFlags(app, clients));
   app->add_option("--tenant", flags->tenants,
-                  "Limits of a tenant, or of all others for the name *: "
-                  "weight (its fair share, 1..1000), max-blocks (that its "
-                  "running requests have or may still take; more wait), "
-                  "max-requests and max-queued-tokens (of prompts; more are "
-                  "refused with RESOURCE_EXHAUSTED); may be repeated")
+                  "Limits of a tenant, or of each other tenant for the name *: "
+                  "weight (its part of a fair share, 1 to 1000), max-blocks "
+                  "(that its running requests have or may still take; more "
+                  "requests wait), max-requests and max-queued-tokens (of "
+                  "prompts; more are refused with RESOURCE_EXHAUSTED); may be "
+                  "repeated")
       ->check(Utf8Text())
       ->type_name("NAME:LIMIT=N[,LIMIT=N...]")
-      ->group(group);
-  app->add_flag("--fair-share", options.fair_share,
-                "Serve the tenant first that has been served least for its "
-                "weight (virtual token counter); its own requests by "
-                "--scheduling-policy")
-      ->group(group);
-  app->add_option("--max-tenants", options.max_tenants,
-                  "Tenants remembered at a time; one more is refused while "
-                  "all have requests")
-      ->capture_default_str()
-      ->group(group);
+      ->group(clients);
 }
 
 // Connections take descriptors, of which many shells allow 1,024 only until
@@ -282,9 +188,7 @@ int Main(int argc, char** argv) {
   Flags flags;
   AddFlags(&app, &flags);
   AddBudgetTableFlag(&app, &flags.server);
-  AddSchedulerFlags(&app, kSchedulerTexts, &flags.server.scheduler);
-  AddPolicyFlags(&app, kPolicyTexts, &flags.server.scheduler);
-  AddTenantFlags(&app, &flags);
+  AddOptionFlags(&app, &flags);
   AddEvictionFlags(&app, &flags.default_eviction,
                    "Eviction of requests that say nothing of it");
   if (const std::optional<int> status = ParseCommandLine(&app, argc, argv)) {

@@ -10,6 +10,7 @@
 #include <absl/base/thread_annotations.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
@@ -28,7 +29,7 @@ using prometheus::MetricType;
 // Below the 10 s after which Prometheus gives up by default.
 constexpr std::chrono::seconds kPatience{2};
 
-// Of any numbers, which Prometheus has as double.
+// Collects metrics. Prometheus has every number as double.
 class FamilyList {
  public:
   void Gauge(const char* name, const char* help, auto value) {
@@ -38,11 +39,11 @@ class FamilyList {
     Add(name, help, MetricType::Counter).counter.value =
         static_cast<double>(value);
   }
-  // A family without values, for Labelled.
+  // Begins a family whose values Labelled adds.
   void Family(const char* name, const char* help, MetricType type) {
     families_.push_back(MetricFamily{name, help, type, {}});
   }
-  // A value of the family named last.
+  // Adds a value to the last family.
   void Labelled(const char* label, std::string label_value, auto value) {
     MetricFamily& family = families_.back();
     ClientMetric& metric = family.metric.emplace_back();
@@ -90,27 +91,30 @@ const char* ReasonName(FinishReason reason) {
   return "unknown";
 }
 
+// Adds the numbers that have a metric of their own. Peaks have none, because
+// Prometheus finds them itself.
+void AddStats(const SchedulerStats& stats, FamilyList* list) {
+  VisitSchedulerStats(
+      stats, [list](StatKind kind, absl::string_view /*name*/,
+                    const auto& value, const char* metric, const char* help) {
+        if (*metric == '\0') return;
+        if (kind == StatKind::kCounter) list->Counter(metric, help, value);
+        if (kind == StatKind::kGauge) list->Gauge(metric, help, value);
+      });
+}
+
 void AddRequests(const CoreStats& stats, FamilyList* list) {
-  const SchedulerStats& s = stats.scheduler;
   const RequestMetrics& requests = stats.requests;
-  list->Gauge("blockmgr_requests_waiting", "Requests without blocks now",
-              s.num_waiting);
-  list->Gauge("blockmgr_prompt_tokens_waiting",
-              "Tokens of prompts that wait for their first admission now",
-              s.num_waiting_tokens);
-  list->Gauge("blockmgr_requests_running", "Requests that hold blocks now",
-              s.num_running);
-  list->Gauge("blockmgr_requests_swapped",
-              "Waiting requests whose KV is in host memory now", s.num_swapped);
   list->Family("blockmgr_requests_finished_total",
-               "Requests that ended, by why", MetricType::Counter);
+               "Requests that ended, by reason", MetricType::Counter);
   for (int32_t i = 0; i < kNumFinishReasons; ++i) {
     list->Labelled("reason", ReasonName(static_cast<FinishReason>(i)),
                    requests.finished[i]);
   }
   list->Family("blockmgr_submissions_refused_total",
-               "Submissions that the core refused, by status code; what is "
-               "malformed, or finds a full command queue, does not reach it",
+               "Submissions that the core refused, by status code. Malformed "
+               "submissions, and those that find a full command queue, do not "
+               "reach the core",
                MetricType::Counter);
   for (size_t code = 1; code < RequestMetrics::kNumStatusCodes; ++code) {
     if (requests.refused[code] == 0) continue;
@@ -123,27 +127,25 @@ void AddRequests(const CoreStats& stats, FamilyList* list) {
   list->Histogram("blockmgr_request_first_token_seconds",
                   "From submission to the first token", requests.first_token);
   list->Histogram("blockmgr_request_output_token_seconds",
-                  "Mean time of a request's tokens after the first, of those "
-                  "that ended by length or a stop token",
+                  "Mean time of a request's tokens after the first, of "
+                  "requests that ended by length or a stop token",
                   requests.output_token);
-  list->Histogram(
-      "blockmgr_request_seconds",
-      "From submission to the end, of requests that ended by length "
-      "or a stop token",
-      requests.request);
-  list->Counter(
-      "blockmgr_running_request_seconds_total",
-      "Time that requests ran, summed up: its rate is the mean number "
-      "in flight",
-      stats.running_request_seconds);
-  list->Counter("blockmgr_preemptions_total",
-                "Running requests that gave up their blocks",
-                s.num_preemptions);
-  list->Counter("blockmgr_forks_total",
-                "Requests that began with another's blocks", s.num_forks);
+  list->Histogram("blockmgr_request_seconds",
+                  "From submission to the end, of requests that ended by "
+                  "length or a stop token",
+                  requests.request);
+  list->Histogram("blockmgr_step_seconds",
+                  "From the issue of a plan to its result, the steps before it "
+                  "included",
+                  requests.step);
+  list->Counter("blockmgr_running_request_seconds_total",
+                "Time that requests ran, summed up; its rate is the mean "
+                "number of running requests",
+                stats.running_request_seconds);
 }
 
-// Only tenants that are configured have a name here: clients choose theirs.
+// Only configured tenants have a name here, because clients choose the names of
+// all other tenants.
 void AddTenants(const SchedulerStats& s, FamilyList* list) {
   const auto add = [&s, list](const char* name, const char* help,
                               auto TenantUse::*value) {
@@ -164,72 +166,18 @@ void AddTenants(const SchedulerStats& s, FamilyList* list) {
       &TenantUse::reserved_blocks);
 }
 
-void AddTokens(const SchedulerStats& s, FamilyList* list) {
-  list->Counter("blockmgr_prompt_tokens_total", "Of admitted requests",
-                s.num_prompt_tokens);
-  list->Counter("blockmgr_cached_tokens_total",
-                "Prompt tokens that were not computed: prefix hits and forks",
-                s.num_cached_tokens);
-  list->Counter("blockmgr_cached_region_tokens_total",
-                "Of the cached tokens, those of compressed prefixes",
-                s.num_cached_region_tokens);
-  list->Counter("blockmgr_computed_tokens_total", "Computed by the engine",
-                s.num_computed_tokens);
-  list->Counter("blockmgr_recomputed_tokens_total",
-                "Of the computed tokens, those computed before",
-                s.num_recomputed_tokens);
-  list->Counter("blockmgr_output_tokens_total", "Sampled", s.num_output_tokens);
-  list->Counter("blockmgr_draft_tokens_total",
-                "Drafts that the engine verified", s.num_draft_tokens);
-  list->Counter("blockmgr_accepted_draft_tokens_total",
-                "Of those, outputs of their requests", s.num_accepted_tokens);
-}
-
-void AddEvictions(const SchedulerStats& s, FamilyList* list) {
-  list->Counter("blockmgr_evictions_total", "Evictions carried out",
-                s.num_evictions);
-  list->Counter("blockmgr_evictions_refused_total",
-                "Evictions that the engine refused", s.num_refused_evictions);
-  list->Counter("blockmgr_squeezes_total",
-                "Evictions ordered because blocks were short", s.num_squeezes);
-  list->Counter("blockmgr_evicted_entries_total",
-                "Entries dropped, of all layers and heads", s.evicted_entries);
-  list->Counter("blockmgr_evicted_blocks_total",
-                "Blocks that sequences gave up by evictions", s.evicted_blocks);
-  list->Counter("blockmgr_evicted_bytes_total",
-                "The same in bytes, of all shards", s.evicted_bytes);
-}
-
-void AddMemory(const SchedulerStats& s, FamilyList* list) {
+void AddBlocks(const BlockManagerStats& blocks, FamilyList* list) {
   list->Gauge("blockmgr_pool_blocks", "Blocks that can be allocated",
-              s.blocks.num_blocks > 0 ? s.blocks.num_blocks - 1 : 0);
-  list->Family(
-      "blockmgr_blocks",
-      "Blocks of the pool now: free, cached (only the prefix cache "
-      "holds them), fenced (released, a step in flight may touch them) "
-      "or used (held by sequences)",
-      MetricType::Gauge);
-  list->Labelled("state", "free", s.blocks.free_blocks);
-  list->Labelled("state", "cached", s.blocks.cached_blocks);
-  list->Labelled("state", "fenced", s.blocks.fenced_blocks);
-  list->Labelled("state", "used", s.blocks.used_blocks);
-  list->Counter("blockmgr_reclaimed_blocks_total",
-                "Cached blocks that others needed", s.blocks.reclaimed_blocks);
-  list->Counter("blockmgr_lost_blocks_total",
-                "Blocks whose content the engine has lost", s.num_lost_blocks);
-  list->Gauge("blockmgr_host_blocks", "Blocks of the host tier", s.host_blocks);
-  list->Gauge("blockmgr_used_host_blocks", "Of those, with KV now",
-              s.used_host_blocks);
-  list->Counter("blockmgr_swap_outs_total",
-                "Preemptions whose KV was copied to the host", s.num_swap_outs);
-  list->Counter("blockmgr_swap_ins_total", "Of those, that came back",
-                s.num_swap_ins);
-  list->Counter("blockmgr_lost_host_blocks_total",
-                "Host blocks whose content the engine has lost",
-                s.num_lost_host_blocks);
-  list->Gauge("blockmgr_metadata_bytes",
-              "Memory of the daemon that keeps account of the blocks",
-              s.metadata_bytes);
+              blocks.num_blocks > 0 ? blocks.num_blocks - 1 : 0);
+  list->Family("blockmgr_blocks",
+               "Blocks of the pool now: free, cached (only the prefix cache "
+               "holds them), fenced (released, a step in flight may touch "
+               "them) or used (held by sequences)",
+               MetricType::Gauge);
+  list->Labelled("state", "free", blocks.free_blocks);
+  list->Labelled("state", "cached", blocks.cached_blocks);
+  list->Labelled("state", "fenced", blocks.fenced_blocks);
+  list->Labelled("state", "used", blocks.used_blocks);
 }
 
 MetricFamily Up(bool up) {
@@ -238,7 +186,7 @@ MetricFamily Up(bool up) {
   return std::move(list.Take().front());
 }
 
-// Called by the HTTP server's threads.
+// The HTTP server's threads call it.
 class CoreCollectable final : public prometheus::Collectable {
  public:
   explicit CoreCollectable(CoreThread* core) : core_(core) {}
@@ -258,16 +206,15 @@ class CoreCollectable final : public prometheus::Collectable {
  private:
   using Answer = std::shared_future<absl::StatusOr<CoreStats>>;
 
-  // One question at a time, so that anybody who scrapes as fast as he can costs
-  // the core thread no more than one scrape after the other: scrapes at the
-  // same time share an answer.
+  // Scrapes at the same time share an answer. So a client that scrapes as fast
+  // as it can costs the core thread no more than one scrape after another.
   Answer Ask() const {
     MutexLock lock(&mutex_);
     if (answer_.valid() && answer_.wait_for(std::chrono::seconds(0)) !=
                                std::future_status::ready) {
       return answer_;
     }
-    // Shared: the answer may come when nobody waits any more.
+    // The answer may come when no scrape waits any more, so it is shared.
     const auto promise =
         std::make_shared<std::promise<absl::StatusOr<CoreStats>>>();
     answer_ = promise->get_future().share();
@@ -286,22 +233,12 @@ class CoreCollectable final : public prometheus::Collectable {
 
 std::vector<MetricFamily> ToMetricFamilies(const CoreStats& stats) {
   FamilyList list;
-  const SchedulerStats& scheduler = stats.scheduler;
   list.Gauge("blockmgr_engine_attached", "1 while an engine runs steps",
              stats.engine_attached ? 1 : 0);
-  list.Counter("blockmgr_steps_total", "Steps that the engine has answered",
-               scheduler.num_steps);
-  list.Gauge("blockmgr_steps_in_flight", "Plans without a result now",
-             scheduler.num_steps_in_flight);
-  list.Histogram("blockmgr_step_seconds",
-                 "From the issue of a plan to its result, the steps before it "
-                 "included",
-                 stats.requests.step);
+  AddStats(stats.scheduler, &list);
   AddRequests(stats, &list);
-  AddTenants(scheduler, &list);
-  AddTokens(scheduler, &list);
-  AddEvictions(scheduler, &list);
-  AddMemory(scheduler, &list);
+  AddTenants(stats.scheduler, &list);
+  AddBlocks(stats.scheduler.blocks, &list);
   return list.Take();
 }
 

@@ -1,8 +1,8 @@
 // Serves the daemon's metrics to Prometheus, over HTTP: GET /metrics.
 //
-// Every scrape asks the core thread, as AdminService::GetStats does: nothing is
-// counted twice, and nobody is asked between scrapes. A core thread that does
-// not answer in time, or whose queue is full, is reported as blockmgr_up 0.
+// Every scrape asks the core thread, as AdminService::GetStats does, so nothing
+// is counted twice and nothing runs between scrapes. If the core thread does
+// not answer in time, or its queue is full, the scrape reports blockmgr_up 0.
 //
 // Threads: Start and the destructor by one thread. The CoreThread must outlive
 // the exporter.
@@ -26,22 +26,24 @@ struct MetricFamily;
 
 namespace blockmgr {
 
-// Every metric, named, explained and valued. O(metrics), and pure.
+// Returns every metric with its name, help and value. O(metrics), and pure.
 std::vector<prometheus::MetricFamily> ToMetricFamilies(const CoreStats& stats);
 
 class MetricsExporter {
  public:
-  // `listen` is HOST:PORT of any interface, port 0: any port. The server has no
-  // encryption and no authentication: it serves numbers, and takes nothing.
-  // InvalidArgument: not an address; Unavailable: cannot listen there.
+  // `listen` is HOST:PORT of any interface; port 0 means any port. The server
+  // has no encryption and no authentication: it serves numbers and accepts no
+  // commands. InvalidArgument if `listen` is not an address, Unavailable if it
+  // cannot be listened at.
   static absl::StatusOr<std::unique_ptr<MetricsExporter>> Start(
       const std::string& listen, CoreThread* core);
-  // Ends scrapes under way. Takes up to 2 s: the HTTP server looks that often.
+  // Ends scrapes under way. Takes up to 2 s, because the HTTP server looks only
+  // so often.
   ~MetricsExporter();
   MetricsExporter(const MetricsExporter&) = delete;
   MetricsExporter& operator=(const MetricsExporter&) = delete;
 
-  // HOST:PORT, as it is.
+  // HOST:PORT, with the port that was found for port 0.
   const std::string& address() const { return address_; }
 
  private:

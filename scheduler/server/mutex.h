@@ -1,7 +1,7 @@
 // A mutex and a condition variable with clang's thread annotations.
 //
-// Over std::mutex and not absl::Mutex: ThreadSanitizer cannot see into the
-// system's Abseil and reports races that are none.
+// They wrap std::mutex, not absl::Mutex, because ThreadSanitizer cannot see
+// into the system's Abseil and would report false races.
 #ifndef SCHEDULER_SERVER_MUTEX_H_
 #define SCHEDULER_SERVER_MUTEX_H_
 
@@ -37,7 +37,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mutex_;
 };
 
-// Waits wake spuriously: loop over the condition.
+// Waits may wake without a reason, so callers loop over their condition.
 class CondVar {
  public:
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {

@@ -1,4 +1,4 @@
-// Text that peers have a part in: in messages to clients, and in the log.
+// Text that comes in part from peers, in messages to clients and in the log.
 //
 // Thread-safe: pure functions. Cost: O(kMaxTextBytes).
 #ifndef SCHEDULER_SERVER_PEER_TEXT_H_

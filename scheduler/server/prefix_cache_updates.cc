@@ -115,7 +115,7 @@ int64_t PrefixCacheUpdates::AddPiece(v1::PrefixCacheUpdate* update) {
   const auto begin_part = [this] {
     token_ = 0;
     media_ = DecodeMedia(parts_.back()->media);
-    // What crosses from one part into the next is in both.
+    // An item that crosses from one part into the next is in both.
     std::erase_if(media_, [this](const MediaItem& item) {
       return parts_.back()->begin > 0 && item.begin < 0;
     });

@@ -1,5 +1,5 @@
-// PrefixCacheUpdates: a reading of the prefix cache as messages of a size that
-// every client accepts.
+// PrefixCacheUpdates: turns a reading of the prefix cache into messages of a
+// size that every client accepts.
 #ifndef SCHEDULER_SERVER_PREFIX_CACHE_UPDATES_H_
 #define SCHEDULER_SERVER_PREFIX_CACHE_UPDATES_H_
 
@@ -14,20 +14,20 @@
 
 namespace blockmgr {
 
-// Messages that will be sent elsewhere: thread-compatible.
+// Makes messages and sends nothing. Thread-compatible.
 class PrefixCacheUpdates {
  public:
-  // Nothing to send.
+  // Makes no message.
   PrefixCacheUpdates() = default;
   explicit PrefixCacheUpdates(PrefixCacheReading reading);
 
-  // Fills `update`, whose memory is reused, with what comes next, about
-  // `max_bytes` of it; there is at least one message in a reading, and only the
-  // last has its position. False: there is none left.
+  // Fills `update`, whose memory is reused, with the next message of about
+  // `max_bytes`. A reading has at least one message, and only the last message
+  // has the position. Returns false if no message is left.
   bool Next(int64_t max_bytes, v1::PrefixCacheUpdate* update);
 
  private:
-  // These add something that is left, and return its bytes, at most.
+  // These add one item that is left, and return an upper bound of its bytes.
   int64_t AddHead(v1::PrefixCacheUpdate* update);
   int64_t AddBlock(v1::PrefixCacheUpdate* update);
   int64_t AddPiece(v1::PrefixCacheUpdate* update);

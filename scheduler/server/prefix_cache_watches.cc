@@ -15,7 +15,7 @@
 namespace blockmgr {
 namespace {
 
-// Of one reading: the core thread copies them in some 25 us.
+// The limits of one reading. The core thread copies so much in some 25 us.
 constexpr int32_t kMaxBlocks = 512;
 constexpr int32_t kMaxTokens = 8192;
 // From the end of one reading to the next, of all streams: so the core thread

@@ -1,10 +1,11 @@
 // PrefixCacheWatches: streams of what the prefix cache has, for routers.
 //
-// Every stream reads the cache where it left off, when there is something new
-// and its client has taken what came before: so a slow client costs what one
-// reading tells, a few MB at most, and nobody waits for it. The core thread is
-// asked for one reading at a time, with pauses between them, whatever the
-// number of streams; who has something to read waits in line.
+// A stream reads the cache from where it left off. It reads when there is
+// something new and its client has taken what came before. So a slow client
+// costs the memory of one reading, a few MB at most, and nobody waits for it.
+// Streams that have something to read stand in a line. The core thread is asked
+// for one reading at a time, with pauses between readings, whatever the number
+// of streams.
 //
 // Threads: thread-safe. The CoreThread must outlive every stream.
 #ifndef SCHEDULER_SERVER_PREFIX_CACHE_WATCHES_H_
@@ -25,20 +26,21 @@ namespace blockmgr {
 
 class PrefixCacheWatches {
  public:
-  // More are refused with RESOURCE_EXHAUSTED.
+  // Further streams are refused with RESOURCE_EXHAUSTED.
   static constexpr int32_t kMaxStreams = 64;
 
   explicit PrefixCacheWatches(CoreThread* core) : core_(core) {}
 
-  // A stream that owns itself, of the bytes of a WatchPrefixCacheRequest.
+  // Returns a stream that owns itself. `request` has the bytes of a
+  // WatchPrefixCacheRequest.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Open(
       const grpc::ByteBuffer& request);
 
  private:
   class Stream;
 
-  // The worker's: a stream stands in line; the one that was allowed to read has
-  // done so.
+  // Jobs of the worker. Enqueue puts a stream into the line. EndReading notes
+  // that the stream that was reading has done so.
   void Enqueue(std::shared_ptr<Stream> stream);
   void EndReading();
   void ReadNext();

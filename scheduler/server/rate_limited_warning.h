@@ -11,8 +11,8 @@
 
 namespace blockmgr {
 
-// A warning that peers can bring about as often as they like: logged at most
-// every ten seconds, with how often there was reason to since the last one.
+// A warning that peers can cause as often as they like. It is logged at most
+// every ten seconds, with the number of causes since the last time.
 // Thread-safe.
 class RateLimitedWarning {
  public:

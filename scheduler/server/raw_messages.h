@@ -1,8 +1,9 @@
-// Messages of peers from the bytes that they have sent, and answers as bytes.
+// Parses the messages of peers from bytes, and turns answers into bytes.
 //
-// The services take bytes and parse them here. gRPC would answer what it cannot
-// parse with UNIMPLEMENTED and no word. And a message that is made of nothing
-// but empty parts takes forty times its size, so that is counted first.
+// The services take bytes and parse them here, for two reasons. gRPC would
+// answer a message that it cannot parse with UNIMPLEMENTED and no text. And a
+// message of nothing but empty parts takes forty times its size in memory, so
+// the memory is counted before the message is parsed.
 //
 // Thread-safe: pure functions. Cost: linear in the message.
 #ifndef SCHEDULER_SERVER_RAW_MESSAGES_H_
@@ -31,15 +32,16 @@ struct MessageLimits {
   int64_t allowance_bytes = kPartsAllowanceBytes;
 };
 
-// Replaces `message`. ResourceExhausted: more than max_bytes, or parts that
-// would take more memory than they may; InvalidArgument: not such a message, or
-// none at all, or text in it is not UTF-8. All name the message's type.
+// Replaces `message`. ResourceExhausted if the bytes are more than max_bytes,
+// or if the message would take more memory than it may. InvalidArgument if the
+// bytes are not such a message, or if text in it is not UTF-8. All errors name
+// the message's type.
 absl::Status ParseMessage(grpc::ByteBuffer bytes, const MessageLimits& limits,
                           google::protobuf::Message* message);
 
 grpc::ByteBuffer ToBytes(const google::protobuf::Message& message);
 
-// Ends a call: with the response, if the status is OK.
+// Ends a call with `status`, and with the response if the status is OK.
 inline void Answer(grpc::ServerUnaryReactor* reactor,
                    const absl::Status& status,
                    const google::protobuf::Message& response,
@@ -48,7 +50,8 @@ inline void Answer(grpc::ServerUnaryReactor* reactor,
   reactor->Finish(ToGrpc(status));
 }
 
-// A unary call: `serve(request, reactor)` is to end it, or an error has.
+// Begins a unary call. `serve(request, reactor)` must end it. If the request
+// cannot be parsed, the call has ended with an error and `serve` is not called.
 template <typename Request, typename Serve>
 grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer& bytes,

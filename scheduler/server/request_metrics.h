@@ -1,8 +1,8 @@
-// How long requests took and how they ended, as counts: what operators watch.
-// Plain data, kept by the core, copied out by GetStats.
+// How long requests took and how they ended, as counts for operators. Plain
+// data: the core keeps it, and GetStats copies it.
 //
-// Cost: a search among 19 bounds an observation; a request makes four in all, a
-// step one.
+// Cost: an observation is a search among 19 bounds. A request makes four
+// observations, a step makes one.
 #ifndef SCHEDULER_SERVER_REQUEST_METRICS_H_
 #define SCHEDULER_SERVER_REQUEST_METRICS_H_
 
@@ -17,8 +17,8 @@
 
 namespace blockmgr {
 
-// Counts of durations. Bucket i has those of at most kBounds[i] seconds that
-// bucket i - 1 has not; the last one has all that are longer.
+// Counts of durations. Bucket i counts durations above kBounds[i - 1] and up to
+// kBounds[i] seconds. The last bucket counts all longer ones.
 struct DurationHistogram {
   static constexpr std::array<double, 19> kBounds = {
       0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
@@ -40,12 +40,13 @@ struct RequestMetrics {
   DurationHistogram queue;
   // From submission to the first token.
   DurationHistogram first_token;
-  // From the first token to the last, over the tokens after the first; and from
-  // submission to the end. Of requests that ended by length or a stop token.
+  // From the first token to the last, divided by the number of tokens after the
+  // first. Only for requests that ended by length or a stop token.
   DurationHistogram output_token;
+  // From submission to the end, for the same requests.
   DurationHistogram request;
-  // From the issue of a step's plan to its result: the engine, and the steps it
-  // had before.
+  // From the issue of a step's plan to its result. Steps that the engine had
+  // before are included.
   DurationHistogram step;
 
   std::array<uint64_t, kNumFinishReasons> finished{};  // by FinishReason

@@ -131,7 +131,7 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::unique_ptr<std::string> data = nullptr;  // of this token and others
   };
 
-  // Of an entry on the wire, if it had a chunk to itself: an upper bound.
+  // An upper bound of an entry on the wire: it has a chunk of its own.
   static int64_t BytesOf(const Entry& entry) {
     const int64_t text =
         entry.finish == nullptr

@@ -1,8 +1,8 @@
 // RequestService: frontends submit requests and read their tokens.
 //
-// A token stream buffers what its client has not yet taken, coalesced per
-// request; one write is outstanding at a time. A client that lets more than
-// max_pending_bytes pile up is cut off with RESOURCE_EXHAUSTED.
+// A token stream buffers the tokens that its client has not yet taken, joined
+// by request. One write is outstanding at a time. A client that leaves more
+// than max_pending_bytes unread is cut off with RESOURCE_EXHAUSTED.
 //
 // Threads: thread-safe. The CoreThread must outlive every stream.
 #ifndef SCHEDULER_SERVER_REQUEST_SERVICE_H_
@@ -24,8 +24,8 @@ class RequestService final
               v1::RequestService::WithRawCallbackMethod_Cancel<
                   v1::RequestService::Service>>> {
  public:
-  // `max_pending_bytes`: of one client, on the wire, about. `max_submit_bytes`:
-  // of a SubmitRequest.
+  // `max_pending_bytes` limits, approximately, the bytes on the wire that one
+  // client leaves unread. `max_submit_bytes` limits a SubmitRequest.
   RequestService(CoreThread* core, int64_t max_pending_bytes,
                  int64_t max_submit_bytes)
       : core_(core),

@@ -11,6 +11,7 @@
 #include <spdlog/spdlog.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/require_range.h"
 #include "scheduler/server/admin_service.h"
 #include "scheduler/server/connections.h"
 #include "scheduler/server/engine_service.h"
@@ -24,14 +25,11 @@ namespace blockmgr {
 namespace {
 
 constexpr char kRequestServiceName[] = "blockmgr.v1.RequestService";
-// Protobuf cannot make a message of 2 GiB.
-constexpr int64_t kMaxScoreBytes = int64_t{1} << 30;
-constexpr double kMaxScoreSeconds = 3600;
 // For the counts of all heads of a large model, of a thousand evictions in one
 // result.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
 constexpr int64_t kMaxMessage = int64_t{1} << 30;
-// What an engine may say of the tokens of a sequence.
+// The most bytes that an engine may add to the tokens of a sequence.
 constexpr int64_t kTokenDataBytes = int64_t{16} << 10;
 
 // A fresh number for every process, so that nobody takes one daemon for the
@@ -73,7 +71,7 @@ void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
-  // Who has no call open for that long makes room for others.
+  // A client without an open call for so long makes room for others.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
   grpc::ResourceQuota quota("blockmgrd");
   quota.Resize(size_t{256} << 20);
@@ -109,38 +107,9 @@ class Server::Services {
 
 absl::Status ServerOptions::Validate() const {
   BM_RETURN_IF_ERROR(scheduler.Validate());
-  if (max_connections < 1 || max_connections > (1 << 20)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_connections: expected 1..", 1 << 20, ", got ", max_connections));
-  }
-  if (queue_capacity < 1 || queue_capacity > 65000) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "queue_capacity: expected 1..65000, got ", queue_capacity));
-  }
-  if (!(step_timeout_s >= 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "step_timeout_s: expected at least 0, got ", step_timeout_s));
-  }
-  if (spin_us < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("spin_us: expected at least 0, got ", spin_us));
-  }
-  if (max_score_bytes < 0 || max_score_bytes > kMaxScoreBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_score_bytes: expected 0..", kMaxScoreBytes,
-        " (a plan with all of them is a message), got ", max_score_bytes));
-  }
-  if (!(score_timeout_s > 0 && score_timeout_s <= kMaxScoreSeconds)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("score_timeout_s: expected above 0, up to ",
-                     kMaxScoreSeconds, ", got ", score_timeout_s));
-  }
-  if (max_pending_token_bytes < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_pending_token_bytes: expected at least 1, got ",
-                     max_pending_token_bytes));
-  }
-  return absl::OkStatus();
+  RangeChecks checks;
+  VisitServerOptions(*this, checks);
+  return checks.status();
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(

@@ -1,8 +1,10 @@
 // The daemon without its process: core thread, services, health, one listener.
 //
-// Threads: by one thread, except drained(). Errors of Start leave nothing
-// behind. Health (grpc.health.v1): "" is SERVING while the core thread turns,
-// "blockmgr.v1.RequestService" while an engine is attached as well.
+// Health is grpc.health.v1: "" is SERVING while the core thread turns, and
+// "blockmgr.v1.RequestService" while, in addition, an engine is attached.
+//
+// Threads: one thread calls everything, except drained(). An error of Start
+// leaves nothing behind.
 #ifndef SCHEDULER_SERVER_SERVER_H_
 #define SCHEDULER_SERVER_SERVER_H_
 
@@ -27,29 +29,57 @@ namespace blockmgr {
 
 struct ServerOptions {
   std::string listen;  // see listen_address.h; port 0: any
-  // HOST:PORT that Prometheus is served at (metrics_exporter.h); empty: none.
+  // HOST:PORT at which metrics are served (metrics_exporter.h). Empty: none
+  // are.
   std::string metrics_listen;
   SchedulerOptions scheduler;
   // Budget tables that policies may name, as NAME=FILE.
   std::vector<std::string> budget_tables;
   // The eviction of requests that do not mention one. Start looks its table up.
   RequestEviction default_eviction;
-  int32_t max_connections = 1024;  // of engines and clients together
-  int32_t queue_capacity = 4096;   // commands waiting for the core thread
-  int32_t spin_us = 50;            // before the core thread sleeps
-  // How long an engine may take to answer a plan before it counts as lost; 0:
-  // no limit. An AwakeClock measures this timeout and score_timeout_s: a pause
-  // of the daemon does not count, and kGraceSeconds are added.
+  // See VisitServerOptions for meanings and ranges.
+  int32_t max_connections = 1024;
+  int32_t queue_capacity = 4096;  // commands waiting for the core thread
+  int32_t spin_us = 50;
   double step_timeout_s = 300;
-  // Of scores in all EvictByScores calls together.
   int64_t max_score_bytes = int64_t{256} << 20;
-  // From the header of such a call to its last score.
   double score_timeout_s = 60;
-  // Of tokens that one client has not taken; more, and it is cut off.
   int64_t max_pending_token_bytes = int64_t{64} << 20;
 
   absl::Status Validate() const;
 };
+
+// The options that a flag sets, as in scheduler_options.h. An AwakeClock
+// measures the timeouts: a pause of the daemon does not count, and
+// kGraceSeconds are added.
+template <typename Options, typename Visitor>
+void VisitServerOptions(Options& options, Visitor&& visitor) {
+  visitor.Number("step_timeout_s", options.step_timeout_s, 0, 1e9,
+                 "Seconds that an engine may take to answer a plan; a slower "
+                 "engine counts as lost, and its requests wait for the next "
+                 "engine (0: no limit). Time in which the daemon is stopped "
+                 "does not count");
+  visitor.Number("max_connections", options.max_connections, 1, 1 << 20,
+                 "Open connections of engines and clients together, as far as "
+                 "the limit of descriptors allows; more are closed at once");
+  visitor.Number("spin_us", options.spin_us, 0, INT32_MAX,
+                 "Microseconds that the core thread looks for work before it "
+                 "sleeps (0 on a single processor)");
+  // A plan with all the scores is one message, and Protobuf cannot make a
+  // message of 2 GiB.
+  visitor.Number("max_score_bytes", options.max_score_bytes, 0,
+                 int64_t{1} << 30,
+                 "Bytes of scores of all EvictByScores calls together. Scores "
+                 "that a request was evicted by count until it ends, because a "
+                 "preemption makes them necessary again");
+  visitor.Number("score_timeout_s", options.score_timeout_s, 0.001, 3600,
+                 "Seconds from the header of an EvictByScores call, which "
+                 "keeps room for its scores, to the last score");
+  visitor.Number("max_pending_token_bytes", options.max_pending_token_bytes, 1,
+                 INT64_MAX,
+                 "Bytes of tokens that a client may leave unread; a client "
+                 "that leaves more is cut off");
+}
 
 class Server {
  public:
@@ -59,26 +89,27 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // What clients connect to.
+  // The address that clients connect to.
   const std::string& address() const { return listener_->address(); }
   // HOST:PORT of the metrics; empty: none are served.
   std::string metrics_address() const {
     return metrics_ == nullptr ? "" : metrics_->address();
   }
 
-  // Makes the core thread turn, and sets the health by whether it has since the
-  // last call. For a timer of about a second, also while draining: limits of
-  // time are looked at when it turns. False: it has not turned.
+  // Makes the core thread turn. Sets the health, and returns, by whether it has
+  // turned since the last call. Call it about once a second, also while
+  // draining, because the core thread looks at timeouts when it turns.
   bool UpdateHealth();
 
   // NOT_SERVING, and no new requests.
   void BeginDrain();
-  // After BeginDrain: no request is unfinished, and all tokens have been sent,
-  // as of the last UpdateHealth.
+  // After BeginDrain: returns whether, at the last UpdateHealth, no request was
+  // unfinished and all tokens had been sent.
   bool drained() const { return drained_.load(); }
 
-  // Cancels what is left, gives streams up to `grace` to take it, and stops.
-  // Bounded by `grace` and a little (with metrics 2 s), whatever peers do.
+  // Cancels all requests, gives streams up to `grace` to read what was sent,
+  // and stops. Takes little more than `grace` (with metrics 2 s), whatever
+  // peers do.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:

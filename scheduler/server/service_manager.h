@@ -1,5 +1,4 @@
-// What a service manager is told (systemd's notification protocol,
-// sd_notify(3)).
+// Notifications to a service manager, by systemd's protocol (sd_notify(3)).
 #ifndef SCHEDULER_SERVER_SERVICE_MANAGER_H_
 #define SCHEDULER_SERVER_SERVICE_MANAGER_H_
 
@@ -7,10 +6,9 @@
 
 namespace blockmgr {
 
-// Sends assignments like "READY=1", lines of one datagram, to the manager's
-// socket at `path`: the value of NOTIFY_SOCKET, a path or @NAME; empty: there
-// is none. A manager that does not listen is none of our troubles. Never waits.
-// Thread-safe.
+// Sends assignments like "READY=1", the lines of one datagram, to the manager's
+// socket. `path` is the value of NOTIFY_SOCKET: a path, @NAME, or empty if
+// there is no manager. Errors are ignored. Never waits. Thread-safe.
 void NotifyServiceManager(absl::string_view path, absl::string_view state);
 
 }  // namespace blockmgr

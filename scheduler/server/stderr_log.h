@@ -1,5 +1,5 @@
-// The log on stderr of a program that serves: it never waits for whoever reads
-// stderr, and does not end when nobody does any more.
+// The log of a server on stderr. The program never waits for the reader of
+// stderr, and does not end when the reader does.
 #ifndef SCHEDULER_SERVER_STDERR_LOG_H_
 #define SCHEDULER_SERVER_STDERR_LOG_H_
 
@@ -26,11 +26,11 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override;
   void flush_() override {}
-  // False: nothing of it is written.
+  // Returns false if nothing of the line is written.
   bool Write(const std::string& line);
   // Writes what there is room for now, and returns its number of bytes.
   size_t WriteSome(const char* data, size_t size) const;
-  // One system call. Below 0: errno has the reason.
+  // Makes one system call. If the result is below 0, errno has the reason.
   ssize_t WriteOnce(const char* data, size_t size) const;
 
   const int given_;
@@ -40,8 +40,8 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   int64_t num_lost_ = 0;
 };
 
-// Makes it the default logger, and ignores SIGPIPE. Before any other thread
-// starts.
+// Makes a StderrSink the default logger, and ignores SIGPIPE. Call it before
+// any other thread starts.
 void LogToStderr(const std::string& program);
 
 }  // namespace blockmgr

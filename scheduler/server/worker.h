@@ -1,5 +1,5 @@
-// A thread that does small jobs off the core thread, when they are due: what
-// takes tens of microseconds and nobody waits for.
+// A thread that does small jobs for the core thread when they are due. A small
+// job takes tens of microseconds, and nobody waits for it.
 #ifndef SCHEDULER_SERVER_WORKER_H_
 #define SCHEDULER_SERVER_WORKER_H_
 
@@ -25,8 +25,8 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Never waits for a job. Jobs run in order of `due`, then of posting; one
-  // that is due already runs next. Jobs may post jobs.
+  // Never waits for a job. Jobs run in order of `due`, then of posting. A job
+  // that is already due runs next. Jobs may post jobs.
   void Post(Clock::time_point due, Job job);
 
  private:

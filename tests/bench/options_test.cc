@@ -110,7 +110,7 @@ TEST(SimFlagsTest, ChooseThePoliciesOfTheScheduler) {
   ASSERT_OK_AND_ASSIGN(
       const SchedulerOptions options,
       ParseSim({"--scheduling-policy", "prefix", "--admission", "guaranteed",
-                "--chunk-policy", "equal_progress", "--prefix-aging", "5",
+                "--chunk-policy", "equal-progress", "--prefix-aging", "5",
                 "--max-bypasses", "6", "--min-prefix-wait-tokens", "7",
                 "--max-prefix-wait-steps", "8", "--max-long-prefills", "9"}));
   EXPECT_EQ(options.policy, SchedulingPolicy::kPrefix);
@@ -123,7 +123,7 @@ TEST(SimFlagsTest, ChooseThePoliciesOfTheScheduler) {
   EXPECT_EQ(options.max_long_prefills, 9);
   ASSERT_OK_AND_ASSIGN(const SchedulerOptions others,
                        ParseSim({"--scheduling-policy", "priority",
-                                 "--admission", "max_utilization"}));
+                                 "--admission", "max-utilization"}));
   EXPECT_EQ(others.policy, SchedulingPolicy::kPriority);
   EXPECT_EQ(others.admission, AdmissionPolicy::kMaxUtilization);
 }

@@ -45,9 +45,9 @@ struct Example {
     result.duration_s = 2;
     result.endpoint_type = "grpc";
     result.model_id = "tiny / cpu";
-    result.counters = SystemCounters{.mean_requests_in_flight = 1.5,
-                                     .prompt_tokens = 100,
-                                     .cached_tokens = 25};
+    result.counters = SystemCounters{.mean_requests_in_flight = 1.5};
+    result.counters->scheduler.num_prompt_tokens = 100;
+    result.counters->scheduler.num_cached_tokens = 25;
     result.peaks = SystemPeaks{.max_used_blocks = 7};
     result.prefix_cache = "reset";
     result.config = {{"num_blocks", 64}, {"watermark", 0.01}};
@@ -101,7 +101,7 @@ TEST(BuildReportTest, HasTheKeysOfVllmAndOurs) {
                           "kept_entries_min",
                           "kept_entries_median",
                           "kept_entries_max",
-                          "num_steps",
+                          "steps",
                           "achieved_request_rate",
                           "client_lag_ms",
                           "eviction",
@@ -199,7 +199,7 @@ TEST(BuildReportTest, WhatIsNotKnownIsNullAndNoted) {
   const Json report = example.Build();
   const Json known = Example().Build();
   for (const char* key :
-       {"mean_requests_in_flight", "num_steps", "prefix_hit_rate",
+       {"mean_requests_in_flight", "steps", "prefix_hit_rate",
         "max_requests_in_flight", "max_used_blocks", "kept_entries_max"}) {
     EXPECT_TRUE(report.at(key).is_null()) << key;
     EXPECT_TRUE(known.at(key).is_number()) << key;
@@ -239,6 +239,8 @@ TEST(FormatReportTest, ShowsNumbersAndFailures) {
   EXPECT_THAT(text, HasSubstr("Mean TTFT (ms):"));
   EXPECT_THAT(text, HasSubstr("P99.9 E2EL (ms):"));
   EXPECT_THAT(text, HasSubstr("Mean requests in flight:"));
+  EXPECT_THAT(text, HasSubstr("Cached tokens:"));
+  EXPECT_THAT(text, Not(HasSubstr("Preemptions:")));  // there were none
 }
 
 TEST(DefaultResultFilenameTest, FollowsVllmAndIsSafe) {

@@ -73,8 +73,8 @@ TEST_F(ServeTest, CountersAreDifferencesOfTheDaemonsStats) {
   ASSERT_OK_AND_ASSIGN(const RunResult result, Run(Load(3)));
   ASSERT_TRUE(result.counters.has_value());
   EXPECT_DOUBLE_EQ(result.counters->mean_requests_in_flight, 2.5);
-  EXPECT_EQ(result.counters->preemptions, 1u);
-  EXPECT_EQ(result.counters->num_steps, 0u);
+  EXPECT_EQ(result.counters->scheduler.num_preemptions, 1u);
+  EXPECT_EQ(result.counters->scheduler.num_steps, 0u);
   ASSERT_TRUE(result.peaks.has_value());
   EXPECT_EQ(result.peaks->max_requests_in_flight, 6);
   EXPECT_THAT(result.notes, IsEmpty());

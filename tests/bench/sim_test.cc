@@ -56,7 +56,7 @@ TEST(SimTest, EveryRequestGetsItsTokensAfterItArrived) {
     last_s = std::max(last_s, record.tokens_s.back());
   }
   EXPECT_EQ(result.duration_s, last_s);
-  EXPECT_GT(result.counters->cached_tokens, 0u);
+  EXPECT_GT(result.counters->scheduler.num_cached_tokens, 0u);
   EXPECT_LE(result.peaks->max_used_blocks, 399);
 }
 
@@ -71,13 +71,15 @@ TEST(SimTest, DraftsSaveStepsAndTime) {
   sim.model.num_drafts = 4;
   sim.model.draft_acceptance = 0.8;
   ASSERT_OK_AND_ASSIGN(const RunResult drafts, RunSmall(bench, sim));
-  EXPECT_EQ(plain.counters->draft_tokens, 0u);
-  EXPECT_GT(drafts.counters->draft_tokens, 0u);
+  EXPECT_EQ(plain.counters->scheduler.num_draft_tokens, 0u);
+  EXPECT_GT(drafts.counters->scheduler.num_draft_tokens, 0u);
   // 0.8 + 0.8^2 + 0.8^3 + 0.8^4 of four.
-  EXPECT_NEAR(static_cast<double>(drafts.counters->accepted_tokens) /
-                  static_cast<double>(drafts.counters->draft_tokens),
-              0.59, 0.06);
-  EXPECT_LT(drafts.counters->num_steps, plain.counters->num_steps / 2);
+  EXPECT_NEAR(
+      static_cast<double>(drafts.counters->scheduler.num_accepted_tokens) /
+          static_cast<double>(drafts.counters->scheduler.num_draft_tokens),
+      0.59, 0.06);
+  EXPECT_LT(drafts.counters->scheduler.num_steps,
+            plain.counters->scheduler.num_steps / 2);
   const std::vector<double> percentiles;
   const RunSummary before =
       Summarize(plain.records, plain.duration_s, Goodput{}, percentiles);
@@ -103,7 +105,7 @@ TEST(SimTest, MeanInFlightIsBoundedByLittlesLaw) {
   EXPECT_LE(result.counters->mean_requests_in_flight,
             latency_sum_s / result.duration_s + 1e-9);
   // A preempted request may wait between two of its tokens.
-  if (result.counters->preemptions == 0) {
+  if (result.counters->scheduler.num_preemptions == 0) {
     EXPECT_GE(result.counters->mean_requests_in_flight,
               service_sum_s / result.duration_s - 1e-9);
   }
@@ -133,11 +135,12 @@ TEST(SimTest, EvictionFreesBlocksAndKeepsTheOutputLengths) {
   ASSERT_OK_AND_ASSIGN(const RunResult full, RunSmall(bench, SmallSim()));
   bench.eviction.keep_ratio = "0.2";
   ASSERT_OK_AND_ASSIGN(const RunResult kept, RunSmall(bench, SmallSim()));
-  EXPECT_EQ(full.counters->evictions, 0u);
-  EXPECT_EQ(full.peaks->kept_entries_max, 0);
-  EXPECT_GE(kept.counters->evictions, 120u);
-  EXPECT_GT(kept.counters->evicted_bytes, 0);
-  EXPECT_GT(kept.peaks->kept_entries_max, kept.peaks->kept_entries_median);
+  EXPECT_EQ(full.counters->scheduler.num_evictions, 0u);
+  EXPECT_EQ(full.counters->scheduler.kept_entries_max, 0);
+  EXPECT_GE(kept.counters->scheduler.num_evictions, 120u);
+  EXPECT_GT(kept.counters->scheduler.evicted_bytes, 0);
+  EXPECT_GT(kept.counters->scheduler.kept_entries_max,
+            kept.counters->scheduler.kept_entries_median);
   for (size_t i = 0; i < full.records.size(); ++i) {
     EXPECT_EQ(full.records[i].tokens_s.size(), kept.records[i].tokens_s.size());
   }
@@ -179,9 +182,9 @@ TEST(SimTest, SmallPoolPreemptsAndStillCompletes) {
   sim.num_blocks = 120;
   sim.scheduler.watermark = 0;
   ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, sim));
-  EXPECT_GT(result.counters->preemptions, 0u);
-  EXPECT_GT(result.counters->recomputed_tokens, 0u);
-  EXPECT_EQ(result.counters->swap_ins, 0u);
+  EXPECT_GT(result.counters->scheduler.num_preemptions, 0u);
+  EXPECT_GT(result.counters->scheduler.num_recomputed_tokens, 0u);
+  EXPECT_EQ(result.counters->scheduler.num_swap_ins, 0u);
   for (const RequestRecord& record : result.records) {
     EXPECT_TRUE(record.completed) << record.failure;
   }
@@ -190,9 +193,9 @@ TEST(SimTest, SmallPoolPreemptsAndStillCompletes) {
   // than the copies.
   sim.scheduler.num_host_blocks = 1000;
   ASSERT_OK_AND_ASSIGN(const RunResult swapped, RunSmall(bench, sim));
-  EXPECT_GT(swapped.counters->swap_ins, 0u);
-  EXPECT_EQ(swapped.counters->recomputed_tokens, 0u);
-  EXPECT_GT(swapped.counters->swapped_in_tokens, 0u);
+  EXPECT_GT(swapped.counters->scheduler.num_swap_ins, 0u);
+  EXPECT_EQ(swapped.counters->scheduler.num_recomputed_tokens, 0u);
+  EXPECT_GT(swapped.counters->scheduler.num_swapped_in_tokens, 0u);
   for (const RequestRecord& record : swapped.records) {
     EXPECT_TRUE(record.completed) << record.failure;
   }
@@ -216,8 +219,9 @@ TEST(SimTest, VirtualTimeMayBeLong) {
   summary = Summarize(busy.records, busy.duration_s, {}, percentiles);
   EXPECT_EQ(summary.completed, 120);
   // 2 FLOP for each parameter and computed token, at least.
-  EXPECT_GT(summary.duration_s,
-            2e8 * static_cast<double>(busy.counters->computed_tokens));
+  EXPECT_GT(
+      summary.duration_s,
+      2e8 * static_cast<double>(busy.counters->scheduler.num_computed_tokens));
 }
 
 TEST(SimTest, PromptsThatCannotFitFail) {

@@ -31,11 +31,11 @@ grep -Eq 'Successful requests: +8$' "$work/client.log" ||
 "$bench_program" serve --num-prompts 8 --random-output-len 16 \
   >"$work/again.log" 2>&1 || fail "the client failed the second time"
 grep -Eq 'Prefix cache at the start: +reset$' "$work/again.log" &&
-  grep -Eq 'Cached prompt tokens: +0$' "$work/again.log" ||
+  grep -Eq 'Prefix hit rate: +0$' "$work/again.log" ||
   fail "expected a second run without hits"
 "$bench_program" serve --num-prompts 8 --random-output-len 16 \
   --keep-prefix-cache >"$work/kept.log" 2>&1 || fail "the third run failed"
-grep -Eq 'Cached prompt tokens: +[1-9]' "$work/kept.log" ||
+grep -Eq 'Cached tokens: +[1-9]' "$work/kept.log" ||
   fail "expected hits with --keep-prefix-cache"
 # Requests that fail are told by kind, and by the status; the report is there.
 for command in serve sim; do

@@ -1,5 +1,6 @@
 #include "scheduler/scheduler_options.h"
 
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <utility>
@@ -87,6 +88,42 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
     EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                              HasSubstr(field + ": expected")));
   }
+}
+
+struct AnyValue {
+  template <typename T>
+  operator T() const;  // NOLINT(google-explicit-constructor)
+};
+
+// Returns the number of members of an aggregate: the largest number of values
+// of any type that can initialize it.
+template <typename Aggregate, typename... Values>
+consteval size_t NumMembers(Values... values) {
+  if constexpr (requires { Aggregate{values..., AnyValue{}}; }) {
+    return NumMembers<Aggregate>(values..., AnyValue{});
+  } else {
+    return sizeof...(values);
+  }
+}
+
+struct RowCounter {
+  size_t num_rows = 0;
+
+  void Number(auto&&...) { ++num_rows; }
+  void Fraction(auto&&...) { ++num_rows; }
+  void Bool(auto&&...) { ++num_rows; }
+  void Choice(auto&&...) { ++num_rows; }
+};
+
+TEST(SchedulerOptionsTest, EveryMemberHasARow) {
+  RowCounter options;
+  const SchedulerOptions defaults;
+  VisitSchedulerOptions(defaults, options);
+  // tenant_limits and tenants are parsed by ParseTenant.
+  EXPECT_EQ(options.num_rows + 2, NumMembers<SchedulerOptions>());
+  RowCounter limits;
+  VisitTenantLimits(defaults.tenant_limits, limits);
+  EXPECT_EQ(limits.num_rows, NumMembers<TenantLimits>());
 }
 
 TEST(ParseTenantTest, ReadsLimitsOfOneOrOfAllOthers) {

@@ -1,5 +1,6 @@
 #include "wire/request_wire.h"
 
+#include <absl/strings/string_view.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,6 +82,27 @@ TEST(SubmitRequestTest, AnEvictionHasAMode) {
   proto.mutable_eviction()->mutable_target()->set_tokens_per_head(8);
   EXPECT_THAT(FromProto(proto), StatusIs(absl::StatusCode::kInvalidArgument,
                                          HasSubstr("eviction.mode")));
+}
+
+TEST(GetStatsTest, NumbersArriveUnderTheirNames) {
+  CoreStats sent;
+  int num_rows = 0;
+  VisitSchedulerStats(sent.scheduler,
+                      [&](StatKind, absl::string_view, auto& value, auto&&...) {
+                        value = 100 + ++num_rows;
+                      });
+  // 11 fields are those of CoreStats, and the tenants.
+  EXPECT_EQ(num_rows + 11, v1::GetStatsResponse::descriptor()->field_count());
+  v1::GetStatsResponse message;
+  ToProto(sent, &message);
+  EXPECT_EQ(message.num_waiting(), 101);
+  SchedulerStats received;
+  FromProto(message, &received);
+  num_rows = 0;
+  VisitSchedulerStats(received, [&](StatKind, absl::string_view name,
+                                    const auto& value, auto&&...) {
+    EXPECT_EQ(static_cast<int>(value), 100 + ++num_rows) << name;
+  });
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST(EvictionFlagsTest, ModesAndTheirIntervals) {
   EXPECT_EQ(eviction.compress_every, 16);
   ASSERT_OK_AND_ASSIGN(eviction, resolve({"--eviction-mode", "pressure"}));
   EXPECT_EQ(eviction.mode, EvictionMode::kPressure);
-  ASSERT_OK_AND_ASSIGN(eviction, resolve({"--eviction-mode", "after_prefill",
+  ASSERT_OK_AND_ASSIGN(eviction, resolve({"--eviction-mode", "after-prefill",
                                           "--share-compressed-prefixes",
                                           "--share-multiple", "512"}));
   EXPECT_EQ(eviction.mode, EvictionMode::kAfterPrefill);
@@ -122,11 +122,11 @@ TEST(EvictionFlagsTest, ErrorsNameTheFlag) {
 }
 
 TEST(EvictionFlagsTest, EveryModeHasAName) {
-  EXPECT_EQ(NameOf(EvictionMode::kNone), "none");
-  EXPECT_EQ(NameOf(EvictionMode::kAfterPrefill), "after_prefill");
-  EXPECT_EQ(NameOf(EvictionMode::kEveryChunk), "every_chunk");
-  EXPECT_EQ(NameOf(EvictionMode::kDecode), "decode");
-  EXPECT_EQ(NameOf(EvictionMode::kPressure), "pressure");
+  EXPECT_EQ(EnumName(EvictionMode::kNone), "none");
+  EXPECT_EQ(EnumName(EvictionMode::kAfterPrefill), "after-prefill");
+  EXPECT_EQ(EnumName(EvictionMode::kEveryChunk), "every-chunk");
+  EXPECT_EQ(EnumName(EvictionMode::kDecode), "decode");
+  EXPECT_EQ(EnumName(EvictionMode::kPressure), "pressure");
 }
 
 }  // namespace

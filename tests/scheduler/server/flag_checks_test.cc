@@ -28,12 +28,11 @@ std::string Refusal(CLI::App* app, const std::string& arguments) {
 TEST(FlagChecksTest, ANameOfAnEnum) {
   CLI::App app;
   ChunkPolicy chosen = ChunkPolicy::kFirstCome;
-  app.add_option("--chunk-policy", chosen)
-      ->transform(NameIn(ChunkPolicyNames(), "first_come|equal_progress"));
-  EXPECT_EQ(Refusal(&app, "--chunk-policy equal_progress"), "");
+  app.add_option("--chunk-policy", chosen)->transform(NameIn<ChunkPolicy>());
+  EXPECT_EQ(Refusal(&app, "--chunk-policy equal-progress"), "");
   EXPECT_EQ(chosen, ChunkPolicy::kEqualProgress);
   EXPECT_EQ(Refusal(&app, "--chunk-policy random"),
-            "--chunk-policy: expected first_come|equal_progress, got "
+            "--chunk-policy: expected first-come|equal-progress, got "
             "'random'");
 }
 

@@ -407,7 +407,7 @@ TEST(ServerOptionsTest, LimitsAreChecked) {
   options.step_timeout_s = -1;
   EXPECT_THAT(options.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       "step_timeout_s: expected at least 0, got -1"));
+                       "step_timeout_s: expected 0 to 1e+09, got -1"));
   options = {};
   options.max_score_bytes = (int64_t{1} << 30) + 1;
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
