@@ -103,7 +103,7 @@ class SchedulerImpl : public Scheduler {
   // Drops those that have left their slots from running_.
   void ForgetLeft();
 
-  // Evictions as asked for (scheduler_eviction.cc).
+  // Evictions as asked for (eviction_requests.cc).
   PlannedEviction PlanEviction(const Request& request) const;
   void TakeEviction(PlannedEviction eviction, RequestState* request) const;
   // Whether the model has layers to evict from.
@@ -126,7 +126,7 @@ class SchedulerImpl : public Scheduler {
   // Adds the next of its decode compressions, if there is one, to those listed.
   void ListNextPoint(RequestState* request) const;
 
-  // Forks (scheduler_fork.cc).
+  // Forks (forks.cc).
   absl::Status ValidateFork(const Request& request) const;
   // How a fork with a prompt of so many tokens, and so many at its end, is
   // compressed.
@@ -148,7 +148,7 @@ class SchedulerImpl : public Scheduler {
   // What a waiting request may start with of the one that it is a fork of.
   ForkPoint FindFork(RequestState* request) const;
 
-  // The order of those that run, and of those that wait (scheduler_queue.cc).
+  // The order of those that run, and of those that wait (request_lifecycle.cc).
   bool RunsBefore(const RequestState* a, const RequestState* b) const;
   // Where a request that has not run yet waits, given its cached prefix.
   WaitingPlace PlaceOf(const RequestState& request,
@@ -171,7 +171,7 @@ class SchedulerImpl : public Scheduler {
   // What the request counts in its tenant's service when it is admitted.
   int64_t ServiceOf(const RequestState& request) const;
 
-  // Whom to preempt, and when to wait instead (scheduler_victims.cc): writes
+  // Whom to preempt, and when to wait instead (victims.cc): writes
   // decision_ and its budgets only.
   bool MakeRoom(size_t index, int32_t needed, BlockBudget* budget);
   // Whom to preempt for the index-th of the running: one that comes after it,
@@ -191,7 +191,7 @@ class SchedulerImpl : public Scheduler {
   // Whether another is being compressed that shares its first blocks.
   bool IsLeftBySharer(const RequestState& request) const;
 
-  // Deciding (scheduler_plan.cc): writes decision_ and its budgets only.
+  // Deciding (step_planner.cc): writes decision_ and its budgets only.
   void PlanShares(int32_t token_budget);
   void PlanRunning(BlockBudget* budget, int32_t* token_budget);
   // The index-th of the running. False: it does not run in this step.
@@ -236,7 +236,7 @@ class SchedulerImpl : public Scheduler {
   // Hands out the tokens that equal shares have left.
   void TopUp(BlockBudget* budget, int32_t* token_budget);
 
-  // Speculation (scheduler_speculation.cc): the same.
+  // Speculation (drafts.cc): the same.
   // Whether the next run of a running request follows what is in flight.
   bool AwaitsDrafts() const;
   // Adds drafts to the runs of running requests, as far as the step has tokens
@@ -259,7 +259,7 @@ class SchedulerImpl : public Scheduler {
   // Voids the positions of the other drafts.
   void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
 
-  // Pressure (scheduler_pressure.cc): the same.
+  // Pressure (pressure.cc): the same.
   // Chooses whom to squeeze, so that what the running ones soon need will be
   // there.
   void PlanPressure(const BlockBudget& budget);
@@ -269,7 +269,7 @@ class SchedulerImpl : public Scheduler {
   // and `released` says how many blocks that gives back.
   bool TrySqueeze(const RequestState& request, int32_t* released);
 
-  // Admission (scheduler_admission.cc): the same.
+  // Admission (admission.cc): the same.
   enum class Verdict : uint8_t {
     kAdmitted,
     kDoesNotFit,      // passed by later ones, max_bypasses times
@@ -350,7 +350,7 @@ class SchedulerImpl : public Scheduler {
   static bool IsPrefill(const RequestState& request, const PrefixMatch& match);
 
   // Requests that let another one compute their prefix
-  // (scheduler_prefix_waits.cc): the same.
+  // (prefix_waits.cc): the same.
   bool MayWait(const RequestState& request) const;
   // For whom it had better wait, as it is about to compute what the request
   // lacks.
@@ -370,7 +370,7 @@ class SchedulerImpl : public Scheduler {
   // Whether what an earlier look found goes on. O(1), or O(compressions).
   bool StillWaits(const RequestState& request) const;
 
-  // Doing (scheduler_apply.cc).
+  // Doing (step_applier.cc).
   void Apply(StepPlan* plan);
   void ApplyPreemptions(StepPlan* plan);
   void ApplyWaits();
@@ -393,7 +393,7 @@ class SchedulerImpl : public Scheduler {
   void TakeDestinations(int32_t num_fresh, EvictionOrder* order,
                         StepPlan* plan);
 
-  // Swap (scheduler_swap.cc).
+  // Swap (step_applier_swap.cc).
   // Copies what a request that is preempted has settled to the host tier, if
   // that can be and there is room.
   void WriteSwapOut(RequestState* request, StepPlan* plan);
@@ -403,14 +403,14 @@ class SchedulerImpl : public Scheduler {
   void ApplySwapIns(size_t first_start, StepPlan* plan);
   void DropSwap(RequestState* request);
 
-  // Going on after a loss (scheduler_loss.cc).
+  // Going on after a loss (answer_settler_loss.cc).
   void LoseBlocks(std::span<const BlockId> blocks);
   void LoseHostBlocks(std::span<const HostBlockId> blocks);
   // Lets a request whose slot has the first num_left tokens left go on from
   // those that it may go on from. False, with nothing changed: from none.
   bool RestartInSlot(RequestState* request, int32_t num_left);
 
-  // Settling (scheduler_update.cc).
+  // Settling (answer_settler.cc).
   // What the request computes next, for others to wait for.
   void UpdateFront(RequestState* request);
   absl::Status ValidateResult(const StepResult& result) const;

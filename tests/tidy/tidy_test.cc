@@ -41,7 +41,7 @@ const std::map<std::string, std::string>& TestExceptions() {
       // The bytes behind a backend, tested through it.
       {"kernels/cpu/kv_arena.cc", "tests/kernels/cpu_backend_test.cc"},
       // What a step decides, tested with deciding.
-      {"scheduler/step_decision.cc", "tests/scheduler/scheduler_plan_test.cc"},
+      {"scheduler/step_decision.cc", "tests/scheduler/step_planner_test.cc"},
       // Services are tested over a real channel, as parts of one server.
       {"scheduler/server/admin_service.cc",
        "tests/scheduler/server/server_test.cc"},
