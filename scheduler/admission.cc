@@ -89,12 +89,13 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   }
   if (request->fork_of != RequestId{0}) {
     decision_.num_looked_blocks +=
-        (std::ssize(request->compressions) + request->chain.num_media()) /
+        (std::ssize(decision_.EvictionOf(*request).compressions) +
+         request->chain.num_media()) /
         kForkItemsPerBlock;
   }
-  ForkPoint fork = FindFork(request);
+  ForkPoint fork = FindFork(*request);
   if (fork.waits) {
-    decision_.Await(request);
+    decision_.Await(*request);
     return Verdict::kAwaits;
   }
   if (fork.match.num_tokens == 0 && StillWaits(*request)) {
@@ -110,7 +111,8 @@ SchedulerImpl::Verdict SchedulerImpl::TryAdmit(RequestState* request,
   }
   const bool may_prefill = MayPrefill(*request);
   if (!may_prefill && request->swap == kNoSwap) return Verdict::kIsTooLong;
-  match_ = FindPrefix(request, std::move(match_));
+  match_ =
+      FindPrefix(*request, decision_.EvictionOf(*request), std::move(match_));
   PrefixMatch& match = match_;
   decision_.num_looked_blocks += match.num_looks;
   if (request->swap != kNoSwap) MatchSwapped(*request, &match);
@@ -151,7 +153,8 @@ bool SchedulerImpl::PlanAdmission(RequestState* request, PrefixMatch* taken,
   const PrefixMatch& match = *taken;
   const int32_t page_size = layout().page_size;
   const int32_t num_cached = match.num_tokens;
-  const int32_t next = NextCompression(*request, match);
+  const int32_t next =
+      NextCompression(*request, decision_.EvictionOf(*request), match);
   const int32_t num_tokens =
       TokensToRun(*request, next, num_cached, *token_budget);
   if (num_tokens == 0) return false;
@@ -232,32 +235,20 @@ bool SchedulerImpl::IsAffordable(const RequestState& request,
          room - Promised(Promise::kCompletion);
 }
 
-int32_t SchedulerImpl::MaxCachedTokens(const RequestState& request,
-                                       int32_t length) const {
-  // Scores are accumulated from the first token on.
-  if (request.scorer_state != ScorerState::kNone) return 0;
-  // At least one token is computed, and every observation window is.
-  int32_t limit = static_cast<int32_t>(request.tokens.size()) - 1;
-  for (const CompressionPoint& point : request.compressions) {
-    if (point.length <= length) continue;
-    limit = std::min(limit,
-                     point.length - std::max(1, point.policy.query_window()));
-  }
-  return std::max(limit, 0);
-}
-
-PrefixMatch SchedulerImpl::FindPrefix(RequestState* request, PrefixMatch used) {
+PrefixMatch SchedulerImpl::FindPrefix(const RequestState& request,
+                                      const EvictionPlan& eviction,
+                                      PrefixMatch used) {
   if (!manager_.prefix_caching()) return {};
-  request->chain.Extend(request->tokens, layout().page_size);
-  const int32_t max_tokens = MaxCachedTokens(*request, 0);
-  if (request->sharing == nullptr) {
-    PrefixMatch match = manager_.Match(request->chain, request->tokens,
+  const int64_t num_tokens = std::ssize(request.tokens);
+  const int32_t max_tokens = eviction.MaxCachedTokens(num_tokens, 0);
+  if (eviction.sharing == nullptr) {
+    PrefixMatch match = manager_.Match(request.chain, request.tokens,
                                        max_tokens, nullptr, std::move(used));
-    MatchPart(*request, max_tokens, &match);
+    MatchPart(request, max_tokens, &match);
     return match;
   }
   // Who has run goes on from what it ran on, and nothing else; so does a fork.
-  const std::vector<CompressionPoint>& points = request->compressions;
+  const std::vector<CompressionPoint>& points = eviction.compressions;
   const auto end =
       std::ranges::find(points, false, &CompressionPoint::is_shared);
   prefix_history_.clear();
@@ -265,7 +256,7 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request, PrefixMatch used) {
   // MaxCachedTokens by the number of compressions that are not to come.
   std::vector<int32_t>& limits = prefix_limits_;
   limits.resize(points.size() + 1);
-  limits.back() = MaxCachedTokens(*request, INT32_MAX);
+  limits.back() = eviction.MaxCachedTokens(num_tokens, INT32_MAX);
   for (size_t i = points.size(); i-- > 0;) {
     limits[i] =
         std::min(limits[i + 1],
@@ -273,18 +264,16 @@ PrefixMatch SchedulerImpl::FindPrefix(RequestState* request, PrefixMatch used) {
                                  std::max(1, points[i].policy.query_window())));
   }
   const auto limit = [&](int32_t length) {
-    const auto next =
-        std::ranges::upper_bound(points, length, {}, &CompressionPoint::length);
-    return limits[next - points.begin()];
+    return limits[eviction.NextAfter(length)];
   };
   const RegionQuery query = {
-      .plan = request->sharing->plan,
+      .plan = eviction.sharing->plan,
       .history = prefix_history_,
-      .any_history = !request->was_admitted && request->fork_of == RequestId{0},
+      .any_history = !request.was_admitted && request.fork_of == RequestId{0},
       .max_tokens_over = limit};
-  PrefixMatch match = manager_.Match(request->chain, request->tokens,
-                                     max_tokens, &query, std::move(used));
-  MatchPart(*request,
+  PrefixMatch match = manager_.Match(request.chain, request.tokens, max_tokens,
+                                     &query, std::move(used));
+  MatchPart(request,
             match.cached == nullptr ? max_tokens : limit(match.length()),
             &match);
   return match;
@@ -297,11 +286,10 @@ void SchedulerImpl::MatchPart(const RequestState& request, int32_t max_tokens,
 }
 
 int32_t SchedulerImpl::NextCompression(const RequestState& request,
+                                       const EvictionPlan& eviction,
                                        const PrefixMatch& match) {
-  if (match.swap != kNoSwap) return request.num_swapped_compressions;
-  const auto next = std::ranges::upper_bound(
-      request.compressions, match.length(), {}, &CompressionPoint::length);
-  return static_cast<int32_t>(next - request.compressions.begin());
+  return match.swap != kNoSwap ? request.num_swapped_compressions
+                               : eviction.NextAfter(match.length());
 }
 
 int32_t SchedulerImpl::MaxChunk() const {
@@ -353,13 +341,15 @@ int32_t SchedulerImpl::LengthOf(const RequestState& request, Promise promise) {
 
 bool SchedulerImpl::IsCopied(const RequestState& request,
                              const PrefixMatch& match) const {
-  if (NextCompression(request, match) < std::ssize(request.compressions)) {
+  const EvictionPlan& eviction = decision_.EvictionOf(request);
+  if (NextCompression(request, eviction, match) <
+      std::ssize(eviction.compressions)) {
     return true;
   }
   const auto copies = [&](const RequestState* other) {
     const SequenceCache& sequence = manager_.sequence(other->slot);
     if (!sequence.pending.has_value() &&
-        other->next_compression == std::ssize(other->compressions)) {
+        other->next_compression == std::ssize(other->eviction.compressions)) {
       return false;
     }
     return ShareBlocks({match.record(), match.cut(), match.full_blocks()},
@@ -372,8 +362,9 @@ bool SchedulerImpl::IsCopied(const RequestState& request,
 int32_t SchedulerImpl::NeededOn(const RequestState& request,
                                 const PrefixMatch& match,
                                 Promise promise) const {
-  const auto to_come = std::span<const CompressionPoint>(request.compressions)
-                           .subspan(NextCompression(request, match));
+  const EvictionPlan& eviction = decision_.EvictionOf(request);
+  const auto to_come = std::span<const CompressionPoint>(eviction.compressions)
+                           .subspan(NextCompression(request, eviction, match));
   const int32_t peak = PeakBlocks(
       LengthOf(request, promise),
       MaxChunk(request, std::ssize(request.tokens) - match.num_tokens), to_come,
@@ -381,7 +372,7 @@ int32_t SchedulerImpl::NeededOn(const RequestState& request,
       {.region_blocks = match.num_region_blocks(),
        .cut = match.cut(),
        .window_region_blocks = match.num_window_region_blocks},
-      request.decode.get(), request.squeeze.get());
+      eviction.decode.get(), eviction.squeeze.get());
   const bool is_copied =
       promise == Promise::kCompletion && IsCopied(request, match);
   return peak + (is_copied ? NumInUse(match) : 0);
@@ -437,8 +428,10 @@ void SchedulerImpl::RefreshReservation(RequestState* request) {
 }
 
 int32_t SchedulerImpl::SharedBelow(const RequestState& request) const {
-  if (request.next_compression == std::ssize(request.compressions)) return 0;
-  const int32_t cut = request.compressions[request.next_compression].cut;
+  if (request.next_compression == std::ssize(request.eviction.compressions))
+    return 0;
+  const int32_t cut =
+      request.eviction.compressions[request.next_compression].cut;
   const SequenceCache& sequence = manager_.sequence(request.slot);
   if (cut <= sequence.cut()) return 0;
   return sequence.BlocksBelow(cut, layout().page_size) -
@@ -452,10 +445,10 @@ int64_t SchedulerImpl::Promised(Promise promise) {
 }
 
 bool SchedulerImpl::HasScorerState(const RequestState& request) const {
-  if (request.scorer_state == ScorerState::kNone) return true;
-  const auto needs = [](const RequestState* other) {
-    return other->scorer_state != ScorerState::kNone;
+  const auto needs = [this](const RequestState* other) {
+    return decision_.EvictionOf(*other).scorer_state != ScorerState::kNone;
   };
+  if (!needs(&request)) return true;
   const auto num_running = std::ranges::count_if(running_, needs);
   const auto num_admitted =
       std::ranges::count_if(decision_.runs, [&](const StepDecision::Run& run) {

@@ -281,8 +281,8 @@ void SchedulerImpl::SettleOrder(const StepInFlight& step,
     recorded.command = 0;
     recorded.is_planned = true;
     recorded.is_recorded = true;
-    request.compressions.insert(
-        request.compressions.begin() + request.next_compression++,
+    request.eviction.compressions.insert(
+        request.eviction.compressions.begin() + request.next_compression++,
         std::move(recorded));
   }
   RefreshReservation(&request);
@@ -317,10 +317,10 @@ EvictionReceipt SchedulerImpl::CommitFirstGroup(
   // Orders are carried out one at a time: it is the last of those begun.
   const int32_t end = request->next_compression;
   RegionPublication publication;
-  publication.name = {
-      .plan = request->sharing->plan,
-      .history = EncodeHistory(std::span(request->compressions).first(end)),
-      .length = order.point.length};
+  publication.name = {.plan = request->eviction.sharing->plan,
+                      .history = EncodeHistory(
+                          std::span(request->eviction.compressions).first(end)),
+                      .length = order.point.length};
   request->chain.Extend(request->tokens, layout().page_size);
   publication.chain = &request->chain;
   publication.tokens = request->tokens;
@@ -351,7 +351,7 @@ void SchedulerImpl::AbortOrder(RequestState* request,
       return;
     }
   } else if (order.point.is_squeeze()) {
-    request->squeeze.reset();
+    request->eviction.squeeze.reset();
     --num_squeezable_;
   }
   // The request is computed again if entries of some group were already moved,
@@ -375,7 +375,7 @@ absl::Status SchedulerImpl::LeaveOutLast(RequestState* request) {
   // A request has one order in flight at a time, so the refused eviction is the
   // last one that was begun.
   const int32_t index = request->next_compression - 1;
-  std::vector<CompressionPoint> points = request->compressions;
+  std::vector<CompressionPoint> points = request->eviction.compressions;
   const int32_t length = points[index].length;
   points.erase(points.begin() + index);
   // What follows is not shared: a prefix that was compressed less often takes
@@ -384,12 +384,12 @@ absl::Status SchedulerImpl::LeaveOutLast(RequestState* request) {
     points[i].is_shared = false;
   }
   std::unique_ptr<DecodeCompression> decode;
-  if (request->decode != nullptr) {
-    decode = std::make_unique<DecodeCompression>(*request->decode);
+  if (request->eviction.decode != nullptr) {
+    decode = std::make_unique<DecodeCompression>(*request->eviction.decode);
     decode->refused_until = std::max(decode->refused_until, length);
   }
   const Fit fit = FitPool(request->last_length(), points, decode.get(),
-                          request->squeeze.get());
+                          request->eviction.squeeze.get());
   const int32_t peak = fit.peak_blocks;
   const auto fail = [peak](const char* whose, int32_t most) {
     return absl::ResourceExhaustedError(
@@ -403,8 +403,8 @@ absl::Status SchedulerImpl::LeaveOutLast(RequestState* request) {
   if (max_blocks > 0 && peak > max_blocks) {
     return fail("the quota max_blocks of its tenant is ", max_blocks);
   }
-  request->compressions = std::move(points);
-  request->decode = std::move(decode);
+  request->eviction.compressions = std::move(points);
+  request->eviction.decode = std::move(decode);
   request->next_compression = index;
   request->peak_blocks = peak;
   request->max_chunk = fit.max_chunk;

@@ -72,10 +72,12 @@ bool SchedulerImpl::RestartInSlot(RequestState* request, int32_t num_left) {
   // Where an order stands is the engine's to know: it may have moved entries.
   if (request->order_in_flight) return false;
   const int32_t next = request->next_compression;
-  const int32_t length = next == 0 ? 0 : request->compressions[next - 1].length;
+  const int32_t length =
+      next == 0 ? 0 : request->eviction.compressions[next - 1].length;
   // As with a prefix hit: observation windows are computed as a whole, and
   // scores are accumulated from the first token on.
-  int32_t num_kept = MaxCachedTokens(*request, length);
+  int32_t num_kept =
+      request->eviction.MaxCachedTokens(std::ssize(request->tokens), length);
   if (num_kept < num_left) {
     num_kept -= num_kept % layout().page_size;
   } else {

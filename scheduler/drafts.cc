@@ -70,9 +70,10 @@ void SchedulerImpl::PlanDrafts(BlockBudget* budget, int32_t* token_budget) {
 
 int32_t SchedulerImpl::MaxDrafts(const RequestState& request) const {
   int32_t end = request.last_length();
-  if (request.next_compression < std::ssize(request.compressions)) {
-    end = std::min(end,
-                   request.compressions[request.next_compression].length - 1);
+  if (request.next_compression < std::ssize(request.eviction.compressions)) {
+    end = std::min(
+        end,
+        request.eviction.compressions[request.next_compression].length - 1);
   }
   return std::min({request.num_drafts, options_.num_speculative_tokens,
                    end - request.num_tokens()});
@@ -129,7 +130,7 @@ absl::Status SchedulerImpl::ValidateDrafts(const StepInFlight& step,
 void SchedulerImpl::SetDrafts(RequestState* request, int32_t num_drafts) {
   // What a rejected query has added to a scorer's state stays in it.
   const bool may_have = options_.num_speculative_tokens > 0 &&
-                        request->scorer_state == ScorerState::kNone;
+                        request->eviction.scorer_state == ScorerState::kNone;
   const int32_t before = request->num_drafts;
   request->num_drafts = may_have ? num_drafts : 0;
   num_speculating_ += (request->num_drafts > 0 ? 1 : 0) - (before > 0 ? 1 : 0);

@@ -10,6 +10,7 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/compression_points.h"
+#include "scheduler/forks.h"
 #include "scheduler/require_range.h"
 #include "scheduler/scheduler_impl.h"
 
@@ -187,15 +188,15 @@ bool SchedulerImpl::WithdrawEviction(RequestId request, uint64_t command) {
   return true;
 }
 
-PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
+EvictionPlan SchedulerImpl::PlanEviction(const Request& request) const {
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
   const int32_t last_length = num_prompt + request.max_tokens - 1;
   if (!request.fork_of.empty()) {
-    return InheritedEviction(*requests_.at(names_.at(request.fork_of)),
-                             num_prompt, last_length);
+    return InheritedPlan(*requests_.at(names_.at(request.fork_of)), num_prompt,
+                         last_length, layout());
   }
   const RequestEviction& eviction = request.eviction;
-  PlannedEviction planned;
+  EvictionPlan planned;
   planned.compressions = PlanCompressions(eviction, num_prompt, layout());
   planned.decode =
       DecodeCompressionOf(eviction, num_prompt, last_length, layout());
@@ -219,22 +220,6 @@ PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
   return planned;
 }
 
-void SchedulerImpl::TakeEviction(PlannedEviction eviction,
-                                 RequestState* request) const {
-  request->compressions = std::move(eviction.compressions);
-  request->decode = std::move(eviction.decode);
-  request->squeeze = std::move(eviction.squeeze);
-  request->sharing = std::move(eviction.sharing);
-  request->state_begin = eviction.state_begin;
-  request->scorer_state = ScorerState::kNone;
-  // A fork lists one more than its parent: one is to come wherever it starts,
-  // after the parent's end too.
-  ListNextPoint(request);
-  if (!request->compressions.empty() || request->squeeze != nullptr) {
-    request->scorer_state = eviction.scorer_state;
-  }
-}
-
 absl::Status SchedulerImpl::ValidateLayers() const {
   if (layout().window == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -250,27 +235,17 @@ absl::Status SchedulerImpl::ValidateTable(
   return CheckTable(policy, ShapeOf(layout()), *table);
 }
 
-int32_t SchedulerImpl::QueriesKept(const RequestState& request) const {
-  int32_t num_queries = options_.query_window;
-  for (const CompressionPoint& point : request.compressions) {
-    num_queries = std::max(num_queries, point.policy.query_window());
-  }
-  if (request.squeeze != nullptr) {
-    num_queries = std::max(num_queries, request.squeeze->policy.query_window());
-  }
-  return num_queries;
-}
-
 absl::Status SchedulerImpl::ValidateObserved(
     const RequestState& request, const EvictionPolicy& policy) const {
   if (policy.scorer_state() != ScorerState::kNone &&
-      policy.scorer_state() != request.scorer_state) {
+      policy.scorer_state() != request.eviction.scorer_state) {
     return absl::FailedPreconditionError(absl::StrCat(
         "policy: ", FormatPolicy(policy),
         " needs scores accumulated from the first token on; expected a request "
         "whose own policy has them, got one without"));
   }
-  if (policy.query_window() > 0 && QueriesKept(request) == 0) {
+  if (policy.query_window() > 0 &&
+      request.eviction.QueriesKept(options_.query_window) == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "policy: ", FormatPolicy(policy),
         " observes queries; expected a scheduler, or a request's own policy, "
@@ -364,15 +339,6 @@ void SchedulerImpl::TellKept(const RequestState& request,
   for (size_t i = 0; i < effect->kept_entries.size(); ++i) {
     effect->kept_entries[i] += sequence.region->kept[i];
   }
-}
-
-void SchedulerImpl::ListNextPoint(RequestState* request) const {
-  if (request->decode == nullptr) return;
-  std::vector<CompressionPoint>& points = request->compressions;
-  const int32_t last = request->decode->LastLength(points);
-  CompressionPoint next = NextPoint(*request->decode, last, layout());
-  // Nothing is computed after the last.
-  if (next.length < request->last_length()) points.push_back(std::move(next));
 }
 
 }  // namespace blockmgr

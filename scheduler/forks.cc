@@ -1,4 +1,4 @@
-// Starting with what a running request has computed (Request::fork_of).
+#include "scheduler/forks.h"
 
 #include <algorithm>
 #include <iterator>
@@ -26,7 +26,7 @@ bool IsInherited(const CompressionPoint& point, int32_t num_prompt) {
 // The number of those that it has, when it has all as they are by now.
 std::optional<size_t> NumInherited(
     const std::vector<CompressionPoint>& of_parent, const RequestState& fork) {
-  const std::vector<CompressionPoint>& mine = fork.compressions;
+  const std::vector<CompressionPoint>& mine = fork.eviction.compressions;
   size_t num = 0;
   for (const CompressionPoint& point : of_parent) {
     if (!IsInherited(point, fork.num_prompt)) continue;
@@ -37,6 +37,19 @@ std::optional<size_t> NumInherited(
     ++num;
   }
   return num;
+}
+
+EvictionPlan CopyOf(const EvictionPlan& plan) {
+  const auto copy = [](const auto& value) {
+    using Value = typename std::decay_t<decltype(value)>::element_type;
+    return value == nullptr ? nullptr : std::make_unique<Value>(*value);
+  };
+  return {.scorer_state = plan.scorer_state,
+          .state_begin = plan.state_begin,
+          .compressions = plan.compressions,
+          .decode = copy(plan.decode),
+          .squeeze = copy(plan.squeeze),
+          .sharing = copy(plan.sharing)};
 }
 
 }  // namespace
@@ -61,89 +74,90 @@ absl::Status SchedulerImpl::ValidateFork(const Request& request) const {
   return absl::OkStatus();
 }
 
-PlannedEviction SchedulerImpl::InheritedEviction(const RequestState& parent,
-                                                 int32_t num_prompt,
-                                                 int32_t last_length) const {
-  const auto copy = [](const auto& value) {
-    using Value = typename std::decay_t<decltype(value)>::element_type;
-    return value == nullptr ? nullptr : std::make_unique<Value>(*value);
-  };
-  PlannedEviction inherited;
-  std::ranges::copy_if(parent.compressions,
-                       std::back_inserter(inherited.compressions),
-                       [num_prompt](const CompressionPoint& point) {
-                         return IsInherited(point, num_prompt);
-                       });
-  if (parent.decode != nullptr) {
-    inherited.decode = WithEnd(*parent.decode, last_length, layout());
+EvictionPlan InheritedPlan(const RequestState& parent, int32_t num_prompt,
+                           int32_t last_length, const ModelLayout& layout) {
+  const EvictionPlan& of_parent = parent.eviction;
+  EvictionPlan inherited = CopyOf(of_parent);
+  std::erase_if(inherited.compressions,
+                [num_prompt](const CompressionPoint& point) {
+                  return !IsInherited(point, num_prompt);
+                });
+  if (of_parent.decode != nullptr) {
+    inherited.decode = WithEnd(*of_parent.decode, last_length, layout);
+    // Of compressions after its parent's end, too: that may need none itself.
+    inherited.scorer_state = of_parent.decode->point.policy.scorer_state();
   }
-  inherited.squeeze = copy(parent.squeeze);
-  inherited.sharing = copy(parent.sharing);
-  // Of compressions after its parent's end, too: that may need none itself.
-  inherited.scorer_state = parent.decode == nullptr
-                               ? parent.scorer_state
-                               : parent.decode->point.policy.scorer_state();
-  inherited.state_begin = parent.state_begin;
   return inherited;
 }
 
-bool SchedulerImpl::InheritAgain(const RequestState& parent,
-                                 RequestState* request) const {
-  const std::optional<size_t> num = NumInherited(parent.compressions, *request);
+int32_t NumCommonTokens(const RequestState& parent, const RequestState& fork) {
+  const auto begin = parent.tokens.begin() + fork.num_common;
+  const auto differs =
+      std::mismatch(begin, parent.tokens.end(),
+                    fork.tokens.begin() + fork.num_common, fork.tokens.end());
+  return fork.num_common + static_cast<int32_t>(differs.first - begin);
+}
+
+bool SchedulerImpl::Inherit(const RequestState& parent,
+                            const RequestState& fork) {
+  const EvictionPlan& own = fork.eviction;
+  const std::optional<size_t> num =
+      NumInherited(parent.eviction.compressions, fork);
   if (num.has_value()) {
     // One more than the parent's, which may have listed another one since.
-    if (*num == request->compressions.size()) ListNextPoint(request);
+    if (*num == own.compressions.size() &&
+        HasNextPoint(fork.last_length(), own)) {
+      EvictionPlan longer = CopyOf(own);
+      ListNextPoint(fork.last_length(), layout(), &longer);
+      decision_.Inherit(fork, std::move(longer));
+    }
     return true;
   }
-  PlannedEviction inherited =
-      InheritedEviction(parent, request->num_prompt, request->last_length());
+  EvictionPlan inherited =
+      InheritedPlan(parent, fork.num_prompt, fork.last_length(), layout());
   // A parent that began with another's compressions may have fewer.
-  const int32_t peak = PeakBlocks(
-      request->last_length(), MaxChunk(*request, request->last_length()),
-      inherited.compressions, layout(), Holding{}, inherited.decode.get(),
-      inherited.squeeze.get());
-  if (peak > request->peak_blocks) return false;
+  const int32_t peak =
+      PeakBlocks(fork.last_length(), MaxChunk(fork, fork.last_length()),
+                 inherited.compressions, layout(), Holding{},
+                 inherited.decode.get(), inherited.squeeze.get());
+  if (peak > fork.peak_blocks) return false;
   // Nor may its steps be as large as its parent's.
   const bool fits_steps = std::ranges::all_of(
-      inherited.compressions, [request](const CompressionPoint& point) {
-        return point.policy.query_window() <= request->max_chunk;
+      inherited.compressions, [&fork](const CompressionPoint& point) {
+        return point.policy.query_window() <= fork.max_chunk;
       });
   if (!fits_steps) return false;
-  TakeEviction(std::move(inherited), request);
+  ListFirstPoint(fork.last_length(), layout(), &inherited);
+  decision_.Inherit(fork, std::move(inherited));
   return true;
 }
 
-void SchedulerImpl::CompareTokens(const RequestState& parent,
-                                  RequestState* request) {
-  const auto begin = parent.tokens.begin() + request->num_common;
-  const auto differs = std::mismatch(
-      begin, parent.tokens.end(), request->tokens.begin() + request->num_common,
-      request->tokens.end());
-  request->num_common += static_cast<int32_t>(differs.first - begin);
-}
-
 int32_t SchedulerImpl::ForkLength(const RequestState& parent,
-                                  RequestState* request) const {
+                                  const RequestState& request) {
   const int32_t num_done = parent.next_compression;
   const int32_t compressed =
-      num_done == 0 ? 0 : parent.compressions[num_done - 1].length;
-  CompareTokens(parent, request);
-  const int32_t length =
-      std::min(MaxCachedTokens(*request, compressed), request->num_common);
+      num_done == 0 ? 0 : parent.eviction.compressions[num_done - 1].length;
+  const int32_t num_common = NumCommonTokens(parent, request);
+  decision_.num_looked_blocks +=
+      (num_common - request.num_common) / layout().page_size;
+  const int32_t length = std::min(decision_.EvictionOf(request).MaxCachedTokens(
+                                      std::ssize(request.tokens), compressed),
+                                  num_common);
   // What comes before a compression cannot be computed after it.
   if (length < compressed) return 0;
-  return parent.chain.HasMediaOf(request->chain, length) ? length : 0;
+  return parent.chain.HasMediaOf(request.chain, length) ? length : 0;
 }
 
-SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {
-  if (request->fork_of == RequestId{0}) return {};
-  const auto found = requests_.find(request->fork_of);
+SchedulerImpl::ForkPoint SchedulerImpl::FindFork(const RequestState& request) {
+  if (request.fork_of == RequestId{0}) return {};
+  const auto found = requests_.find(request.fork_of);
   if (found == requests_.end()) return {};
   const RequestState& parent = *found->second;
   if (!parent.running) {
-    return {.waits = parent.planned.decision == decision_.number};
+    return {.waits =
+                decision_.Awaits(parent) || decision_.RunOf(parent) != nullptr};
   }
-  if (!InheritAgain(parent, request)) return {};
+  if (!Inherit(parent, request)) return {};
   const int32_t length = ForkLength(parent, request);
   if (length == 0) return {};
   const int32_t num_done = parent.next_compression;
@@ -157,8 +171,9 @@ SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {
   // A few tokens are computed sooner than waited for. Before a compression that
   // comes behind them it is now or never: when the parent has settled them, it
   // has ordered that already.
-  const bool is_lost_soon = num_done < std::ssize(parent.compressions) &&
-                            parent.compressions[num_done].length > length;
+  const bool is_lost_soon =
+      num_done < std::ssize(parent.eviction.compressions) &&
+      parent.eviction.compressions[num_done].length > length;
   const int32_t chunk = options_.long_prefill_token_threshold > 0
                             ? options_.long_prefill_token_threshold
                             : options_.max_num_batched_tokens;
@@ -167,7 +182,7 @@ SchedulerImpl::ForkPoint SchedulerImpl::FindFork(RequestState* request) const {
   if (is_moving || length - sequence.num_settled > few) return {.waits = true};
   const int32_t shared = std::min(length, sequence.num_settled);
   const int32_t compressed =
-      num_done == 0 ? 0 : parent.compressions[num_done - 1].length;
+      num_done == 0 ? 0 : parent.eviction.compressions[num_done - 1].length;
   if (shared < std::max(compressed, 1)) return {};
   // Windows may have moved on: what the prefix cache has is next best.
   if (!manager_.CanGoBack(parent.slot, shared)) return {};

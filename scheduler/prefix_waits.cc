@@ -20,8 +20,10 @@ PrefixWait SchedulerImpl::FindPrefixWait(const RequestState& request,
   if (const RequestState* other = WhoComputes(request, match)) {
     const int32_t num_common =
         CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
-    const int32_t usable = std::min((num_matched + num_common) * page_size,
-                                    MaxCachedTokens(request, 0));
+    const int32_t usable =
+        std::min((num_matched + num_common) * page_size,
+                 decision_.EvictionOf(request).MaxCachedTokens(
+                     std::ssize(request.tokens), 0));
     if (usable > wait.usable) {
       wait = {.other = other, .id = other->id, .usable = usable};
     }
@@ -46,7 +48,7 @@ const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
 
 PrefixWait SchedulerImpl::FindRegionToCome(const RequestState& request) const {
   PrefixWait wait;
-  if (request.sharing == nullptr) return wait;
+  if (decision_.EvictionOf(request).sharing == nullptr) return wait;
   const auto look = [&](const RequestState& other, int32_t next) {
     const int32_t length = RegionToCome(request, other, next);
     if (length > wait.usable) {
@@ -58,7 +60,8 @@ PrefixWait SchedulerImpl::FindRegionToCome(const RequestState& request) const {
   for (const StepDecision::Run& run : decision_.runs) {
     if (run.match < 0) continue;
     look(*run.request,
-         NextCompression(*run.request, decision_.matches[run.match]));
+         NextCompression(*run.request, decision_.EvictionOf(*run.request),
+                         decision_.matches[run.match]));
   }
   return wait;
 }
@@ -66,18 +69,20 @@ PrefixWait SchedulerImpl::FindRegionToCome(const RequestState& request) const {
 int32_t SchedulerImpl::RegionToCome(const RequestState& request,
                                     const RequestState& other,
                                     int32_t next) const {
-  if (next >= std::ssize(other.compressions) || other.sharing == nullptr ||
-      other.sharing->plan != request.sharing->plan) {
+  const EvictionPlan& own = decision_.EvictionOf(request);
+  const EvictionPlan& its = decision_.EvictionOf(other);
+  if (next >= std::ssize(its.compressions) || its.sharing == nullptr ||
+      its.sharing->plan != own.sharing->plan) {
     return 0;
   }
   const std::span<const BlockKey> keys = other.chain.keys();
-  for (auto i = std::ssize(other.compressions); i-- > next;) {
-    const int32_t length = other.compressions[i].length;
+  for (auto i = std::ssize(its.compressions); i-- > next;) {
+    const int32_t length = its.compressions[i].length;
     const size_t last = length / layout().page_size - 1;
     // Keys are chained: equal here, equal before.
-    if (other.compressions[i].is_shared && last < keys.size() &&
-        MaxCachedTokens(request, length) >= length &&
-        std::ranges::binary_search(request.compressions, length, {},
+    if (its.compressions[i].is_shared && last < keys.size() &&
+        own.MaxCachedTokens(std::ssize(request.tokens), length) >= length &&
+        std::ranges::binary_search(own.compressions, length, {},
                                    &CompressionPoint::length) &&
         request.chain.keys()[last] == keys[last]) {
       return length;
@@ -90,8 +95,9 @@ int32_t SchedulerImpl::NextToCome(const RequestState& running) const {
   // What is ordered is still to come.
   const auto& pending = manager_.sequence(running.slot).pending;
   const int32_t last = running.next_compression - 1;
-  const bool is_ordered = pending.has_value() && last >= 0 &&
-                          running.compressions[last].cut == pending->cut;
+  const bool is_ordered =
+      pending.has_value() && last >= 0 &&
+      running.eviction.compressions[last].cut == pending->cut;
   return last + (is_ordered ? 0 : 1);
 }
 

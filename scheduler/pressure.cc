@@ -40,7 +40,7 @@ void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
   };
   for (int32_t i = 0; i < std::ssize(running_); ++i) {
     const RequestState& request = *running_[i];
-    if (request.squeeze == nullptr || request.order_in_flight ||
+    if (request.eviction.squeeze == nullptr || request.order_in_flight ||
         request.command != nullptr ||
         request.num_computed < request.num_prompt ||
         request.num_computed >= request.num_tokens()) {

@@ -44,7 +44,8 @@ uint8_t SchedulerImpl::LaneOf(const RequestState& request) const {
   const bool is_at_hand =
       request.swap != kNoSwap || requests_.contains(request.fork_of);
   if (IsLong(request) && !is_at_hand) lane |= kLongPromptLane;
-  if (request.scorer_state != ScorerState::kNone) lane |= kScorerStateLane;
+  if (request.eviction.scorer_state != ScorerState::kNone)
+    lane |= kScorerStateLane;
   return lane;
 }
 
@@ -75,6 +76,9 @@ void SchedulerImpl::JoinQueue(RequestState* request) {
   }
   if (is_new) request->place = PlaceOf(*request, 0);
   request->lane = LaneOf(*request);
+  if (manager_.prefix_caching()) {
+    request->chain.Extend(request->tokens, layout().page_size);
+  }
   waiting_.Insert(request);
   RefreshBar(request->tenant);
   // Who has run keeps its place whatever the cache has.
@@ -110,12 +114,14 @@ void SchedulerImpl::RefreshPlaces() {
 int32_t SchedulerImpl::RefreshPlace(RequestState* request) {
   if (!manager_.prefix_caching()) return 0;
   prefix_hints_.Remove(request);
-  match_ = FindPrefix(request, std::move(match_));
+  match_ = FindPrefix(*request, request->eviction, std::move(match_));
   const int32_t page_size = layout().page_size;
   const int32_t num_pages = match_.num_tokens / page_size;
   request->hint.dropped = manager_.stats().dropped_entries;
-  prefix_hints_.Add(request, num_pages,
-                    MaxCachedTokens(*request, 0) / page_size);
+  prefix_hints_.Add(
+      request, num_pages,
+      request->eviction.MaxCachedTokens(std::ssize(request->tokens), 0) /
+          page_size);
   waiting_.Move(request, PlaceOf(*request, match_.num_tokens));
   RefreshBar(request->tenant);
   return num_pages;

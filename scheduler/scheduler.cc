@@ -10,6 +10,8 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/compression_points.h"
+#include "scheduler/forks.h"
 #include "scheduler/require_range.h"
 #include "scheduler/scheduler_impl.h"
 
@@ -140,7 +142,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
         num_prompt, " more are above max_waiting_tokens ",
         options_.max_waiting_tokens));
   }
-  PlannedEviction eviction = PlanEviction(request);
+  EvictionPlan eviction = PlanEviction(request);
   const int32_t length = num_prompt + request.max_tokens - 1;
   const auto [max_chunk, peak] =
       FitPool(length, eviction.compressions, eviction.decode.get(),
@@ -172,9 +174,10 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   if (!request.fork_of.empty()) {
     state->fork_of = names_.at(request.fork_of);
     // A step that looks at thousands of forks need not compare their prompts.
-    CompareTokens(*requests_.at(state->fork_of), state);
+    state->num_common = NumCommonTokens(*requests_.at(state->fork_of), *state);
   }
-  TakeEviction(std::move(eviction), state);
+  ListFirstPoint(length, layout(), &eviction);
+  state->eviction = std::move(eviction);
   requests_.emplace(state->id, state);
   names_.emplace(state->info->id, state->id);
   state->priority = request.priority;
@@ -265,6 +268,7 @@ absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
 RequestState* SchedulerImpl::NewState() {
   if (free_states_.empty()) {
     states_.push_back(std::make_unique<RequestState>());
+    states_.back()->index = states_.size() - 1;
     return states_.back().get();
   }
   RequestState* state = free_states_.back();
@@ -291,13 +295,15 @@ void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
   names_.erase(request->info->id);
   requests_.erase(request->id);
   const uint32_t incarnation = request->incarnation;
+  const size_t index = request->index;
   *request = RequestState{};
+  request->index = index;
   request->incarnation = incarnation;
   free_states_.push_back(request);
 }
 
 void SchedulerImpl::LeaveSlot(RequestState* request) {
-  if (request->squeeze != nullptr) --num_squeezable_;
+  if (request->eviction.squeeze != nullptr) --num_squeezable_;
   if (request->is_spared()) --num_spared_;
   SetDrafts(request, 0);
   prefill_front_.Clear(request);

@@ -85,7 +85,7 @@ void SchedulerImpl::CheckInvariants() const {
            options_.max_num_seqs);
   BM_CHECK(num_squeezable_ ==
            std::ranges::count_if(running_, [](const RequestState* request) {
-             return request->squeeze != nullptr;
+             return request->eviction.squeeze != nullptr;
            }));
   BM_CHECK(num_spared_ ==
            std::ranges::count_if(running_, &RequestState::is_spared));
@@ -112,6 +112,10 @@ void SchedulerImpl::CheckInvariants() const {
   }
   int32_t num_swapped = 0;
   for (const RequestState* request : waiting_.All()) {
+    // Planning looks at waiting requests, and extends no chain.
+    BM_CHECK(!manager_.prefix_caching() ||
+             std::ssize(request->chain.keys()) ==
+                 std::ssize(request->tokens) / layout().page_size);
     if (request->swap != kNoSwap) {
       ++num_swapped;
       BM_CHECK(manager_.host().Contains(request->swap));
@@ -171,16 +175,13 @@ uint64_t SchedulerImpl::RequestsHash() const {
               request.num_placeholders, request.num_drafts,
               request.num_unverified, request.next_compression,
               request.reserved_blocks);
-    // Until it runs a fork has those of its parent.
-    if (request.fork_of == RequestId{0}) {
-      mixer.Mix(request.compressions.size());
-      for (const CompressionPoint& point : request.compressions) {
-        MixPoint(point, &mixer);
-      }
+    mixer.Mix(request.eviction.compressions.size());
+    for (const CompressionPoint& point : request.eviction.compressions) {
+      MixPoint(point, &mixer);
     }
     mixer.Mix(request.command != nullptr ? request.command->number : 0,
-              request.restarts, request.squeeze != nullptr, Index(request.swap),
-              request.times_passed, request.prefix_waits,
+              request.restarts, request.eviction.squeeze != nullptr,
+              Index(request.swap), request.times_passed, request.prefix_waits,
               Index(request.prefix_wait.id), request.place.rank);
   };
   for (const RequestState* request : running_) mix_request(*request);

@@ -104,16 +104,13 @@ class SchedulerImpl : public Scheduler {
   void ForgetLeft();
 
   // Evictions as asked for (eviction_requests.cc).
-  PlannedEviction PlanEviction(const Request& request) const;
-  void TakeEviction(PlannedEviction eviction, RequestState* request) const;
+  EvictionPlan PlanEviction(const Request& request) const;
   // Whether the model has layers to evict from.
   absl::Status ValidateLayers() const;
   // Whether the policy's table, if it has one, is of a model of this shape.
   absl::Status ValidateTable(
       const EvictionPolicy& policy,
       const std::shared_ptr<const BudgetTable>& table) const;
-  // Queries per layer that the engine keeps of it.
-  int32_t QueriesKept(const RequestState& request) const;
   // Whether the engine has what the policy of a command observes.
   absl::Status ValidateObserved(const RequestState& request,
                                 const EvictionPolicy& policy) const;
@@ -123,30 +120,21 @@ class SchedulerImpl : public Scheduler {
   // Fills in how many entries every head of a running request keeps: the answer
   // to a command that evicts nothing.
   void TellKept(const RequestState& request, EvictionEffect* effect) const;
-  // Adds the next of its decode compressions, if there is one, to those listed.
-  void ListNextPoint(RequestState* request) const;
 
   // Forks (forks.cc).
   absl::Status ValidateFork(const Request& request) const;
-  // How a fork with a prompt of so many tokens, and so many at its end, is
-  // compressed.
-  PlannedEviction InheritedEviction(const RequestState& parent,
-                                    int32_t num_prompt,
-                                    int32_t last_length) const;
-  // Makes the compressions of a fork that has never run those that the parent
-  // has by now. False: it would not fit with them.
-  bool InheritAgain(const RequestState& parent, RequestState* request) const;
-  // Neither ever forgets a token: what was compared is not compared again.
-  static void CompareTokens(const RequestState& parent, RequestState* request);
+  // Lets the decision carry the compressions of a fork that has never run, if
+  // its parent's have changed. False: it would not fit with them.
+  bool Inherit(const RequestState& parent, const RequestState& fork);
   // Of the tokens that both begin with, those that the request may share, as
   // soon as the parent has computed them.
-  int32_t ForkLength(const RequestState& parent, RequestState* request) const;
+  int32_t ForkLength(const RequestState& parent, const RequestState& request);
   struct ForkPoint {
     bool waits = false;      // until its parent has computed what they share
     PrefixMatch match = {};  // of no tokens: it is no fork
   };
   // What a waiting request may start with of the one that it is a fork of.
-  ForkPoint FindFork(RequestState* request) const;
+  ForkPoint FindFork(const RequestState& request);
 
   // The order of those that run, and of those that wait (request_lifecycle.cc).
   bool RunsBefore(const RequestState* a, const RequestState* b) const;
@@ -288,16 +276,15 @@ class SchedulerImpl : public Scheduler {
                      BlockBudget* budget, int32_t* token_budget);
   bool IsAffordable(const RequestState& request, const PrefixMatch& match,
                     const BlockBudget& budget);
-  // Tokens that may come from the prefix cache, when the last compression that
-  // does was made at `length`; 0: without any.
-  int32_t MaxCachedTokens(const RequestState& request, int32_t length) const;
   // The longest cached prefix. `used`: see BlockManager::Match.
-  PrefixMatch FindPrefix(RequestState* request, PrefixMatch used = {});
+  PrefixMatch FindPrefix(const RequestState& request,
+                         const EvictionPlan& eviction, PrefixMatch used = {});
   // Extends it by a part of a block, if that is wanted.
   void MatchPart(const RequestState& request, int32_t max_tokens,
                  PrefixMatch* match) const;
   // The first of its compressions that `match` does not stand for.
   static int32_t NextCompression(const RequestState& request,
+                                 const EvictionPlan& eviction,
                                  const PrefixMatch& match);
   // Tokens that a step computes of any request, drafts aside, at most.
   int32_t MaxChunk() const;

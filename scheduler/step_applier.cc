@@ -19,6 +19,9 @@ constexpr int64_t kReservedOutputs = 4096;
 
 void SchedulerImpl::Apply(StepPlan* plan) {
   plan->Clear();
+  for (StepDecision::Inherited& inherited : decision_.inherited) {
+    states_[inherited.fork->index]->eviction = std::move(inherited.eviction);
+  }
   ApplyPreemptions(plan);
   ApplyWaits();
   ApplyRestarts(plan);
@@ -140,13 +143,14 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
   request->slot = manager_.Open(request->chain, match, num_expected);
   request->num_in_cache = match.num_tokens;
   request->num_computed = request->num_in_cache;
-  if (request->squeeze != nullptr) ++num_squeezable_;
+  if (request->eviction.squeeze != nullptr) ++num_squeezable_;
   if (request->is_spared()) ++num_spared_;
   request->fork_of = RequestId{0};
   if (match.cached != nullptr) AdoptCompressions(request, match);
   if (match.source != kNoSequenceSlot) {
     ++totals_.num_forks;
-    request->next_compression = NextCompression(*request, match);
+    request->next_compression =
+        NextCompression(*request, request->eviction, match);
   }
   if (match.swap != kNoSwap) {
     request->next_compression = request->num_swapped_compressions;
@@ -167,17 +171,19 @@ void SchedulerImpl::AdoptCompressions(RequestState* request,
       DecodeHistory(match.cached->content->WholeHistory());
   request->next_compression = static_cast<int32_t>(lengths.size());
   if (request->was_admitted) return;  // they are among its own
-  std::vector<CompressionPoint>& own = request->compressions;
-  const auto to_come = own.begin() + NextCompression(*request, match);
+  std::vector<CompressionPoint>& own = request->eviction.compressions;
+  const auto to_come =
+      own.begin() + NextCompression(*request, request->eviction, match);
   std::vector<CompressionPoint> points;
   points.reserve(lengths.size() + (own.end() - to_come));
   for (const int32_t length : lengths) {
     // Most are its own, too: a table need not be asked for those again.
     const auto same = std::ranges::lower_bound(own.begin(), to_come, length, {},
                                                &CompressionPoint::length);
-    points.push_back(same != to_come && same->length == length
-                         ? std::move(*same)
-                         : SharedPointAt(*request->sharing, length, layout()));
+    points.push_back(
+        same != to_come && same->length == length
+            ? std::move(*same)
+            : SharedPointAt(*request->eviction.sharing, length, layout()));
   }
   points.insert(points.end(), std::make_move_iterator(to_come),
                 std::make_move_iterator(own.end()));
@@ -197,10 +203,10 @@ void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
   if (source == kNoSequenceSlot && sequence.region != nullptr) {
     start.region = sequence.region->id;
   }
-  start.query_window = QueriesKept(request);
-  start.scorer_state = request.scorer_state;
+  start.query_window = request.eviction.QueriesKept(options_.query_window);
+  start.scorer_state = request.eviction.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {
-    start.state_begin = request.state_begin;
+    start.state_begin = request.eviction.state_begin;
   }
   start.info = request.info;
   plan->start_tokens.insert(plan->start_tokens.end(), request.tokens.begin(),
@@ -279,8 +285,8 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
   in_flight.futile = order.futile;
   if (order.point.is_planned) {
     ++request.next_compression;
-    if (request.next_compression == std::ssize(request.compressions)) {
-      ListNextPoint(&request);
+    if (request.next_compression == std::ssize(request.eviction.compressions)) {
+      ListNextPoint(request.last_length(), layout(), &request.eviction);
     }
   } else if (order.point.is_squeeze()) {
     ++totals_.num_squeezes;

@@ -10,7 +10,7 @@ namespace {
 
 // Tokens computed at the last of its first num_done compressions; 0: none.
 int32_t LengthAfter(const RequestState& request, int32_t num_done) {
-  return num_done == 0 ? 0 : request.compressions[num_done - 1].length;
+  return num_done == 0 ? 0 : request.eviction.compressions[num_done - 1].length;
 }
 
 }  // namespace
@@ -21,7 +21,7 @@ void SchedulerImpl::WriteSwapOut(RequestState* request, StepPlan* plan) {
   // accumulates; of a restart it has not heard yet.
   if (manager_.host().num_blocks() == 0 || sequence.num_settled == 0 ||
       request->order_in_flight || request->restarts ||
-      request->scorer_state != ScorerState::kNone) {
+      request->eviction.scorer_state != ScorerState::kNone) {
     return;
   }
   BM_CHECK(request->swap == kNoSwap);
@@ -46,8 +46,9 @@ void SchedulerImpl::MatchSwapped(const RequestState& request,
   const int32_t length = LengthAfter(request, request.num_swapped_compressions);
   // As with a prefix hit: observation windows are computed as a whole. What
   // came before a compression cannot be computed after it.
-  const int32_t num_tokens =
-      std::min(swapped.num_tokens, MaxCachedTokens(request, length));
+  const int32_t num_tokens = std::min(
+      swapped.num_tokens, decision_.EvictionOf(request).MaxCachedTokens(
+                              std::ssize(request.tokens), length));
   if (num_tokens < std::max({length, swapped.cut(), 1})) return;
   manager_.MatchSwapped(request.swap, num_tokens, length, match);
 }

@@ -78,6 +78,11 @@ struct StepDecision {
     RequestState* request = nullptr;
     PrefixWait found;
   };
+  // A waiting fork that is compressed as its parent is by now.
+  struct Inherited {
+    const RequestState* fork = nullptr;
+    EvictionPlan eviction;
+  };
   enum class Fate : uint8_t {
     kKept,
     kPreempted,
@@ -92,9 +97,9 @@ struct StepDecision {
   std::vector<Order> orders;
   std::vector<Passed> passed;
   std::vector<Wait> prefix_waits;
+  std::vector<Inherited> inherited;           // whether admitted or not
   std::vector<RequestState*> misplaced;       // waiting, in another lane by now
   std::vector<const RequestState*> squeezed;  // of the running ones
-  uint64_t number = 0;       // of the decision, see RequestState::planned
   int32_t num_awaiting = 0;  // another one, as was known before
   bool has_drafts = false;
   // What those admitted will compute first, as in PrefillFront.
@@ -106,13 +111,34 @@ struct StepDecision {
   // By Promise, once they are asked for.
   std::array<std::optional<int64_t>, 2> promised;
 
-  void Clear();
+  // Begins a new decision. No RequestState::index reaches num_objects.
+  void Clear(size_t num_objects);
   void Add(const Run& run);
-  void Await(RequestState* fork);
-  // Null: it has none.
+  void Inherit(const RequestState& fork, EvictionPlan eviction);
+  // Lets a fork wait until its parent has computed what the two share.
+  void Await(const RequestState& fork);
+  bool Awaits(const RequestState& request) const;
+  // Returns the request's run, or null if it has none.
   const Run* RunOf(const RequestState& request) const;
+  // Returns how the request is compressed once this decision is applied.
+  const EvictionPlan& EvictionOf(const RequestState& request) const;
   // Blocks at the peaks of the tenant's requests that are admitted. O(those).
   int64_t ReservedBy(TenantId tenant) const;
+
+ private:
+  // What was found out about one request, if `decision` is the number of this
+  // decision.
+  struct Mark {
+    uint64_t decision = 0;
+    int32_t run = -1;        // into runs
+    int32_t inherited = -1;  // into inherited
+    bool awaits = false;
+  };
+  const Mark* Find(const RequestState& request) const;
+  Mark& MarkOf(const RequestState& request);
+
+  uint64_t number_ = 0;
+  std::vector<Mark> marks_;  // by RequestState::index
 };
 
 // What became of blocks while a step is decided.

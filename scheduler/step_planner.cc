@@ -21,7 +21,7 @@ bool SchedulerImpl::Schedule(StepPlan* plan) {
   if (num_steps_in_flight() >= options_.max_steps_in_flight) return false;
   if (running_.empty() && waiting_.empty()) return false;
   if (AwaitsDrafts()) return false;
-  decision_.Clear();
+  decision_.Clear(states_.size());
   BlockBudget budget = BlocksNow();
   int32_t token_budget = options_.max_num_batched_tokens;
   PlanShares(token_budget);
@@ -138,11 +138,13 @@ bool SchedulerImpl::PlanRunWithOrder(size_t index, StepDecision::Run* run,
 int32_t SchedulerImpl::TokensToRun(const RequestState& request, int32_t next,
                                    int32_t num_computed,
                                    int32_t token_budget) const {
+  const std::vector<CompressionPoint>& points =
+      decision_.EvictionOf(request).compressions;
   int32_t end = std::min(request.num_tokens(), request.last_length());
-  const bool has_point = next < std::ssize(request.compressions);
+  const bool has_point = next < std::ssize(points);
   int32_t window = 0;
   if (has_point) {
-    const CompressionPoint& point = request.compressions[next];
+    const CompressionPoint& point = points[next];
     if (end >= point.length) {
       end = point.length;
       window = std::min(point.policy.query_window(), end - num_computed);
@@ -157,16 +159,17 @@ int32_t SchedulerImpl::TokensToRun(const RequestState& request, int32_t next,
   // shorten this one so that the last is not too short.
   if (tokens < gap && gap - tokens < window) tokens = gap - window;
   const bool reaches_point =
-      has_point && tokens == gap && end == request.compressions[next].length;
+      has_point && tokens == gap && end == points[next].length;
   if (reaches_point && request.order_in_flight) return 0;
   return std::max(tokens, 0);
 }
 
 bool SchedulerImpl::MayOrder(const RequestState& request, int32_t next,
                              int32_t length) const {
-  if (next < std::ssize(request.compressions) &&
-      request.compressions[next].length <= length) {
-    return request.compressions[next].length == length;
+  const std::vector<CompressionPoint>& points =
+      decision_.EvictionOf(request).compressions;
+  if (next < std::ssize(points) && points[next].length <= length) {
+    return points[next].length == length;
   }
   return (request.command != nullptr || IsSqueezed(request)) &&
          !request.order_in_flight && length > request.num_prompt &&
@@ -176,12 +179,14 @@ bool SchedulerImpl::MayOrder(const RequestState& request, int32_t next,
 bool SchedulerImpl::PlanOrder(const RequestState& request, int32_t length,
                               const PrefixMatch* match,
                               StepDecision::Order* order) const {
-  const int32_t next = match == nullptr ? request.next_compression
-                                        : NextCompression(request, *match);
+  const EvictionPlan& eviction = decision_.EvictionOf(request);
+  const int32_t next = match == nullptr
+                           ? request.next_compression
+                           : NextCompression(request, eviction, *match);
   if (!MayOrder(request, next, length)) return false;
-  if (next < std::ssize(request.compressions) &&
-      request.compressions[next].length == length) {
-    order->point = request.compressions[next];
+  if (next < std::ssize(eviction.compressions) &&
+      eviction.compressions[next].length == length) {
+    order->point = eviction.compressions[next];
   } else if (!PlanUnplannedPoint(request, length, match, &order->point)) {
     return false;
   }
@@ -267,7 +272,7 @@ void SchedulerImpl::PlanWindows(const RequestState& request,
 }
 
 bool SchedulerImpl::IsSqueezed(const RequestState& request) const {
-  return request.squeeze != nullptr &&
+  return request.eviction.squeeze != nullptr &&
          std::ranges::find(decision_.squeezed, &request) !=
              decision_.squeezed.end();
 }
@@ -277,7 +282,7 @@ bool SchedulerImpl::PlanUnplannedPoint(const RequestState& request,
                                        CompressionPoint* point) const {
   const bool commanded = request.command != nullptr;
   const EvictionCommand* asked =
-      commanded ? &request.command->command : request.squeeze.get();
+      commanded ? &request.command->command : request.eviction.squeeze.get();
   BM_CHECK(asked != nullptr);
   const EvictionCommand& command = *asked;
   point->is_planned = false;
@@ -366,8 +371,10 @@ void SchedulerImpl::TopUp(BlockBudget* budget, int32_t* token_budget) {
     const RequestState& request = *run.request;
     const PrefixMatch* match =
         run.match < 0 ? nullptr : &decision_.matches[run.match];
-    const int32_t next = match == nullptr ? request.next_compression
-                                          : NextCompression(request, *match);
+    const EvictionPlan& eviction = decision_.EvictionOf(request);
+    const int32_t next = match == nullptr
+                             ? request.next_compression
+                             : NextCompression(request, eviction, *match);
     const int32_t begin =
         match == nullptr ? request.num_computed : match->num_tokens;
     const int32_t num_tokens =

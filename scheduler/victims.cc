@@ -113,8 +113,9 @@ int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
   const int32_t last = request.next_compression - 1;
   const int32_t num_cached = std::min(
       sequence.num_published * layout().page_size,
-      MaxCachedTokens(request,
-                      is_compressed ? request.compressions[last].length : 0));
+      request.eviction.MaxCachedTokens(
+          std::ssize(request.tokens),
+          is_compressed ? request.eviction.compressions[last].length : 0));
   return std::max(0, sequence.num_settled - num_cached);
 }
 
