@@ -1,7 +1,6 @@
 #include "scheduler/forks.h"
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -10,9 +9,9 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "scheduler/block_promises.h"
 #include "scheduler/compression_points.h"
 #include "scheduler/footprint.h"
-#include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
 namespace {
@@ -54,13 +53,11 @@ EvictionPlan CopyOf(const EvictionPlan& plan) {
 
 }  // namespace
 
-absl::Status SchedulerImpl::ValidateFork(const Request& request) const {
+absl::Status ValidateFork(const Request& request, const RequestState* parent) {
   if (request.fork_of.empty()) return absl::OkStatus();
-  const auto parent = names_.find(request.fork_of);
   // Which requests others have is not told.
-  if (parent == names_.end() ||
-      BlockChain(request.scope).root() !=
-          requests_.at(parent->second)->chain.root()) {
+  if (parent == nullptr ||
+      BlockChain(request.scope).root() != parent->chain.root()) {
     return absl::NotFoundError(absl::StrCat(
         "fork_of: expected a live request of the same tenant, lora and "
         "cache_salt, got '",
@@ -98,8 +95,12 @@ int32_t NumCommonTokens(const RequestState& parent, const RequestState& fork) {
   return fork.num_common + static_cast<int32_t>(differs.first - begin);
 }
 
-bool SchedulerImpl::Inherit(const RequestState& parent,
-                            const RequestState& fork) {
+namespace {
+
+// Lets the decision carry the compressions of a fork that has never run, if its
+// parent has others by now. Returns false if the fork would not fit with them.
+bool Inherit(const SchedulerState& state, const RequestState& parent,
+             const RequestState& fork, StepDecision* decision) {
   const EvictionPlan& own = fork.eviction;
   const std::optional<size_t> num =
       NumInherited(parent.eviction.compressions, fork);
@@ -108,18 +109,18 @@ bool SchedulerImpl::Inherit(const RequestState& parent,
     if (*num == own.compressions.size() &&
         HasNextPoint(fork.last_length(), own)) {
       EvictionPlan longer = CopyOf(own);
-      ListNextPoint(fork.last_length(), layout(), &longer);
-      decision_.Inherit(fork, std::move(longer));
+      ListNextPoint(fork.last_length(), state.layout(), &longer);
+      decision->Inherit(fork, std::move(longer));
     }
     return true;
   }
-  EvictionPlan inherited =
-      InheritedPlan(parent, fork.num_prompt, fork.last_length(), layout());
+  EvictionPlan inherited = InheritedPlan(parent, fork.num_prompt,
+                                         fork.last_length(), state.layout());
   // A parent that began with another's compressions may have fewer.
-  const int32_t peak =
-      PeakBlocks(fork.last_length(), MaxChunk(fork, fork.last_length()),
-                 inherited.compressions, layout(), Holding{},
-                 inherited.decode.get(), inherited.squeeze.get());
+  const int32_t peak = PeakBlocks(
+      fork.last_length(), MaxChunk(state.options, fork, fork.last_length()),
+      inherited.compressions, state.layout(), Holding{}, inherited.decode.get(),
+      inherited.squeeze.get());
   if (peak > fork.peak_blocks) return false;
   // Nor may its steps be as large as its parent's.
   const bool fits_steps = std::ranges::all_of(
@@ -127,20 +128,21 @@ bool SchedulerImpl::Inherit(const RequestState& parent,
         return point.policy.query_window() <= fork.max_chunk;
       });
   if (!fits_steps) return false;
-  ListFirstPoint(fork.last_length(), layout(), &inherited);
-  decision_.Inherit(fork, std::move(inherited));
+  ListFirstPoint(fork.last_length(), state.layout(), &inherited);
+  decision->Inherit(fork, std::move(inherited));
   return true;
 }
 
-int32_t SchedulerImpl::ForkLength(const RequestState& parent,
-                                  const RequestState& request) {
+// Returns how many of the tokens that both begin with the request may share, as
+// soon as the parent has computed them.
+int32_t ForkLength(const RequestState& parent, const RequestState& request,
+                   int32_t page_size, StepDecision* decision) {
   const int32_t num_done = parent.next_compression;
   const int32_t compressed =
       num_done == 0 ? 0 : parent.eviction.compressions[num_done - 1].length;
   const int32_t num_common = NumCommonTokens(parent, request);
-  decision_.num_looked_blocks +=
-      (num_common - request.num_common) / layout().page_size;
-  const int32_t length = std::min(decision_.EvictionOf(request).MaxCachedTokens(
+  decision->num_looked_blocks += (num_common - request.num_common) / page_size;
+  const int32_t length = std::min(decision->EvictionOf(request).MaxCachedTokens(
                                       std::ssize(request.tokens), compressed),
                                   num_common);
   // What comes before a compression cannot be computed after it.
@@ -148,25 +150,29 @@ int32_t SchedulerImpl::ForkLength(const RequestState& parent,
   return parent.chain.HasMediaOf(request.chain, length) ? length : 0;
 }
 
-SchedulerImpl::ForkPoint SchedulerImpl::FindFork(const RequestState& request) {
+}  // namespace
+
+ForkPoint FindFork(const SchedulerState& state, const RequestState& request,
+                   StepDecision* decision) {
   if (request.fork_of == RequestId{0}) return {};
-  const auto found = requests_.find(request.fork_of);
-  if (found == requests_.end()) return {};
-  const RequestState& parent = *found->second;
+  const RequestState* found = state.requests.Find(request.fork_of);
+  if (found == nullptr) return {};
+  const RequestState& parent = *found;
   if (!parent.running) {
     return {.waits =
-                decision_.Awaits(parent) || decision_.RunOf(parent) != nullptr};
+                decision->Awaits(parent) || decision->RunOf(parent) != nullptr};
   }
-  if (!Inherit(parent, request)) return {};
-  const int32_t length = ForkLength(parent, request);
+  if (!Inherit(state, parent, request, decision)) return {};
+  const int32_t length =
+      ForkLength(parent, request, state.layout().page_size, decision);
   if (length == 0) return {};
   const int32_t num_done = parent.next_compression;
-  const SequenceCache& sequence = manager_.sequence(parent.slot);
-  const StepDecision::Run* run = decision_.RunOf(parent);
+  const SequenceCache& sequence = state.manager.sequence(parent.slot);
+  const StepDecision::Run* run = decision->RunOf(parent);
   // What it is about to know of itself, or to lose.
   const bool is_moving = sequence.pending.has_value() ||
                          sequence.shares_last_block || parent.restarts ||
-                         manager_.IsComingBack(parent.slot) ||
+                         state.manager.IsComingBack(parent.slot) ||
                          (run != nullptr && run->order >= 0);
   // A few tokens are computed sooner than waited for. Before a compression that
   // comes behind them it is now or never: when the parent has settled them, it
@@ -174,20 +180,21 @@ SchedulerImpl::ForkPoint SchedulerImpl::FindFork(const RequestState& request) {
   const bool is_lost_soon =
       num_done < std::ssize(parent.eviction.compressions) &&
       parent.eviction.compressions[num_done].length > length;
-  const int32_t chunk = options_.long_prefill_token_threshold > 0
-                            ? options_.long_prefill_token_threshold
-                            : options_.max_num_batched_tokens;
-  const int32_t few = is_lost_soon ? chunk * (options_.max_steps_in_flight + 1)
-                                   : layout().page_size;
+  const int32_t chunk = state.options.long_prefill_token_threshold > 0
+                            ? state.options.long_prefill_token_threshold
+                            : state.options.max_num_batched_tokens;
+  const int32_t few = is_lost_soon
+                          ? chunk * (state.options.max_steps_in_flight + 1)
+                          : state.layout().page_size;
   if (is_moving || length - sequence.num_settled > few) return {.waits = true};
   const int32_t shared = std::min(length, sequence.num_settled);
   const int32_t compressed =
       num_done == 0 ? 0 : parent.eviction.compressions[num_done - 1].length;
   if (shared < std::max(compressed, 1)) return {};
   // Windows may have moved on: what the prefix cache has is next best.
-  if (!manager_.CanGoBack(parent.slot, shared)) return {};
+  if (!state.manager.CanGoBack(parent.slot, shared)) return {};
   ForkPoint point = {.waits = false,
-                     .match = manager_.MatchFork(parent.slot, shared)};
+                     .match = state.manager.MatchFork(parent.slot, shared)};
   point.match.source_length = compressed;
   return point;
 }

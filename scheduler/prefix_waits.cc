@@ -1,20 +1,23 @@
-// Requests that let another one compute their prefix.
+#include "scheduler/prefix_waits.h"
 
 #include <algorithm>
+#include <span>
 
-#include "scheduler/scheduler_impl.h"
+#include "scheduler/block_promises.h"
+#include "scheduler/prefill_front.h"
 
 namespace blockmgr {
 
-bool SchedulerImpl::MayWait(const RequestState& request) const {
-  return manager_.prefix_caching() && options_.min_prefix_wait_tokens > 0 &&
-         request.prefix_waits < options_.max_prefix_wait_steps;
+bool PrefixWaits::MayWait(const RequestState& request) const {
+  return state_.manager.prefix_caching() &&
+         state_.options.min_prefix_wait_tokens > 0 &&
+         request.prefix_waits < state_.options.max_prefix_wait_steps;
 }
 
-PrefixWait SchedulerImpl::FindPrefixWait(const RequestState& request,
-                                         const PrefixMatch& match) const {
+PrefixWait PrefixWaits::Find(const RequestState& request,
+                             const PrefixMatch& match) const {
   if (!MayWait(request)) return {};
-  const int32_t page_size = layout().page_size;
+  const int32_t page_size = state_.layout().page_size;
   const int32_t num_matched = match.num_tokens / page_size;
   PrefixWait wait = FindRegionToCome(request);
   if (const RequestState* other = WhoComputes(request, match)) {
@@ -28,25 +31,25 @@ PrefixWait SchedulerImpl::FindPrefixWait(const RequestState& request,
       wait = {.other = other, .id = other->id, .usable = usable};
     }
   }
-  const bool is_worth_it =
-      wait.usable - num_matched * page_size >= options_.min_prefix_wait_tokens;
+  const bool is_worth_it = wait.usable - num_matched * page_size >=
+                           state_.options.min_prefix_wait_tokens;
   return is_worth_it ? wait : PrefixWait{};
 }
 
-const RequestState* SchedulerImpl::WhoComputes(const RequestState& request,
-                                               const PrefixMatch& match) const {
+const RequestState* PrefixWaits::WhoComputes(const RequestState& request,
+                                             const PrefixMatch& match) const {
   // Over a region there are other keys: see RegionToCome.
   if (match.record() != nullptr) return nullptr;
-  const int32_t num_matched = match.num_tokens / layout().page_size;
+  const int32_t num_matched = match.num_tokens / state_.layout().page_size;
   const std::span<const BlockKey> keys = request.chain.keys();
   if (num_matched >= std::ssize(keys)) return nullptr;
-  const RequestState* running = prefill_front_.Find(keys[num_matched]);
+  const RequestState* running = state_.prefill_front.Find(keys[num_matched]);
   if (running != nullptr) return running;
   const auto admitted = decision_.computing.find(keys[num_matched]);
   return admitted == decision_.computing.end() ? nullptr : admitted->second;
 }
 
-PrefixWait SchedulerImpl::FindRegionToCome(const RequestState& request) const {
+PrefixWait PrefixWaits::FindRegionToCome(const RequestState& request) const {
   PrefixWait wait;
   if (decision_.EvictionOf(request).sharing == nullptr) return wait;
   const auto look = [&](const RequestState& other, int32_t next) {
@@ -56,7 +59,8 @@ PrefixWait SchedulerImpl::FindRegionToCome(const RequestState& request) const {
           .other = &other, .id = other.id, .usable = length, .is_region = true};
     }
   };
-  for (const RequestState* other : running_) look(*other, NextToCome(*other));
+  for (const RequestState* other : state_.running)
+    look(*other, NextToCome(*other));
   for (const StepDecision::Run& run : decision_.runs) {
     if (run.match < 0) continue;
     look(*run.request,
@@ -66,9 +70,9 @@ PrefixWait SchedulerImpl::FindRegionToCome(const RequestState& request) const {
   return wait;
 }
 
-int32_t SchedulerImpl::RegionToCome(const RequestState& request,
-                                    const RequestState& other,
-                                    int32_t next) const {
+int32_t PrefixWaits::RegionToCome(const RequestState& request,
+                                  const RequestState& other,
+                                  int32_t next) const {
   const EvictionPlan& own = decision_.EvictionOf(request);
   const EvictionPlan& its = decision_.EvictionOf(other);
   if (next >= std::ssize(its.compressions) || its.sharing == nullptr ||
@@ -78,7 +82,7 @@ int32_t SchedulerImpl::RegionToCome(const RequestState& request,
   const std::span<const BlockKey> keys = other.chain.keys();
   for (auto i = std::ssize(its.compressions); i-- > next;) {
     const int32_t length = its.compressions[i].length;
-    const size_t last = length / layout().page_size - 1;
+    const size_t last = length / state_.layout().page_size - 1;
     // Keys are chained: equal here, equal before.
     if (its.compressions[i].is_shared && last < keys.size() &&
         own.MaxCachedTokens(std::ssize(request.tokens), length) >= length &&
@@ -91,9 +95,9 @@ int32_t SchedulerImpl::RegionToCome(const RequestState& request,
   return 0;
 }
 
-int32_t SchedulerImpl::NextToCome(const RequestState& running) const {
+int32_t PrefixWaits::NextToCome(const RequestState& running) const {
   // What is ordered is still to come.
-  const auto& pending = manager_.sequence(running.slot).pending;
+  const auto& pending = state_.manager.sequence(running.slot).pending;
   const int32_t last = running.next_compression - 1;
   const bool is_ordered =
       pending.has_value() && last >= 0 &&
@@ -101,7 +105,7 @@ int32_t SchedulerImpl::NextToCome(const RequestState& running) const {
   return last + (is_ordered ? 0 : 1);
 }
 
-bool SchedulerImpl::StillWaits(const RequestState& request) const {
+bool PrefixWaits::StillWaits(const RequestState& request) const {
   const PrefixWait& wait = request.prefix_wait;
   if (wait.other == nullptr || wait.other->id != wait.id ||
       !wait.other->running || !MayWait(request)) {
@@ -111,10 +115,11 @@ bool SchedulerImpl::StillWaits(const RequestState& request) const {
     return RegionToCome(request, *wait.other, NextToCome(*wait.other)) ==
            wait.usable;
   }
-  const int32_t page_size = layout().page_size;
-  const int32_t num_settled = manager_.sequence(wait.other->slot).num_settled;
+  const int32_t page_size = state_.layout().page_size;
+  const int32_t num_settled =
+      state_.manager.sequence(wait.other->slot).num_settled;
   return wait.usable - num_settled / page_size * page_size >=
-         options_.min_prefix_wait_tokens;
+         state_.options.min_prefix_wait_tokens;
 }
 
 }  // namespace blockmgr

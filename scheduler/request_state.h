@@ -87,6 +87,11 @@ struct EvictionPlan {
 
   // Returns the first compression that is made behind `length` tokens.
   int32_t NextAfter(int32_t length) const;
+  // Returns the tokens computed at the last of the first num_done compressions.
+  // Returns 0 if num_done is 0.
+  int32_t LengthOf(int32_t num_done) const {
+    return num_done == 0 ? 0 : compressions[num_done - 1].length;
+  }
   // Returns how many of num_tokens known tokens need not be computed if a cache
   // has them, when the last compression that the cache has made was made at
   // `length` (0: none). At least one token is computed, and so is every

@@ -21,10 +21,13 @@ namespace blockmgr {
 
 // No limit of a chunk but the step's.
 inline constexpr int32_t kNoShare = INT32_MAX;
+// What a request is promised: blocks for all of its known tokens, or for its
+// completion.
+enum Promise : uint8_t { kKnown, kCompletion };
 // What one step will do. Reused from step to step.
 struct StepDecision {
   struct Run {
-    RequestState* request = nullptr;
+    const RequestState* request = nullptr;
     int32_t num_tokens = 0;
     int32_t num_drafts = 0;  // the last of the tokens
     int32_t num_blocks = 0;  // that the tokens take
@@ -70,12 +73,12 @@ struct StepDecision {
   };
   // A waiting request that did not fit, and how many were admitted before that.
   struct Passed {
-    RequestState* request = nullptr;
+    const RequestState* request = nullptr;
     int32_t num_admitted = 0;
   };
   // One that lets another one compute its prefix.
   struct Wait {
-    RequestState* request = nullptr;
+    const RequestState* request = nullptr;
     PrefixWait found;
   };
   // A waiting fork that is compressed as its parent is by now.
@@ -88,7 +91,7 @@ struct StepDecision {
     kPreempted,
     kGivesNothing,  // kept: as long as others run, its blocks are theirs too
   };
-  std::vector<RequestState*> preempted;
+  std::vector<const RequestState*> preempted;
   std::vector<Fate> fates;  // of running requests
   int32_t num_kept = 0;     // of those
   int32_t num_spared = 0;   // of those admitted
@@ -97,8 +100,9 @@ struct StepDecision {
   std::vector<Order> orders;
   std::vector<Passed> passed;
   std::vector<Wait> prefix_waits;
-  std::vector<Inherited> inherited;           // whether admitted or not
-  std::vector<RequestState*> misplaced;       // waiting, in another lane by now
+  std::vector<Inherited> inherited;  // whether admitted or not
+  std::vector<const RequestState*>
+      misplaced;                              // waiting, in another lane by now
   std::vector<const RequestState*> squeezed;  // of the running ones
   int32_t num_awaiting = 0;  // another one, as was known before
   bool has_drafts = false;
@@ -153,12 +157,17 @@ struct BlockBudget {
 // A step between Schedule and Update.
 struct StepInFlight {
   struct Run {
-    RequestState* request = nullptr;
+    const RequestState* request = nullptr;
     RequestId id{0};
     uint32_t incarnation = 0;
     int32_t num_tokens = 0;
     int32_t num_drafts = 0;  // the last of the tokens
     bool samples = false;
+
+    // Returns whether the request has ended, or begun anew, since then.
+    bool is_stale() const {
+      return request->id != id || request->incarnation != incarnation;
+    }
   };
   struct Order {
     size_t run = 0;  // into runs
