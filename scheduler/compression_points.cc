@@ -222,6 +222,61 @@ SharedCompression ShareCompression(const RequestEviction& eviction,
   return sharing;
 }
 
+bool HasNextPoint(int32_t last_length, const EvictionPlan& plan) {
+  // Nothing is computed after the last length.
+  return plan.decode != nullptr &&
+         NextLength(*plan.decode, plan.decode->LastLength(plan.compressions)) <
+             last_length;
+}
+
+void ListNextPoint(int32_t last_length, const ModelLayout& layout,
+                   EvictionPlan* plan) {
+  if (!HasNextPoint(last_length, *plan)) return;
+  std::vector<CompressionPoint>& points = plan->compressions;
+  points.push_back(
+      NextPoint(*plan->decode, plan->decode->LastLength(points), layout));
+}
+
+void ListFirstPoint(int32_t last_length, const ModelLayout& layout,
+                    EvictionPlan* plan) {
+  // A fork lists one point more than its parent: one is to come wherever the
+  // fork starts, and after the parent's end too.
+  ListNextPoint(last_length, layout, plan);
+  if (plan->compressions.empty() && plan->squeeze == nullptr) {
+    plan->scorer_state = ScorerState::kNone;
+  }
+}
+
+int32_t EvictionPlan::NextAfter(int32_t length) const {
+  const auto next = std::ranges::upper_bound(compressions, length, {},
+                                             &CompressionPoint::length);
+  return static_cast<int32_t>(next - compressions.begin());
+}
+
+int32_t EvictionPlan::MaxCachedTokens(int64_t num_tokens,
+                                      int32_t length) const {
+  // Scores are accumulated from the first token on.
+  if (scorer_state != ScorerState::kNone) return 0;
+  int32_t limit = static_cast<int32_t>(num_tokens) - 1;
+  for (const CompressionPoint& point : compressions) {
+    if (point.length <= length) continue;
+    limit = std::min(limit,
+                     point.length - std::max(1, point.policy.query_window()));
+  }
+  return std::max(limit, 0);
+}
+
+int32_t EvictionPlan::QueriesKept(int32_t least) const {
+  int32_t num_queries = least;
+  for (const CompressionPoint& point : compressions) {
+    num_queries = std::max(num_queries, point.policy.query_window());
+  }
+  if (squeeze != nullptr) {
+    num_queries = std::max(num_queries, squeeze->policy.query_window());
+  }
+  return num_queries;
+}
+
 CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
                                const ModelLayout& layout) {
   return PointAt(sharing.point, sharing.table, length, layout);

@@ -69,6 +69,17 @@ SharedCompression ShareCompression(const RequestEviction& eviction,
                                    int32_t num_prompt,
                                    const ModelLayout& layout);
 
+// Adds the next point of plan->decode to those listed, if the plan has one for
+// a request that computes last_length tokens in all.
+void ListNextPoint(int32_t last_length, const ModelLayout& layout,
+                   EvictionPlan* plan);
+// Lists the first point of a plan that has just been made, and forgets the
+// scorer's state if nothing will read it.
+void ListFirstPoint(int32_t last_length, const ModelLayout& layout,
+                    EvictionPlan* plan);
+// Returns whether ListNextPoint would add a point.
+bool HasNextPoint(int32_t last_length, const EvictionPlan& plan);
+
 // Its point when `length` tokens are computed: the same for all sharers.
 CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
                                const ModelLayout& layout);

@@ -153,10 +153,12 @@ int32_t RemainingBlocks(const RequestState& request,
     held += now.region_blocks +
             CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
   }
-  const auto to_come = std::span<const CompressionPoint>(request.compressions)
-                           .subspan(request.next_compression);
+  const auto to_come =
+      std::span<const CompressionPoint>(request.eviction.compressions)
+          .subspan(request.next_compression);
   return std::max(0, PeakBlocks(length, chunk, to_come, layout, now,
-                                request.decode.get(), request.squeeze.get()) -
+                                request.eviction.decode.get(),
+                                request.eviction.squeeze.get()) -
                          held);
 }
 

@@ -72,14 +72,33 @@ struct SharedCompression {
   std::shared_ptr<const BudgetTable> table;
 };
 
-// How a request is compressed, as of its submission: see RequestState.
-struct PlannedEviction {
-  std::vector<CompressionPoint> compressions = {};
-  std::unique_ptr<const DecodeCompression> decode = nullptr;
-  std::unique_ptr<const EvictionCommand> squeeze = nullptr;
-  std::unique_ptr<const SharedCompression> sharing = nullptr;
+// How a request is compressed.
+struct EvictionPlan {
+  // The scores that the engine accumulates for the policy, and the position of
+  // the first query that they count.
   ScorerState scorer_state = ScorerState::kNone;
   int32_t state_begin = 0;
+  // Ascending length: the points of its past, and those to come. Of `decode`
+  // only the next point is listed.
+  std::vector<CompressionPoint> compressions = {};
+  std::unique_ptr<const DecodeCompression> decode = nullptr;   // null: none
+  std::unique_ptr<const EvictionCommand> squeeze = nullptr;    // null: none
+  std::unique_ptr<const SharedCompression> sharing = nullptr;  // null: none
+
+  // Returns the first compression that is made behind `length` tokens.
+  int32_t NextAfter(int32_t length) const;
+  // Returns the tokens computed at the last of the first num_done compressions.
+  // Returns 0 if num_done is 0.
+  int32_t LengthOf(int32_t num_done) const {
+    return num_done == 0 ? 0 : compressions[num_done - 1].length;
+  }
+  // Returns how many of num_tokens known tokens need not be computed if a cache
+  // has them, when the last compression that the cache has made was made at
+  // `length` (0: none). At least one token is computed, and so is every
+  // observation window.
+  int32_t MaxCachedTokens(int64_t num_tokens, int32_t length) const;
+  // Returns the queries per layer that the engine must keep, at least `least`.
+  int32_t QueriesKept(int32_t least) const;
 };
 
 // A command that waits for the request's next step.
@@ -152,29 +171,17 @@ struct RequestState {
   bool order_in_flight = false;
   bool restarts = false;      // in its slot, with the next step
   bool was_admitted = false;  // since submission
-  ScorerState scorer_state = ScorerState::kNone;  // of its own policy
-  int32_t state_begin = 0;  // position of the first query that it counts
   int32_t num_prompt = 0;
   int32_t max_tokens = 0;
   int32_t max_chunk = 0;    // tokens of it that a step computes at most
   int32_t max_settled = 0;  // positions computed at least once
-  // What a decision has found out about it, for its forks: means something as
-  // long as `decision` is the number of the one that is being made.
-  struct Planned {
-    uint64_t decision = 0;
-    int32_t run = -1;  // into StepDecision::runs; -1: it awaits its own parent
-  };
-  Planned planned;
-  // Ascending length: those of its past, and those to come; of `decode` only
-  // the next.
-  std::vector<CompressionPoint> compressions;
-  std::unique_ptr<const DecodeCompression> decode;   // null: none
-  std::unique_ptr<const EvictionCommand> squeeze;    // under pressure, or null
-  std::unique_ptr<const SharedCompression> sharing;  // null: shares nothing
+  size_t index = 0;         // of the object: never changes
+  EvictionPlan eviction;    // of a fork that waits: as last inherited
   std::unique_ptr<PendingCommand> command;
   std::vector<int32_t> stop_token_ids;  // ascending
 
-  // Names the full blocks of `tokens`; extended when needed.
+  // Names the full blocks of `tokens`: all of them while the request waits, and
+  // as many as are published while it runs.
   BlockChain chain;
   PrefixHint hint;
 
@@ -186,7 +193,8 @@ struct RequestState {
   int32_t reserved_blocks = 0;
   uint64_t submit_step = 0;  // the step to be issued next, then
   RequestId fork_of{0};      // until it is admitted; 0: none
-  int32_t num_common = 0;    // first tokens found to be those of fork_of
+  // First tokens that were those of fork_of when the request was submitted.
+  int32_t num_common = 0;
 
   // While waiting:
   WaitingPlace place;                    // kept when it runs, for its return

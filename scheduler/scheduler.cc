@@ -1,15 +1,21 @@
-// Submission, cancellation and statistics.
+// Submission, commands, cancellation and statistics.
 
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/block_promises.h"
+#include "scheduler/compression_points.h"
+#include "scheduler/eviction_requests.h"
+#include "scheduler/forks.h"
 #include "scheduler/require_range.h"
 #include "scheduler/scheduler_impl.h"
 
@@ -85,6 +91,40 @@ std::vector<RetentionRange> RetentionOf(const Request& request,
   return ranges;
 }
 
+absl::Status ValidateRequest(const Request& request, const ModelLayout& layout,
+                             const SchedulerOptions& options) {
+  if (request.id.empty() || request.id.size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("request_id: expected 1 to ",
+                                                   kMaxIdBytes, " bytes, got ",
+                                                   request.id.size()));
+  }
+  if (request.prompt.empty()) {
+    return absl::InvalidArgumentError(
+        "prompt: expected at least one token, got none");
+  }
+  // Lengths before what is looked at one by one.
+  BM_RETURN_IF_ERROR(RequireCount(
+      "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
+  BM_RETURN_IF_ERROR(
+      options.CheckLength(std::ssize(request.prompt), request.max_tokens));
+  BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
+  BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
+  BM_RETURN_IF_ERROR(
+      RequireCount("media", std::ssize(request.scope.media), kMaxMedia));
+  BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
+  BM_RETURN_IF_ERROR(RequireCount("retention", std::ssize(request.retention),
+                                  kMaxRetentionWishes));
+  for (size_t i = 0; i < request.retention.size(); ++i) {
+    BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
+  }
+  if (request.engine_data.size() > kMaxEngineDataBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine_data: expected at most ", kMaxEngineDataBytes,
+                     " bytes, got ", request.engine_data.size()));
+  }
+  return ValidateEviction(request.eviction, layout, options);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
@@ -107,55 +147,55 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
 
 SchedulerImpl::SchedulerImpl(const ModelLayout& layout,
                              const SchedulerOptions& options)
-    : options_(options),
-      watermark_blocks_(static_cast<int32_t>(
-          options.watermark * static_cast<double>(layout.num_blocks - 1))),
-      manager_(layout, options.max_num_seqs, options.enable_prefix_caching,
-               options.num_host_blocks),
-      tenants_(options_) {
-  in_flight_.reserve(options.max_steps_in_flight);
-  spare_steps_.reserve(options.max_steps_in_flight + 1);
-  running_.reserve(options.max_num_seqs);
-}
+    : state_(layout, options),
+      finder_(state_.manager, state_.options),
+      planner_(state_, &finder_),
+      lifecycle_(&state_, &finder_),
+      applier_(&state_, &lifecycle_,
+               [this](SequenceSlot slot, std::vector<BlockTransfer>* out) {
+                 return TakeHostBlocks(slot, out);
+               }),
+      settler_(&state_, &lifecycle_) {}
 
 absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
-  BM_RETURN_IF_ERROR(ValidateRequest(request));
-  if (names_.contains(request.id)) {
+  BM_RETURN_IF_ERROR(ValidateRequest(request, layout(), options()));
+  if (state_.requests.FindName(request.id) != nullptr) {
     return absl::AlreadyExistsError(
         absl::StrCat("request_id: expected one that is not in use, got '",
                      request.id, "' which names a live request"));
   }
-  BM_RETURN_IF_ERROR(ValidateFork(request));
-  if (waiting_.size() >= options_.max_waiting) {
+  const RequestState* parent = state_.requests.FindName(request.fork_of);
+  BM_RETURN_IF_ERROR(ValidateFork(request, parent));
+  if (state_.waiting.size() >= state_.options.max_waiting) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "the queue is full: ", waiting_.size(), " requests wait (max_waiting ",
-        options_.max_waiting, ")"));
+        "the queue is full: ", state_.waiting.size(),
+        " requests wait (max_waiting ", state_.options.max_waiting, ")"));
   }
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
-  const int64_t queued_tokens = tenants_.queued_tokens();
+  const int64_t queued_tokens = state_.tenants.queued_tokens();
   if (queued_tokens > 0 &&
-      queued_tokens + num_prompt > options_.max_waiting_tokens) {
+      queued_tokens + num_prompt > state_.options.max_waiting_tokens) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the queue is full: ", queued_tokens, " tokens of prompts wait, and ",
         num_prompt, " more are above max_waiting_tokens ",
-        options_.max_waiting_tokens));
+        state_.options.max_waiting_tokens));
   }
-  PlannedEviction eviction = PlanEviction(request);
+  EvictionPlan eviction = PlanEviction(request, parent, layout());
   const int32_t length = num_prompt + request.max_tokens - 1;
   const auto [max_chunk, peak] =
-      FitPool(length, eviction.compressions, eviction.decode.get(),
-              eviction.squeeze.get());
-  if (peak > manager_.num_usable()) {
+      FitPool(layout(), options(), length, eviction.compressions,
+              eviction.decode.get(), eviction.squeeze.get());
+  if (peak > state_.manager.num_usable()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the request can never fit: it needs ", peak, " blocks at its peak (",
         num_prompt, " prompt and ", request.max_tokens,
-        " output tokens), the pool has ", manager_.num_usable()));
+        " output tokens), the pool has ", state_.manager.num_usable()));
   }
   const TenantDemand demand{.prompt_tokens = num_prompt, .peak_blocks = peak};
-  BM_RETURN_IF_ERROR(tenants_.CheckSubmit(request.scope.tenant, demand));
+  BM_RETURN_IF_ERROR(state_.tenants.CheckSubmit(request.scope.tenant, demand));
 
-  RequestState* state = NewState();
-  state->id = RequestId{next_request_++};
+  RequestState* state =
+      state_.requests.Add(RequestId{state_.next_request++}, request.id);
   state->info = std::make_shared<const RequestInfo>(
       RequestInfo{.id = std::move(request.id),
                   .num_prompt_tokens = num_prompt,
@@ -168,163 +208,102 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->stop_token_ids = std::move(request.stop_token_ids);
   std::ranges::sort(state->stop_token_ids);
   state->chain = BlockChain(request.scope);
-  state->chain.SetRetention(RetentionOf(request, now_ms_));
-  if (!request.fork_of.empty()) {
-    state->fork_of = names_.at(request.fork_of);
+  state->chain.SetRetention(RetentionOf(request, state_.now_ms));
+  if (parent != nullptr) {
+    state->fork_of = parent->id;
     // A step that looks at thousands of forks need not compare their prompts.
-    CompareTokens(*requests_.at(state->fork_of), state);
+    state->num_common = NumCommonTokens(*parent, *state);
   }
-  TakeEviction(std::move(eviction), state);
-  requests_.emplace(state->id, state);
-  names_.emplace(state->info->id, state->id);
+  ListFirstPoint(length, layout(), &eviction);
+  state->eviction = std::move(eviction);
   state->priority = request.priority;
   state->peak_blocks = peak;
   state->max_chunk = max_chunk;
-  state->submit_step = next_step_;
-  state->tenant = tenants_.Submit(request.scope.tenant, demand);
-  JoinQueue(state);
+  state->submit_step = state_.next_step;
+  state->tenant = state_.tenants.Submit(request.scope.tenant, demand);
+  lifecycle_.JoinQueue(state);
   return state->id;
 }
 
 absl::Status SchedulerImpl::Cancel(RequestId request, Effects* effects) {
-  const auto found = requests_.find(request);
-  if (found == requests_.end()) {
+  RequestState* state = state_.requests.Find(request);
+  if (state == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("request: expected a live one, got ", Index(request)));
   }
-  RequestState* state = found->second;
   if (state->running) {
-    std::erase(running_, state);
+    std::erase(state_.running.all(), state);
   } else {
-    LeaveQueue(state);
+    lifecycle_.LeaveQueue(state);
   }
-  Retire(state, FinishReason::kCancelled, absl::OkStatus(), effects);
+  lifecycle_.Retire(state, FinishReason::kCancelled, absl::OkStatus(), effects);
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
+                                              EvictionCommand command) {
+  RequestState* state = state_.requests.Find(request);
+  if (state == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("request: expected a live one, got ", Index(request)));
+  }
+  if (state->num_outputs() == 0) {
+    return absl::FailedPreconditionError(
+        "the request has not computed its prompt yet");
+  }
+  if (state->command != nullptr || state->order_in_flight) {
+    return absl::FailedPreconditionError(
+        "an eviction of the request is under way");
+  }
+  BM_RETURN_IF_ERROR(ValidateCommand(*state, command, state_));
+  const uint64_t number = state_.next_command++;
+  state->command = std::make_unique<PendingCommand>(
+      PendingCommand{number, std::move(command)});
+  return number;
+}
+
+bool SchedulerImpl::WithdrawEviction(RequestId request, uint64_t command) {
+  RequestState* state = state_.requests.Find(request);
+  if (state == nullptr || state->command == nullptr ||
+      state->command->number != command) {
+    return false;
+  }
+  state->command.reset();
+  return true;
+}
+
 absl::StatusOr<RequestId> SchedulerImpl::Find(absl::string_view id) const {
-  const auto found = names_.find(id);
-  if (found == names_.end()) {
+  const RequestState* found = state_.requests.FindName(id);
+  if (found == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("request_id: expected a live request, got '", id, "'"));
   }
-  return found->second;
+  return found->id;
+}
+
+bool SchedulerImpl::Schedule(StepPlan* plan) {
+  StepDecision* decision = planner_.Plan();
+  if (decision == nullptr) return false;
+  applier_.Apply(decision, plan);
+  return true;
 }
 
 SchedulerStats SchedulerImpl::stats() const {
-  SchedulerStats stats = totals_;
-  stats.num_waiting = waiting_.size();
-  stats.num_waiting_tokens = tenants_.queued_tokens();
-  stats.num_running = static_cast<int32_t>(running_.size());
+  SchedulerStats stats = state_.totals;
+  stats.num_waiting = state_.waiting.size();
+  stats.num_waiting_tokens = state_.tenants.queued_tokens();
+  stats.num_running = static_cast<int32_t>(state_.running.size());
   stats.num_steps_in_flight = num_steps_in_flight();
-  stats.kept_entries_min = kept_.Quantile(0.0);
-  stats.kept_entries_median = kept_.Quantile(0.5);
-  stats.kept_entries_max = kept_.Quantile(1.0);
-  stats.tenants = tenants_.Uses();
-  stats.blocks = manager_.stats();
-  stats.num_swapped = manager_.host().num_sequences();
-  stats.host_blocks = manager_.host().num_blocks();
-  stats.used_host_blocks = manager_.host().num_used();
-  stats.metadata_bytes = manager_.metadata_bytes();
+  stats.kept_entries_min = state_.kept.Quantile(0.0);
+  stats.kept_entries_median = state_.kept.Quantile(0.5);
+  stats.kept_entries_max = state_.kept.Quantile(1.0);
+  stats.tenants = state_.tenants.Uses();
+  stats.blocks = state_.manager.stats();
+  stats.num_swapped = state_.manager.host().num_sequences();
+  stats.host_blocks = state_.manager.host().num_blocks();
+  stats.used_host_blocks = state_.manager.host().num_used();
+  stats.metadata_bytes = state_.manager.metadata_bytes();
   return stats;
-}
-
-absl::Status SchedulerImpl::ValidateRequest(const Request& request) const {
-  if (request.id.empty() || request.id.size() > kMaxIdBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("request_id: expected 1 to ",
-                                                   kMaxIdBytes, " bytes, got ",
-                                                   request.id.size()));
-  }
-  if (request.prompt.empty()) {
-    return absl::InvalidArgumentError(
-        "prompt: expected at least one token, got none");
-  }
-  // Lengths before what is looked at one by one.
-  BM_RETURN_IF_ERROR(RequireCount(
-      "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
-  BM_RETURN_IF_ERROR(
-      options_.CheckLength(std::ssize(request.prompt), request.max_tokens));
-  BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
-  BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
-  BM_RETURN_IF_ERROR(
-      RequireCount("media", std::ssize(request.scope.media), kMaxMedia));
-  BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
-  BM_RETURN_IF_ERROR(RequireCount("retention", std::ssize(request.retention),
-                                  kMaxRetentionWishes));
-  for (size_t i = 0; i < request.retention.size(); ++i) {
-    BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
-  }
-  if (request.engine_data.size() > kMaxEngineDataBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("engine_data: expected at most ", kMaxEngineDataBytes,
-                     " bytes, got ", request.engine_data.size()));
-  }
-  return ValidateEviction(request.eviction);
-}
-
-RequestState* SchedulerImpl::NewState() {
-  if (free_states_.empty()) {
-    states_.push_back(std::make_unique<RequestState>());
-    return states_.back().get();
-  }
-  RequestState* state = free_states_.back();
-  free_states_.pop_back();
-  return state;
-}
-
-void SchedulerImpl::Retire(RequestState* request, FinishReason reason,
-                           absl::Status status, Effects* effects) {
-  AbortCommand(request, "the request ended before the eviction", effects);
-  FinishEffect effect;
-  effect.request = request->id;
-  effect.reason = reason;
-  effect.status = std::move(status);
-  effect.num_output_tokens = request->num_outputs();
-  effect.num_cached_tokens = request->num_cached_tokens;
-  effect.num_preemptions = request->num_preemptions;
-  effects->finished.push_back(std::move(effect));
-  ++totals_.num_finished;
-  if (request->running) LeaveSlot(request);
-  tenants_.Finish(request->tenant, request->demand(), request->was_admitted);
-  RefreshBar(request->tenant);
-  DropSwap(request);
-  names_.erase(request->info->id);
-  requests_.erase(request->id);
-  const uint32_t incarnation = request->incarnation;
-  *request = RequestState{};
-  request->incarnation = incarnation;
-  free_states_.push_back(request);
-}
-
-void SchedulerImpl::LeaveSlot(RequestState* request) {
-  if (request->squeeze != nullptr) --num_squeezable_;
-  if (request->is_spared()) --num_spared_;
-  SetDrafts(request, 0);
-  prefill_front_.Clear(request);
-  tenants_.Reserve(request->tenant,
-                   -std::exchange(request->reserved_blocks, 0));
-  manager_.Close(request->slot);
-  released_.push_back(request->slot);
-  request->running = false;
-  ++request->incarnation;
-  request->slot = kNoSequenceSlot;
-  request->num_computed = 0;
-  request->num_placeholders = 0;
-  request->num_unverified = 0;
-  request->num_in_cache = 0;
-  request->next_compression = 0;
-  request->order_in_flight = false;
-  request->restarts = false;
-}
-
-void SchedulerImpl::WaitAgain(RequestState* request) {
-  LeaveSlot(request);
-  JoinQueue(request);
-}
-
-void SchedulerImpl::ForgetLeft() {
-  std::erase_if(running_,
-                [](const RequestState* state) { return !state->running; });
 }
 
 }  // namespace blockmgr

@@ -54,40 +54,43 @@ void MixStep(const StepInFlight& step, StateMixer* mixer) {
 }  // namespace
 
 void SchedulerImpl::CheckInvariants() const {
-  manager_.CheckInvariants();
-  BM_CHECK(num_running() + waiting_.size() == std::ssize(requests_));
-  waiting_.CheckInvariants();
-  prefix_hints_.CheckInvariants();
-  tenants_.CheckInvariants();
+  state_.manager.CheckInvariants();
+  BM_CHECK(static_cast<int32_t>(state_.running.size()) +
+               state_.waiting.size() ==
+           static_cast<int64_t>(state_.requests.size()));
+  state_.waiting.CheckInvariants();
+  state_.prefix_hints.CheckInvariants();
+  state_.tenants.CheckInvariants();
   CheckReservations();
   BM_CHECK(std::ranges::is_sorted(
-      running_, [this](const RequestState* a, const RequestState* b) {
-        return RunsBefore(a, b);
+      state_.running, [this](const RequestState* a, const RequestState* b) {
+        return state_.RunsBefore(*a, *b);
       }));
-  BM_CHECK(names_.size() == requests_.size());
-  BM_CHECK(states_.size() == requests_.size() + free_states_.size());
-  BM_CHECK(std::ssize(running_) + manager_.num_open_slots() ==
-           options_.max_num_seqs);
-  BM_CHECK(num_squeezable_ ==
-           std::ranges::count_if(running_, [](const RequestState* request) {
-             return request->squeeze != nullptr;
-           }));
-  BM_CHECK(num_spared_ ==
-           std::ranges::count_if(running_, &RequestState::is_spared));
-  BM_CHECK(num_speculating_ ==
-           std::ranges::count_if(running_, [](const RequestState* request) {
-             return request->num_drafts > 0;
-           }));
+  state_.requests.CheckInvariants();
+  BM_CHECK(std::ssize(state_.running) + state_.manager.num_open_slots() ==
+           state_.options.max_num_seqs);
+  BM_CHECK(
+      state_.num_squeezable ==
+      std::ranges::count_if(state_.running, [](const RequestState* request) {
+        return request->eviction.squeeze != nullptr;
+      }));
+  BM_CHECK(state_.num_spared ==
+           std::ranges::count_if(state_.running, &RequestState::is_spared));
+  BM_CHECK(
+      state_.num_speculating ==
+      std::ranges::count_if(state_.running, [](const RequestState* request) {
+        return request->num_drafts > 0;
+      }));
   absl::flat_hash_set<const RequestState*> seen;
-  for (const RequestState* request : running_) {
+  for (const RequestState* request : state_.running) {
     BM_CHECK(seen.insert(request).second);
     BM_CHECK(request->running);
     BM_CHECK(request->swap == kNoSwap);
-    const SequenceCache& sequence = manager_.sequence(request->slot);
+    const SequenceCache& sequence = state_.manager.sequence(request->slot);
     BM_CHECK(sequence.num_reserved == request->num_computed);
     // What it is to publish next, for others to wait for.
     BM_CHECK(!request->hint.computing.has_value() ||
-             (sequence.num_published + 1) * layout().page_size <=
+             (sequence.num_published + 1) * state_.layout().page_size <=
                  request->num_prompt);
     BM_CHECK(sequence.num_settled <= std::ssize(request->tokens));
     BM_CHECK(request->num_computed <= request->num_tokens());
@@ -96,60 +99,66 @@ void SchedulerImpl::CheckInvariants() const {
              request->num_placeholders == 1 + request->num_unverified);
   }
   int32_t num_swapped = 0;
-  for (const RequestState* request : waiting_.All()) {
+  for (const RequestState* request : state_.waiting.All()) {
+    // Planning looks at waiting requests, and extends no chain.
+    BM_CHECK(!state_.manager.prefix_caching() ||
+             std::ssize(request->chain.keys()) ==
+                 std::ssize(request->tokens) / state_.layout().page_size);
     if (request->swap != kNoSwap) {
       ++num_swapped;
-      BM_CHECK(manager_.host().Contains(request->swap));
+      BM_CHECK(state_.manager.host().Contains(request->swap));
     }
-    BM_CHECK(waiting_.IsBarred(request->tenant) == IsFull(request->tenant));
+    BM_CHECK(state_.waiting.IsBarred(request->tenant) ==
+             state_.IsFull(request->tenant));
     BM_CHECK(seen.insert(request).second);
     BM_CHECK(!request->running);
     BM_CHECK(request->num_computed == 0);
     BM_CHECK(request->num_placeholders == 0);
     BM_CHECK(request->num_drafts == 0);
   }
-  BM_CHECK(num_swapped == manager_.host().num_sequences());
-  BM_CHECK(num_steps_in_flight() <= options_.max_steps_in_flight);
+  BM_CHECK(num_swapped == state_.manager.host().num_sequences());
+  BM_CHECK(state_.num_steps_in_flight() <= state_.options.max_steps_in_flight);
 }
 
 void SchedulerImpl::CheckReservations() const {
   absl::flat_hash_map<TenantId, int64_t> reserved;
-  for (const auto& [id, request] : requests_) {
-    BM_CHECK(request->reserved_blocks >= 0);
-    BM_CHECK(request->running || request->reserved_blocks == 0);
-    reserved[request->tenant] += request->reserved_blocks;
-  }
+  state_.requests.ForEach([&reserved](const RequestState& request) {
+    BM_CHECK(request.reserved_blocks >= 0);
+    BM_CHECK(request.running || request.reserved_blocks == 0);
+    reserved[request.tenant] += request.reserved_blocks;
+  });
   for (const auto& [tenant, blocks] : reserved) {
-    BM_CHECK(tenants_.reserved_blocks(tenant) == blocks);
+    BM_CHECK(state_.tenants.reserved_blocks(tenant) == blocks);
   }
 }
 
 uint64_t SchedulerImpl::StateHash() const {
   StateMixer mixer;
-  mixer.Mix(FutureHash(), next_command_);
+  mixer.Mix(FutureHash(), state_.next_command);
   // Gauges follow from the rest of the state.
-  VisitSchedulerStats(totals_, [&mixer](StatKind kind, absl::string_view,
-                                        const auto& value, auto&&...) {
+  VisitSchedulerStats(state_.totals, [&mixer](StatKind kind, absl::string_view,
+                                              const auto& value, auto&&...) {
     if (kind == StatKind::kCounter) mixer.Mix(value);
   });
   const auto mix_past = [&mixer](const RequestState& request) {
     mixer.Mix(request.num_preemptions);
   };
-  for (const RequestState* request : running_) mix_past(*request);
-  for (const RequestState* request : waiting_.All()) mix_past(*request);
+  for (const RequestState* request : state_.running) mix_past(*request);
+  for (const RequestState* request : state_.waiting.All()) mix_past(*request);
   return mixer.hash();
 }
 
 uint64_t SchedulerImpl::FutureHash() const {
   StateMixer mixer;
-  mixer.Mix(manager_.StateHash(), RequestsHash(), tenants_.StateHash(),
-            in_flight_.size(), next_request_, next_step_);
-  for (const StepInFlight& step : in_flight_) MixStep(step, &mixer);
-  for (const SequenceSlot slot : released_) mixer.Mix(Index(slot));
-  mixer.Mix(dropped_regions_.size());
-  for (const RegionId region : dropped_regions_) mixer.Mix(Index(region));
-  mixer.Mix(dropped_swaps_.size());
-  for (const SwapId swap : dropped_swaps_) mixer.Mix(Index(swap));
+  mixer.Mix(state_.manager.StateHash(), RequestsHash(),
+            state_.tenants.StateHash(), state_.in_flight.size(),
+            state_.next_request, state_.next_step);
+  for (const StepInFlight& step : state_.in_flight) MixStep(step, &mixer);
+  for (const SequenceSlot slot : state_.released) mixer.Mix(Index(slot));
+  mixer.Mix(state_.dropped_regions.size());
+  for (const RegionId region : state_.dropped_regions) mixer.Mix(Index(region));
+  mixer.Mix(state_.dropped_swaps.size());
+  for (const SwapId swap : state_.dropped_swaps) mixer.Mix(Index(swap));
   return mixer.hash();
 }
 
@@ -160,20 +169,18 @@ uint64_t SchedulerImpl::RequestsHash() const {
               request.num_placeholders, request.num_drafts,
               request.num_unverified, request.next_compression,
               request.reserved_blocks);
-    // Until it runs a fork has those of its parent.
-    if (request.fork_of == RequestId{0}) {
-      mixer.Mix(request.compressions.size());
-      for (const CompressionPoint& point : request.compressions) {
-        MixPoint(point, &mixer);
-      }
+    mixer.Mix(request.eviction.compressions.size());
+    for (const CompressionPoint& point : request.eviction.compressions) {
+      MixPoint(point, &mixer);
     }
     mixer.Mix(request.command != nullptr ? request.command->number : 0,
-              request.restarts, request.squeeze != nullptr, Index(request.swap),
-              request.times_passed, request.prefix_waits,
+              request.restarts, request.eviction.squeeze != nullptr,
+              Index(request.swap), request.times_passed, request.prefix_waits,
               Index(request.prefix_wait.id), request.place.rank);
   };
-  for (const RequestState* request : running_) mix_request(*request);
-  for (const RequestState* request : waiting_.All()) mix_request(*request);
+  for (const RequestState* request : state_.running) mix_request(*request);
+  for (const RequestState* request : state_.waiting.All())
+    mix_request(*request);
   return mixer.hash();
 }
 

@@ -1,21 +1,24 @@
 #include "scheduler/step_decision.h"
 
 #include <span>
+#include <utility>
 
 namespace blockmgr {
 
-void StepDecision::Clear() {
+void StepDecision::Clear(size_t num_objects) {
+  if (marks_.size() < num_objects) marks_.resize(num_objects);
   preempted.clear();
   runs.clear();
   matches.clear();
   orders.clear();
   passed.clear();
   prefix_waits.clear();
+  inherited.clear();
   misplaced.clear();
   squeezed.clear();
   if (!computing.empty()) computing.clear();
   promised = {};
-  ++number;
+  ++number_;
   num_awaiting = 0;
   has_drafts = false;
   num_spared = 0;
@@ -25,21 +28,37 @@ void StepDecision::Clear() {
 }
 
 void StepDecision::Add(const Run& run) {
-  run.request->planned = {.decision = number,
-                          .run = static_cast<int32_t>(runs.size())};
+  MarkOf(*run.request).run = static_cast<int32_t>(runs.size());
   runs.push_back(run);
 }
 
-void StepDecision::Await(RequestState* fork) {
-  fork->planned = {.decision = number, .run = -1};
+void StepDecision::Inherit(const RequestState& fork, EvictionPlan eviction) {
+  MarkOf(fork).inherited = static_cast<int32_t>(inherited.size());
+  inherited.push_back({&fork, std::move(eviction)});
+}
+
+void StepDecision::Await(const RequestState& fork) {
+  MarkOf(fork).awaits = true;
   ++num_awaiting;
+}
+
+bool StepDecision::Awaits(const RequestState& request) const {
+  const Mark* mark = Find(request);
+  return mark != nullptr && mark->awaits;
 }
 
 const StepDecision::Run* StepDecision::RunOf(
     const RequestState& request) const {
-  const RequestState::Planned& planned = request.planned;
-  const bool has_run = planned.decision == number && planned.run >= 0;
-  return has_run ? &runs[planned.run] : nullptr;
+  const Mark* mark = Find(request);
+  return mark == nullptr || mark->run < 0 ? nullptr : &runs[mark->run];
+}
+
+const EvictionPlan& StepDecision::EvictionOf(
+    const RequestState& request) const {
+  const Mark* mark = Find(request);
+  return mark == nullptr || mark->inherited < 0
+             ? request.eviction
+             : inherited[mark->inherited].eviction;
 }
 
 int64_t StepDecision::ReservedBy(TenantId tenant) const {
@@ -48,6 +67,18 @@ int64_t StepDecision::ReservedBy(TenantId tenant) const {
     if (run.request->tenant == tenant) blocks += run.request->peak_blocks;
   }
   return blocks;
+}
+
+const StepDecision::Mark* StepDecision::Find(
+    const RequestState& request) const {
+  const Mark& mark = marks_[request.index];
+  return mark.decision == number_ ? &mark : nullptr;
+}
+
+StepDecision::Mark& StepDecision::MarkOf(const RequestState& request) {
+  Mark& mark = marks_[request.index];
+  if (mark.decision != number_) mark = {.decision = number_};
+  return mark;
 }
 
 }  // namespace blockmgr

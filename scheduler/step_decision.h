@@ -21,10 +21,13 @@ namespace blockmgr {
 
 // No limit of a chunk but the step's.
 inline constexpr int32_t kNoShare = INT32_MAX;
+// What a request is promised: blocks for all of its known tokens, or for its
+// completion.
+enum Promise : uint8_t { kKnown, kCompletion };
 // What one step will do. Reused from step to step.
 struct StepDecision {
   struct Run {
-    RequestState* request = nullptr;
+    const RequestState* request = nullptr;
     int32_t num_tokens = 0;
     int32_t num_drafts = 0;  // the last of the tokens
     int32_t num_blocks = 0;  // that the tokens take
@@ -70,20 +73,25 @@ struct StepDecision {
   };
   // A waiting request that did not fit, and how many were admitted before that.
   struct Passed {
-    RequestState* request = nullptr;
+    const RequestState* request = nullptr;
     int32_t num_admitted = 0;
   };
   // One that lets another one compute its prefix.
   struct Wait {
-    RequestState* request = nullptr;
+    const RequestState* request = nullptr;
     PrefixWait found;
+  };
+  // A waiting fork that is compressed as its parent is by now.
+  struct Inherited {
+    const RequestState* fork = nullptr;
+    EvictionPlan eviction;
   };
   enum class Fate : uint8_t {
     kKept,
     kPreempted,
     kGivesNothing,  // kept: as long as others run, its blocks are theirs too
   };
-  std::vector<RequestState*> preempted;
+  std::vector<const RequestState*> preempted;
   std::vector<Fate> fates;  // of running requests
   int32_t num_kept = 0;     // of those
   int32_t num_spared = 0;   // of those admitted
@@ -92,9 +100,10 @@ struct StepDecision {
   std::vector<Order> orders;
   std::vector<Passed> passed;
   std::vector<Wait> prefix_waits;
-  std::vector<RequestState*> misplaced;       // waiting, in another lane by now
+  std::vector<Inherited> inherited;  // whether admitted or not
+  std::vector<const RequestState*>
+      misplaced;                              // waiting, in another lane by now
   std::vector<const RequestState*> squeezed;  // of the running ones
-  uint64_t number = 0;       // of the decision, see RequestState::planned
   int32_t num_awaiting = 0;  // another one, as was known before
   bool has_drafts = false;
   // What those admitted will compute first, as in PrefillFront.
@@ -106,13 +115,34 @@ struct StepDecision {
   // By Promise, once they are asked for.
   std::array<std::optional<int64_t>, 2> promised;
 
-  void Clear();
+  // Begins a new decision. No RequestState::index reaches num_objects.
+  void Clear(size_t num_objects);
   void Add(const Run& run);
-  void Await(RequestState* fork);
-  // Null: it has none.
+  void Inherit(const RequestState& fork, EvictionPlan eviction);
+  // Lets a fork wait until its parent has computed what the two share.
+  void Await(const RequestState& fork);
+  bool Awaits(const RequestState& request) const;
+  // Returns the request's run, or null if it has none.
   const Run* RunOf(const RequestState& request) const;
+  // Returns how the request is compressed once this decision is applied.
+  const EvictionPlan& EvictionOf(const RequestState& request) const;
   // Blocks at the peaks of the tenant's requests that are admitted. O(those).
   int64_t ReservedBy(TenantId tenant) const;
+
+ private:
+  // What was found out about one request, if `decision` is the number of this
+  // decision.
+  struct Mark {
+    uint64_t decision = 0;
+    int32_t run = -1;        // into runs
+    int32_t inherited = -1;  // into inherited
+    bool awaits = false;
+  };
+  const Mark* Find(const RequestState& request) const;
+  Mark& MarkOf(const RequestState& request);
+
+  uint64_t number_ = 0;
+  std::vector<Mark> marks_;  // by RequestState::index
 };
 
 // What became of blocks while a step is decided.
@@ -127,12 +157,17 @@ struct BlockBudget {
 // A step between Schedule and Update.
 struct StepInFlight {
   struct Run {
-    RequestState* request = nullptr;
+    const RequestState* request = nullptr;
     RequestId id{0};
     uint32_t incarnation = 0;
     int32_t num_tokens = 0;
     int32_t num_drafts = 0;  // the last of the tokens
     bool samples = false;
+
+    // Returns whether the request has ended, or begun anew, since then.
+    bool is_stale() const {
+      return request->id != id || request->incarnation != incarnation;
+    }
   };
   struct Order {
     size_t run = 0;  // into runs

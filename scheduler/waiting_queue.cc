@@ -16,7 +16,7 @@ WaitingQueue::Tenant& WaitingQueue::At(TenantId tenant) {
   return entry;
 }
 
-RequestState* WaitingQueue::front() const {
+const RequestState* WaitingQueue::front() const {
   return heads_.empty() ? nullptr : first(heads_.begin()->tenant);
 }
 
@@ -150,7 +150,7 @@ void WaitingQueue::Walk::PutBack(Cursor cursor) {
   std::ranges::push_heap(begun_, std::greater<>(), &Cursor::head);
 }
 
-RequestState* WaitingQueue::Walk::Next() {
+const RequestState* WaitingQueue::Walk::Next() {
   if (!skip_) {
     ++current_.entries[current_.lane];
     PutBack(current_);

@@ -55,9 +55,9 @@ class WaitingQueue {
   // next change.
   const int64_t* least_service() const;
   // The request that a walk gives first; null when empty.
-  RequestState* front() const;
+  const RequestState* front() const;
   // The first of a tenant, barred or not; null: it does not wait.
-  RequestState* first(TenantId tenant) const {
+  const RequestState* first(TenantId tenant) const {
     return Index(tenant) < std::ssize(tenants_) ? tenants_[Index(tenant)].first
                                                 : nullptr;
   }
@@ -85,7 +85,7 @@ class WaitingQueue {
     // Begins again, with the memory of the last time.
     void Restart();
     // Null at the end.
-    RequestState* Next();
+    const RequestState* Next();
     // The tenant of the last request gives no more in this walk.
     void SkipTenant() { skip_ = true; }
     // Nor do any requests whose lane has one of these bits. O(1), and once more

@@ -1,6 +1,7 @@
 #include "scheduler/chunking.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -70,6 +71,74 @@ TEST(EqualShareTest, AgreesWithHandingOutToken) {
     EXPECT_EQ(Share(budget, 1, wanted),
               std::max(1, *std::ranges::max_element(taken)))
         << "round " << round;
+  }
+}
+
+struct ChunkCase {
+  const char* what;
+  int32_t num_computed;
+  int32_t num_known;
+  int32_t token_budget;
+  int32_t max_chunk;
+  int32_t share;
+  int32_t expected;
+};
+
+TEST(TokensToRunTest, IsWhatIsLeftWithinTheLimits) {
+  for (const ChunkCase& c : {
+           ChunkCase{"the whole prompt", 0, 30, 100, 100, INT32_MAX, 30},
+           ChunkCase{"the rest", 20, 30, 100, 100, INT32_MAX, 10},
+           ChunkCase{"the step has no more", 0, 30, 8, 100, INT32_MAX, 8},
+           ChunkCase{"its chunks are smaller", 0, 30, 100, 7, INT32_MAX, 7},
+           ChunkCase{"the others get shares", 0, 30, 100, 100, 12, 12},
+           ChunkCase{"all is computed", 30, 30, 100, 100, INT32_MAX, 0},
+       }) {
+    RequestState request;
+    request.tokens.resize(c.num_known);
+    request.num_prompt = c.num_known;
+    request.max_tokens = 5;
+    request.max_chunk = c.max_chunk;
+    EXPECT_EQ(
+        TokensToRun(request, request.eviction, {.num_computed = c.num_computed},
+                    c.token_budget, c.share),
+        c.expected)
+        << c.what;
+  }
+}
+
+// A point after 20 tokens whose policy observes the last 6 queries.
+TEST(TokensToRunTest, AStepEndsAtThePointAndHoldsItsWindow) {
+  for (const ChunkCase& c : {
+           ChunkCase{"ends at the point", 0, 30, 100, 100, INT32_MAX, 20},
+           ChunkCase{"leaves the window whole", 0, 30, 16, 100, INT32_MAX, 14},
+           ChunkCase{"the window alone", 14, 30, 16, 100, INT32_MAX, 6},
+           ChunkCase{"no share cuts the window", 14, 30, 16, 100, 4, 6},
+           ChunkCase{"too few for the window", 14, 30, 4, 100, INT32_MAX, 0},
+           ChunkCase{"the prompt ends before it", 0, 19, 100, 100, INT32_MAX,
+                     19},
+       }) {
+    RequestState request;
+    request.tokens.resize(c.num_known);
+    request.num_prompt = c.num_known;
+    request.max_tokens = 5;
+    request.max_chunk = c.max_chunk;
+    CompressionPoint& point = request.eviction.compressions.emplace_back();
+    point.length = 20;
+    point.policy.scorer.kind = ScorerKind::kSnapKv;
+    point.policy.scorer.window = point.policy.scorer.obs_window = 6;
+    ASSERT_EQ(point.policy.query_window(), 6);
+    EXPECT_EQ(
+        TokensToRun(request, request.eviction, {.num_computed = c.num_computed},
+                    c.token_budget, c.share),
+        c.expected)
+        << c.what;
+    if (c.num_computed + c.expected != 20) continue;
+    request.order_in_flight = true;
+    EXPECT_EQ(
+        TokensToRun(request, request.eviction, {.num_computed = c.num_computed},
+                    c.token_budget, c.share),
+        0)
+        << c.what;
   }
 }
 

@@ -135,7 +135,7 @@ int32_t RemainingByWalking(const RequestState& request, int32_t region,
   int32_t most = now;
   for (int32_t length = begin + 1; length <= end; ++length) {
     most = std::max(most, held(length));
-    for (const CompressionPoint& point : request.compressions) {
+    for (const CompressionPoint& point : request.eviction.compressions) {
       if (point.length != length) continue;
       const int32_t next = RegionBlocks(point, layout);
       if (next >= region + (point.cut - cut) / layout.page_size) continue;
@@ -150,14 +150,14 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
   const ModelLayout layout = SmallLayout(4, 100);
   RequestState request;
   for (const int32_t length : {16, 32, 45}) {
-    request.compressions.push_back(
+    request.eviction.compressions.push_back(
         RecencyPoint(length, LargestCut(length, layout.page_size), 8, layout));
   }
   for (int32_t begin = 0; begin <= 60; ++begin) {
     SequenceCache sequence;
     request.next_compression = 0;
     int32_t region = 0;
-    for (const CompressionPoint& point : request.compressions) {
+    for (const CompressionPoint& point : request.eviction.compressions) {
       if (point.length > begin) break;
       ++request.next_compression;
       region = RegionBlocks(point, layout);
@@ -170,9 +170,9 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
     const int32_t cut = sequence.cut();
     for (int32_t end = begin; end <= 70; ++end) {
       RequestState rest;
-      rest.compressions.assign(
-          request.compressions.begin() + request.next_compression,
-          request.compressions.end());
+      rest.eviction.compressions.assign(
+          request.eviction.compressions.begin() + request.next_compression,
+          request.eviction.compressions.end());
       ASSERT_EQ(RemainingBlocks(request, sequence, {}, end, kChunk, layout),
                 RemainingByWalking(rest, region, cut, begin, end, layout))
           << begin << " to " << end;

@@ -44,7 +44,7 @@ const std::map<std::string, std::string>& TestExceptions() {
       {"kernels/cuda/host/device_score_call.cc",
        "tests/kernels/cuda/host/device_scorer_test.cc"},
       // What a step decides, tested with deciding.
-      {"scheduler/step_decision.cc", "tests/scheduler/scheduler_plan_test.cc"},
+      {"scheduler/step_decision.cc", "tests/scheduler/step_planner_test.cc"},
       // Services are tested over a real channel, as parts of one server.
       {"scheduler/server/admin_service.cc",
        "tests/scheduler/server/server_test.cc"},

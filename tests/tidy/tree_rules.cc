@@ -89,7 +89,7 @@ bool StartsAProject(absl::string_view text) {
 
 // Where the test of a source may be: under its own folder or, for a folder that
 // is no layer of its own (kernels/cpu), under its layer's. A source without a
-// header is a part of the one whose name it goes on with (scheduler_plan.cc of
+// header is a part of the one whose name it goes on with (scheduler_audit.cc of
 // scheduler.h), and may be tested with it.
 std::vector<std::string> MirroredTests(const SourceTree& tree,
                                        absl::string_view path) {

@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "blockmgr/base/check.h"
-#include "scheduler/scheduler_impl.h"
+#include "scheduler/answer_settler.h"
 
 namespace blockmgr {
 
-void SchedulerImpl::LoseEngine(Effects* effects) {
-  for (const StepInFlight& step : in_flight_) {
+void AnswerSettler::LoseEngine(Effects* effects) {
+  for (const StepInFlight& step : state_.in_flight) {
     for (const StepInFlight::Order& order : step.orders) {
       if (order.point.command == 0) continue;
       EvictionEffect effect;
@@ -19,81 +19,86 @@ void SchedulerImpl::LoseEngine(Effects* effects) {
       effects->evictions.push_back(std::move(effect));
     }
   }
-  in_flight_.clear();
-  while (!running_.empty()) {
-    RequestState* request = running_.back();
-    running_.pop_back();
-    WaitAgain(request);
+  state_.in_flight.clear();
+  std::vector<RequestState*>& running = state_.running.all();
+  while (!running.empty()) {
+    RequestState* request = running.back();
+    running.pop_back();
+    lifecycle_.WaitAgain(request);
   }
-  for (const auto& [id, request] : requests_) request->swap = kNoSwap;
-  manager_.LoseEngine();
+  state_.requests.ForEach(
+      [](RequestState* request) { request->swap = kNoSwap; });
+  state_.manager.LoseEngine();
   // The next engine starts with empty tables.
-  released_.clear();
-  dropped_regions_.clear();
-  dropped_swaps_.clear();
-  RefreshPlaces();
+  state_.released.clear();
+  state_.dropped_regions.clear();
+  state_.dropped_swaps.clear();
+  lifecycle_.RefreshPlaces();
 }
 
-void SchedulerImpl::LoseBlocks(std::span<const BlockId> blocks) {
+void AnswerSettler::LoseBlocks(std::span<const BlockId> blocks) {
   if (blocks.empty()) return;
-  const absl::StatusOr<LossReport> report = manager_.LoseBlocks(blocks);
+  const absl::StatusOr<LossReport> report = state_.manager.LoseBlocks(blocks);
   BM_CHECK(report.ok());  // ValidateResult has looked
-  totals_.num_lost_blocks += blocks.size();
+  state_.totals.num_lost_blocks += blocks.size();
   const std::vector<CutSequence>& cuts = report->sequences;
   if (cuts.empty()) return;
-  for (RequestState* request : running_) {
+  for (RequestState* request : state_.running.all()) {
     const auto cut =
         std::ranges::lower_bound(cuts, request->slot, {}, &CutSequence::slot);
     if (cut == cuts.end() || cut->slot != request->slot) continue;
-    ++totals_.num_cut_requests;
+    ++state_.totals.num_cut_requests;
     if (RestartInSlot(request, cut->num_tokens)) continue;
     // From the first token on, or what the prefix cache has.
-    WaitAgain(request);
+    lifecycle_.WaitAgain(request);
   }
-  ForgetLeft();
+  lifecycle_.ForgetLeft();
 }
 
-void SchedulerImpl::LoseHostBlocks(std::span<const HostBlockId> blocks) {
+void AnswerSettler::LoseHostBlocks(std::span<const HostBlockId> blocks) {
   if (blocks.empty()) return;
   const absl::StatusOr<std::vector<SwapId>> lost =
-      manager_.LoseHostBlocks(blocks);
+      state_.manager.LoseHostBlocks(blocks);
   BM_CHECK(lost.ok());  // ValidateResult has looked
-  totals_.num_lost_host_blocks += blocks.size();
+  state_.totals.num_lost_host_blocks += blocks.size();
   if (lost->empty()) return;
-  dropped_swaps_.insert(dropped_swaps_.end(), lost->begin(), lost->end());
-  for (const auto& [id, request] : requests_) {
+  state_.dropped_swaps.insert(state_.dropped_swaps.end(), lost->begin(),
+                              lost->end());
+  state_.requests.ForEach([&lost](RequestState* request) {
     if (std::ranges::binary_search(*lost, request->swap)) {
       request->swap = kNoSwap;
     }
-  }
+  });
 }
 
-bool SchedulerImpl::RestartInSlot(RequestState* request, int32_t num_left) {
+bool AnswerSettler::RestartInSlot(RequestState* request, int32_t num_left) {
   // Where an order stands is the engine's to know: it may have moved entries.
   if (request->order_in_flight) return false;
   const int32_t next = request->next_compression;
-  const int32_t length = next == 0 ? 0 : request->compressions[next - 1].length;
+  const int32_t length =
+      next == 0 ? 0 : request->eviction.compressions[next - 1].length;
   // As with a prefix hit: observation windows are computed as a whole, and
   // scores are accumulated from the first token on.
-  int32_t num_kept = MaxCachedTokens(*request, length);
+  int32_t num_kept =
+      request->eviction.MaxCachedTokens(std::ssize(request->tokens), length);
   if (num_kept < num_left) {
-    num_kept -= num_kept % layout().page_size;
+    num_kept -= num_kept % state_.layout().page_size;
   } else {
     num_kept = num_left;
   }
   // What came before a compression cannot be computed after it.
   if (num_kept == 0 || num_kept < length) return false;
-  if (!manager_.CanGoBack(request->slot, num_kept)) return false;
-  manager_.CutBack(request->slot, num_kept);
+  if (!state_.manager.CanGoBack(request->slot, num_kept)) return false;
+  state_.manager.CutBack(request->slot, num_kept);
   ++request->incarnation;
   request->num_computed = num_kept;
   request->num_placeholders = 0;
   request->num_unverified = 0;
-  SetDrafts(request, 0);
+  lifecycle_.SetDrafts(request, 0);
   request->num_in_cache = num_kept;
   request->restarts = true;
-  has_restarts_ = true;
-  UpdateFront(request);
+  state_.has_restarts = true;
+  lifecycle_.UpdateFront(request);
   return true;
 }
 

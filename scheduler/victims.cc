@@ -1,12 +1,10 @@
-// Who is preempted, and who had better wait.
+#include "scheduler/victims.h"
 
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include <absl/container/flat_hash_map.h>
-
-#include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
 namespace {
@@ -24,11 +22,10 @@ FirstHeld FirstOf(const SequenceCache& sequence) {
 
 }  // namespace
 
-bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
-                             BlockBudget* budget) {
-  const RequestState* request = running_[index];
+bool Victims::MakeRoom(size_t index, int32_t needed, BlockBudget* budget) {
+  const RequestState* request = state_.running[index];
   // What leaves is free when the steps in flight are over.
-  const bool is_fenced = !in_flight_.empty();
+  const bool is_fenced = !state_.in_flight.empty();
   const bool can_wait =
       is_fenced ||
       !std::ranges::all_of(decision_.orders, &StepDecision::Order::futile);
@@ -39,7 +36,7 @@ bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
       // that the others shared among themselves. In the whole pool it fits
       // (Submit).
       budget->available =
-          manager_.num_usable() - manager_.NumBlocks(request->slot);
+          state_.manager.num_usable() - state_.manager.NumBlocks(request->slot);
       return true;
     }
     const size_t victim = FindVictim(index);
@@ -49,50 +46,51 @@ bool SchedulerImpl::MakeRoom(size_t index, int32_t needed,
       budget->available -= needed;
       return false;
     }
-    decision_.preempted.push_back(running_[victim]);
+    decision_.preempted.push_back(state_.running[victim]);
     decision_.fates[victim] = StepDecision::Fate::kPreempted;
     --decision_.num_kept;
     if (victim == index) return false;
-    const SequenceSlot slot = running_[victim]->slot;
+    const SequenceSlot slot = state_.running[victim]->slot;
     if (is_fenced) {
       // What falls out of its windows is coming already.
       budget->coming +=
-          manager_.NumReleasable(slot) -
-          (layout().has_windows() ? manager_.NumFalling(slot) : 0);
+          state_.manager.NumReleasable(slot) -
+          (state_.layout().has_windows() ? state_.manager.NumFalling(slot) : 0);
     } else {
-      budget->available += manager_.NumReleasable(slot);
+      budget->available += state_.manager.NumReleasable(slot);
     }
   }
   return true;
 }
 
-size_t SchedulerImpl::FindVictim(size_t index) {
+size_t Victims::FindVictim(size_t index) {
   while (true) {
     const size_t victim = CheapestVictim(index);
     if (victim == index) break;
-    if (manager_.NumReleasable(running_[victim]->slot) > 0) return victim;
+    if (state_.manager.NumReleasable(state_.running[victim]->slot) > 0)
+      return victim;
     decision_.fates[victim] = StepDecision::Fate::kGivesNothing;
   }
   // Those who share all their blocks with one another are left.
-  for (size_t i = running_.size(); --i > index;) {
+  for (size_t i = state_.running.size(); --i > index;) {
     if (decision_.fates[i] != StepDecision::Fate::kPreempted) return i;
   }
   return index;
 }
 
-size_t SchedulerImpl::CheapestVictim(size_t index) const {
+size_t Victims::CheapestVictim(size_t index) const {
   // Least first: later in priority, not spared yet, cheap to compute again,
   // and of equal ones the most recent.
   using Cost = std::tuple<int64_t, bool, int32_t>;
   const bool by_recency =
-      options_.admission == AdmissionPolicy::kMaxUtilization;
-  const bool by_priority = options_.policy == SchedulingPolicy::kPriority;
+      state_.options.admission == AdmissionPolicy::kMaxUtilization;
+  const bool by_priority = state_.options.policy == SchedulingPolicy::kPriority;
   size_t victim = index;
   Cost least;
-  for (size_t i = running_.size(); --i > index;) {
+  for (size_t i = state_.running.size(); --i > index;) {
     if (decision_.fates[i] != StepDecision::Fate::kKept) continue;
     if (by_recency) return i;
-    const RequestState& request = *running_[i];
+    const RequestState& request = *state_.running[i];
     const Cost cost(by_priority ? -int64_t{request.priority} : 0,
                     request.is_spared(), RecomputeCost(request));
     if (victim != index && cost >= least) continue;
@@ -102,8 +100,8 @@ size_t SchedulerImpl::CheapestVictim(size_t index) const {
   return victim;
 }
 
-int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
-  const SequenceCache& sequence = manager_.sequence(request.slot);
+int32_t Victims::RecomputeCost(const RequestState& request) const {
+  const SequenceCache& sequence = state_.manager.sequence(request.slot);
   // A compressed past that cannot be found is computed again from its first
   // token on.
   const bool is_compressed = sequence.first().region != nullptr;
@@ -113,13 +111,14 @@ int32_t SchedulerImpl::RecomputeCost(const RequestState& request) const {
   }
   const int32_t last = request.next_compression - 1;
   const int32_t num_cached = std::min(
-      sequence.num_published * layout().page_size,
-      MaxCachedTokens(request,
-                      is_compressed ? request.compressions[last].length : 0));
+      sequence.num_published * state_.layout().page_size,
+      request.eviction.MaxCachedTokens(
+          std::ssize(request.tokens),
+          is_compressed ? request.eviction.compressions[last].length : 0));
   return std::max(0, sequence.num_settled - num_cached);
 }
 
-int32_t SchedulerImpl::BlocksOnTheWay(const BlockBudget& budget) const {
+int32_t Victims::BlocksOnTheWay(const BlockBudget& budget) const {
   int32_t num_blocks = budget.coming + budget.perhaps;
   for (const StepDecision::Order& order : decision_.orders) {
     if (!order.futile) num_blocks += order.num_released();
@@ -127,16 +126,16 @@ int32_t SchedulerImpl::BlocksOnTheWay(const BlockBudget& budget) const {
   return num_blocks + LeftTogether();
 }
 
-int32_t SchedulerImpl::LeftTogether() const {
+int32_t Victims::LeftTogether() const {
   struct Group {
     int32_t num_shared = 0;  // at most, of those who leave
     bool some_stay = false;
   };
   absl::flat_hash_map<FirstHeld, Group> groups;
-  for (size_t i = 0; i < running_.size(); ++i) {
+  for (size_t i = 0; i < state_.running.size(); ++i) {
     if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
-    const RequestState& request = *running_[i];
-    const SequenceCache& sequence = manager_.sequence(request.slot);
+    const RequestState& request = *state_.running[i];
+    const SequenceCache& sequence = state_.manager.sequence(request.slot);
     Group& group = groups[FirstOf(sequence)];
     const int32_t cut = CutToCome(request);
     if (cut == 0) {
@@ -144,7 +143,7 @@ int32_t SchedulerImpl::LeftTogether() const {
       continue;
     }
     const CoveredBlocks covered =
-        manager_.CountCovered(request.slot, 0, cut, cut);
+        state_.manager.CountCovered(request.slot, 0, cut, cut);
     group.num_shared =
         std::max(group.num_shared, covered.num_blocks - covered.num_own);
   }
@@ -155,8 +154,8 @@ int32_t SchedulerImpl::LeftTogether() const {
   return num_blocks;
 }
 
-int32_t SchedulerImpl::CutToCome(const RequestState& request) const {
-  const SequenceCache& sequence = manager_.sequence(request.slot);
+int32_t Victims::CutToCome(const RequestState& request) const {
+  const SequenceCache& sequence = state_.manager.sequence(request.slot);
   if (sequence.first().pending != nullptr) {
     return sequence.first().pending->cut;
   }
@@ -166,14 +165,14 @@ int32_t SchedulerImpl::CutToCome(const RequestState& request) const {
   return order.futile ? 0 : order.point.cut;
 }
 
-bool SchedulerImpl::IsLeftBySharer(const RequestState& request) const {
-  const SequenceCache& sequence = manager_.sequence(request.slot);
-  return std::ranges::any_of(running_, [&](const RequestState* other) {
+bool Victims::IsLeftBySharer(const RequestState& request) const {
+  const SequenceCache& sequence = state_.manager.sequence(request.slot);
+  return std::ranges::any_of(state_.running, [&](const RequestState* other) {
     if (other == &request || CutToCome(*other) == 0) return false;
-    const SequenceCache& its = manager_.sequence(other->slot);
-    return ShareBlocks(sequence.first().held(layout().page_size),
-                       its.first().held(layout().page_size),
-                       layout().page_size);
+    const SequenceCache& its = state_.manager.sequence(other->slot);
+    const int32_t page_size = state_.layout().page_size;
+    return ShareBlocks(sequence.first().held(page_size),
+                       its.first().held(page_size), page_size);
   });
 }
 

@@ -1,12 +1,12 @@
-// Doing what was decided, and writing it down for the engine.
+#include "scheduler/step_applier.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "blockmgr/base/check.h"
+#include "scheduler/block_promises.h"
 #include "scheduler/compression_points.h"
-#include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
 namespace {
@@ -17,44 +17,49 @@ constexpr int64_t kReservedOutputs = 4096;
 
 }  // namespace
 
-void SchedulerImpl::Apply(StepPlan* plan) {
+void StepApplier::Apply(StepDecision* decision, StepPlan* plan) {
+  decision_ = decision;
   plan->Clear();
+  ApplyInherited();
   ApplyPreemptions(plan);
   ApplyWaits();
   ApplyRestarts(plan);
   const size_t first_start = plan->starts.size();
   // Matched prefixes are held before anything is taken: taking may reclaim.
-  for (const StepDecision::Run& run : decision_.runs) {
+  for (const StepDecision::Run& run : decision_->runs) {
     if (run.match < 0) continue;
-    Admit(run.request, decision_.matches[run.match]);
-    UpdateFront(run.request);
-    WriteStart(*run.request, decision_.matches[run.match].source, plan);
+    RequestState* request = state_.requests.Own(run.request);
+    Admit(request, decision_->matches[run.match]);
+    lifecycle_.UpdateFront(request);
+    WriteStart(*request, decision_->matches[run.match].source, plan);
   }
   ApplySwapIns(first_start, plan);
-  for (const StepDecision::Run& run : decision_.runs) {
+  for (const StepDecision::Run& run : decision_->runs) {
     // Where it starts compressed it needs less than from the first token on.
-    if (run.match >= 0) RefreshReservation(run.request);
+    if (run.match >= 0)
+      lifecycle_.RefreshReservation(state_.requests.Own(run.request));
   }
   demands_.clear();
-  for (const StepDecision::Run& run : decision_.runs) {
+  for (const StepDecision::Run& run : decision_->runs) {
     demands_.push_back({run.request->slot, run.num_tokens});
   }
   new_blocks_.clear();
   new_offsets_.assign(1, 0);
-  BM_CHECK(
-      manager_.Reserve(demands_, &new_offsets_, &new_blocks_, &plan->copies));
+  BM_CHECK(state_.manager.Reserve(demands_, &new_offsets_, &new_blocks_,
+                                  &plan->copies));
 
   StepInFlight record;
-  if (!spare_steps_.empty()) {
-    record = std::move(spare_steps_.back());
-    spare_steps_.pop_back();
+  if (!state_.spare_steps.empty()) {
+    record = std::move(state_.spare_steps.back());
+    state_.spare_steps.pop_back();
   }
-  record.id = plan->id = StepId{next_step_++};
-  plan->released.swap(released_);
+  record.id = plan->id = StepId{state_.next_step++};
+  plan->released.swap(state_.released);
   plan->block_offsets.push_back(0);
-  if (layout().num_window_groups() > 0) plan->window_offsets.push_back(0);
-  for (size_t i = 0; i < decision_.runs.size(); ++i) {
-    const StepDecision::Run& run = decision_.runs[i];
+  if (state_.layout().num_window_groups() > 0)
+    plan->window_offsets.push_back(0);
+  for (size_t i = 0; i < decision_->runs.size(); ++i) {
+    const StepDecision::Run& run = decision_->runs[i];
     const auto blocks =
         std::span<const BlockId>(new_blocks_)
             .subspan(new_offsets_[i], new_offsets_[i + 1] - new_offsets_[i]);
@@ -62,69 +67,83 @@ void SchedulerImpl::Apply(StepPlan* plan) {
     if (run.order >= 0) WriteOrder(run, plan, &record);
   }
   // Last: making room for this step may have dropped some.
-  plan->dropped_swaps.swap(dropped_swaps_);
-  plan->dropped_regions = dropped_regions_;
-  dropped_regions_.clear();
-  manager_.TakeDroppedRegions(&plan->dropped_regions);
-  manager_.Dispatch(plan->id);
-  in_flight_.push_back(std::move(record));
+  plan->dropped_swaps.swap(state_.dropped_swaps);
+  plan->dropped_regions = state_.dropped_regions;
+  state_.dropped_regions.clear();
+  state_.manager.TakeDroppedRegions(&plan->dropped_regions);
+  state_.manager.Dispatch(plan->id);
+  state_.in_flight.push_back(std::move(record));
 }
 
-void SchedulerImpl::ApplyPreemptions(StepPlan* plan) {
-  if (decision_.preempted.empty()) return;
-  for (RequestState* request : decision_.preempted) {
+void StepApplier::ApplyInherited() {
+  for (StepDecision::Inherited& inherited : decision_->inherited) {
+    state_.requests.Own(inherited.fork)->eviction =
+        std::move(inherited.eviction);
+  }
+}
+
+void StepApplier::ApplyPreemptions(StepPlan* plan) {
+  if (decision_->preempted.empty()) return;
+  for (const RequestState* preempted : decision_->preempted) {
+    RequestState* request = state_.requests.Own(preempted);
     WriteSwapOut(request, plan);
-    WaitAgain(request);
+    lifecycle_.WaitAgain(request);
     ++request->num_preemptions;
-    ++totals_.num_preemptions;
+    ++state_.totals.num_preemptions;
   }
-  ForgetLeft();
+  lifecycle_.ForgetLeft();
 }
 
-void SchedulerImpl::ApplyWaits() {
-  const auto num_admitted = static_cast<int32_t>(decision_.matches.size());
-  for (const StepDecision::Passed& passed : decision_.passed) {
+void StepApplier::ApplyWaits() {
+  const auto num_admitted = static_cast<int32_t>(decision_->matches.size());
+  for (const StepDecision::Passed& passed : decision_->passed) {
     const int32_t times = num_admitted - passed.num_admitted;
-    passed.request->times_passed += times;
-    totals_.num_passes += times;
+    state_.requests.Own(passed.request)->times_passed += times;
+    state_.totals.num_passes += times;
   }
-  for (const StepDecision::Wait& wait : decision_.prefix_waits) {
-    ++wait.request->prefix_waits;
-    wait.request->prefix_wait = wait.found;
+  for (const StepDecision::Wait& wait : decision_->prefix_waits) {
+    RequestState* request = state_.requests.Own(wait.request);
+    ++request->prefix_waits;
+    request->prefix_wait = wait.found;
   }
-  totals_.num_prefix_waits += decision_.prefix_waits.size();
-  for (RequestState* request : decision_.misplaced) {
-    waiting_.Erase(request);
-    request->lane = LaneOf(*request);
-    waiting_.Insert(request);
+  state_.totals.num_prefix_waits += decision_->prefix_waits.size();
+  for (const RequestState* misplaced : decision_->misplaced) {
+    RequestState* request = state_.requests.Own(misplaced);
+    state_.waiting.Erase(request);
+    request->lane = state_.LaneOf(*request);
+    state_.waiting.Insert(request);
   }
 }
 
-void SchedulerImpl::ApplyRestarts(StepPlan* plan) {
-  if (!has_restarts_) return;
-  for (RequestState* request : running_) {
+void StepApplier::ApplyRestarts(StepPlan* plan) {
+  if (!state_.has_restarts) return;
+  for (RequestState* request : state_.running.all()) {
     if (!request->restarts) continue;
     WriteStart(*request, request->slot, plan);
     request->restarts = false;
   }
-  has_restarts_ = false;
+  state_.has_restarts = false;
 }
 
-void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
-  LeaveQueue(request);
-  tenants_.Admit(request->tenant, request->demand(), !request->was_admitted);
+void StepApplier::Admit(RequestState* request, const PrefixMatch& match) {
+  lifecycle_.LeaveQueue(request);
+  state_.tenants.Admit(request->tenant, request->demand(),
+                       !request->was_admitted);
   request->reserved_blocks = request->peak_blocks;
-  RefreshBar(request->tenant);
-  if (const int64_t service = ServiceOf(*request); service > 0) {
-    tenants_.Serve(request->tenant, request->num_prompt * kPromptTokenService);
-    waiting_.SetService(request->tenant, tenants_.service(request->tenant));
+  lifecycle_.RefreshBar(request->tenant);
+  if (const int64_t service = state_.ServiceOf(*request); service > 0) {
+    state_.tenants.Serve(request->tenant,
+                         request->num_prompt * kPromptTokenService);
+    state_.waiting.SetService(request->tenant,
+                              state_.tenants.service(request->tenant));
   }
   // A request that was passed, or preempted, is back before younger ones.
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), request,
-                                   [this](const auto* a, const auto* b) {
-                                     return RunsBefore(a, b);
-                                   }),
-                  request);
+  std::vector<RequestState*>& running = state_.running.all();
+  running.insert(std::ranges::upper_bound(running, request,
+                                          [this](const auto* a, const auto* b) {
+                                            return state_.RunsBefore(*a, *b);
+                                          }),
+                 request);
   request->times_passed = 0;
   request->prefix_waits = 0;
   request->prefix_wait = {};
@@ -133,42 +152,44 @@ void SchedulerImpl::Admit(RequestState* request, const PrefixMatch& match) {
       std::min(known + kReservedOutputs,
                int64_t{request->num_prompt} + request->max_tokens));
   request->tokens.reserve(static_cast<size_t>(num_expected));
-  if (manager_.prefix_caching()) {
-    request->chain.Reserve(num_expected / layout().page_size);
+  if (state_.manager.prefix_caching()) {
+    request->chain.Reserve(num_expected / state_.layout().page_size);
   }
   request->running = true;
-  request->slot = manager_.Open(request->chain, match, num_expected);
+  request->slot = state_.manager.Open(request->chain, match, num_expected);
   request->num_in_cache = match.num_tokens;
   request->num_computed = request->num_in_cache;
-  if (request->squeeze != nullptr) ++num_squeezable_;
-  if (request->is_spared()) ++num_spared_;
+  if (request->eviction.squeeze != nullptr) ++state_.num_squeezable;
+  if (request->is_spared()) ++state_.num_spared;
   request->fork_of = RequestId{0};
   if (match.cached != nullptr) AdoptCompressions(request, match);
   if (match.source != kNoSequenceSlot) {
-    ++totals_.num_forks;
-    request->next_compression = NextCompression(*request, match);
+    ++state_.totals.num_forks;
+    request->next_compression =
+        NextCompression(*request, request->eviction, match);
   }
   if (match.swap != kNoSwap) {
     request->next_compression = request->num_swapped_compressions;
   } else {
-    DropSwap(request);
+    lifecycle_.DropSwap(request);
   }
   if (request->was_admitted) return;
   request->was_admitted = true;
   request->num_cached_tokens = request->num_in_cache;
-  totals_.num_prompt_tokens += request->num_prompt;
-  totals_.num_cached_tokens += request->num_in_cache;
-  totals_.num_cached_region_tokens += match.cut();
+  state_.totals.num_prompt_tokens += request->num_prompt;
+  state_.totals.num_cached_tokens += request->num_in_cache;
+  state_.totals.num_cached_region_tokens += match.cut();
 }
 
-void SchedulerImpl::AdoptCompressions(RequestState* request,
-                                      const PrefixMatch& match) {
+void StepApplier::AdoptCompressions(RequestState* request,
+                                    const PrefixMatch& match) {
   const std::vector<int32_t> lengths =
       DecodeHistory(match.cached->content->WholeHistory());
   request->next_compression = static_cast<int32_t>(lengths.size());
   if (request->was_admitted) return;  // they are among its own
-  std::vector<CompressionPoint>& own = request->compressions;
-  const auto to_come = own.begin() + NextCompression(*request, match);
+  std::vector<CompressionPoint>& own = request->eviction.compressions;
+  const auto to_come =
+      own.begin() + NextCompression(*request, request->eviction, match);
   std::vector<CompressionPoint> points;
   points.reserve(lengths.size() + (own.end() - to_come));
   for (const int32_t length : lengths) {
@@ -177,29 +198,31 @@ void SchedulerImpl::AdoptCompressions(RequestState* request,
                                                &CompressionPoint::length);
     points.push_back(same != to_come && same->length == length
                          ? std::move(*same)
-                         : SharedPointAt(*request->sharing, length, layout()));
+                         : SharedPointAt(*request->eviction.sharing, length,
+                                         state_.layout()));
   }
   points.insert(points.end(), std::make_move_iterator(to_come),
                 std::make_move_iterator(own.end()));
   own = std::move(points);
 }
 
-void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
-                               StepPlan* plan) const {
+void StepApplier::WriteStart(const RequestState& request, SequenceSlot source,
+                             StepPlan* plan) const {
   SequenceStart start;
   start.slot = request.slot;
   start.request = request.id;
   start.token_begin = std::ssize(plan->start_tokens);
   start.num_tokens = static_cast<int32_t>(request.tokens.size());
   start.num_cached_tokens = request.num_in_cache;
-  const SequenceCache& sequence = manager_.sequence(request.slot);
+  const SequenceCache& sequence = state_.manager.sequence(request.slot);
   start.source = source;
   const RegionRecord* region = sequence.first().region.get();
   if (source == kNoSequenceSlot && region != nullptr) start.region = region->id;
-  start.query_window = QueriesKept(request);
-  start.scorer_state = request.scorer_state;
+  start.query_window =
+      request.eviction.QueriesKept(state_.options.query_window);
+  start.scorer_state = request.eviction.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {
-    start.state_begin = request.state_begin;
+    start.state_begin = request.eviction.state_begin;
   }
   start.info = request.info;
   plan->start_tokens.insert(plan->start_tokens.end(), request.tokens.begin(),
@@ -207,24 +230,25 @@ void SchedulerImpl::WriteStart(const RequestState& request, SequenceSlot source,
   plan->starts.push_back(std::move(start));
 }
 
-void SchedulerImpl::WriteBlocks(const StepDecision::Run& run,
-                                std::span<const BlockId> blocks,
-                                StepPlan* plan) const {
+void StepApplier::WriteBlocks(const StepDecision::Run& run,
+                              std::span<const BlockId> blocks,
+                              StepPlan* plan) const {
   const RequestState& request = *run.request;
   const bool starts =
-      run.match >= 0 && decision_.matches[run.match].source == kNoSequenceSlot;
+      run.match >= 0 && decision_->matches[run.match].source == kNoSequenceSlot;
   // What it starts with: cached blocks, a copy in the place of its source,
   // blocks that come back.
-  const SequenceCache& sequence = manager_.sequence(request.slot);
+  const SequenceCache& sequence = state_.manager.sequence(request.slot);
+  const int32_t page_size = state_.layout().page_size;
   const auto start = [&](int32_t group, int32_t begin,
                          std::vector<BlockId>* table) {
-    const int32_t end = CeilDiv(request.num_in_cache, layout().page_size);
+    const int32_t end = CeilDiv(request.num_in_cache, page_size);
     for (int32_t i = begin; i < end; ++i) {
       table->push_back(sequence.groups[group].block(i));
     }
   };
-  if (starts) start(0, sequence.cut() / layout().page_size, &plan->blocks);
-  const int32_t num_groups = layout().num_groups();
+  if (starts) start(0, sequence.cut() / page_size, &plan->blocks);
+  const int32_t num_groups = state_.layout().num_groups();
   // As many for each group.
   const size_t num_new =
       num_groups == 1 ? blocks.size() : blocks.size() / num_groups;
@@ -240,10 +264,10 @@ void SchedulerImpl::WriteBlocks(const StepDecision::Run& run,
   }
 }
 
-void SchedulerImpl::WriteRun(const StepDecision::Run& run,
-                             std::span<const BlockId> blocks, StepPlan* plan,
-                             StepInFlight* record) {
-  RequestState& request = *run.request;
+void StepApplier::WriteRun(const StepDecision::Run& run,
+                           std::span<const BlockId> blocks, StepPlan* plan,
+                           StepInFlight* record) {
+  RequestState& request = *state_.requests.Own(run.request);
   const int32_t end = request.num_computed + run.num_tokens;
   const bool samples =
       end - run.num_drafts == request.num_tokens() &&
@@ -252,7 +276,7 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
   plan->positions.push_back(request.num_computed);
   plan->num_tokens.push_back(run.num_tokens);
   plan->samples.push_back(samples ? 1 : 0);
-  if (decision_.has_drafts) plan->num_drafts.push_back(run.num_drafts);
+  if (decision_->has_drafts) plan->num_drafts.push_back(run.num_drafts);
   WriteBlocks(run, blocks, plan);
   record->runs.push_back({.request = &request,
                           .id = request.id,
@@ -265,21 +289,21 @@ void SchedulerImpl::WriteRun(const StepDecision::Run& run,
   request.num_unverified = run.num_drafts;
 }
 
-void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
-                               StepInFlight* record) {
-  RequestState& request = *run.request;
-  StepDecision::Order& order = decision_.orders[run.order];
+void StepApplier::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
+                             StepInFlight* record) {
+  RequestState& request = *state_.requests.Own(run.request);
+  StepDecision::Order& order = decision_->orders[run.order];
   StepInFlight::Order in_flight;
   in_flight.run = record->runs.size() - 1;
   in_flight.num_released = order.num_released();
   in_flight.futile = order.futile;
   if (order.point.is_planned) {
     ++request.next_compression;
-    if (request.next_compression == std::ssize(request.compressions)) {
-      ListNextPoint(&request);
+    if (request.next_compression == std::ssize(request.eviction.compressions)) {
+      ListNextPoint(request.last_length(), state_.layout(), &request.eviction);
     }
   } else if (order.point.is_squeeze()) {
-    ++totals_.num_squeezes;
+    ++state_.totals.num_squeezes;
   } else {
     request.command.reset();
   }
@@ -297,13 +321,13 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
     out.policy = order.point.policy;
     out.target = order.point.target;
     out.page_total = order.point.page_total;
-    out.shard_page_totals = ShardPagesOf(order.point, layout());
+    out.shard_page_totals = ShardPagesOf(order.point, state_.layout());
     out.scores = order.point.scores;
     out.budgets = order.point.budgets;
     TakeDestinations(num_fresh(order.num_destinations, order.num_own), &out,
                      plan);
-    if (order.point.is_shared && manager_.prefix_caching()) {
-      out.region = manager_.sequence(request.slot).first().pending->region;
+    if (order.point.is_shared && state_.manager.prefix_caching()) {
+      out.region = state_.manager.sequence(request.slot).first().pending->region;
       in_flight.region = out.region;
     }
     plan->evictions.push_back(std::move(out));
@@ -327,17 +351,17 @@ void SchedulerImpl::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
   record->orders.push_back(std::move(in_flight));
 }
 
-void SchedulerImpl::TakeDestinations(int32_t num_fresh, EvictionOrder* order,
-                                     StepPlan* plan) {
+void StepApplier::TakeDestinations(int32_t num_fresh, EvictionOrder* order,
+                                   StepPlan* plan) {
   order->destination_begin = std::ssize(plan->destinations);
-  BM_CHECK(
-      manager_.ReserveEviction(order->slot,
-                               {.group = order->group,
-                                .cut = order->cut,
-                                .page_total = order->page_total,
-                                .num_fresh = num_fresh,
-                                .shard_page_totals = order->shard_page_totals},
-                               &plan->destinations));
+  BM_CHECK(state_.manager.ReserveEviction(
+      order->slot,
+      {.group = order->group,
+       .cut = order->cut,
+       .page_total = order->page_total,
+       .num_fresh = num_fresh,
+       .shard_page_totals = order->shard_page_totals},
+      &plan->destinations));
   order->num_destinations = static_cast<int32_t>(
       std::ssize(plan->destinations) - order->destination_begin);
 }

@@ -1,10 +1,10 @@
-// Squeezing before anybody is preempted.
+#include "scheduler/pressure.h"
 
 #include <algorithm>
 
+#include "scheduler/block_promises.h"
 #include "scheduler/compression_points.h"
 #include "scheduler/footprint.h"
-#include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
 namespace {
@@ -15,39 +15,39 @@ constexpr int32_t kLeastGain = 8;
 
 }  // namespace
 
-void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
-  if (num_squeezable_ == 0) return;
+void PressurePlanner::Plan(const BlockBudget& budget) {
+  if (state_.num_squeezable == 0) return;
   // What is squeezed now is free when this step is answered; until then the
   // others take what there is.
   const int64_t room =
       int64_t{budget.available} + budget.coming + budget.squeezed;
-  const int32_t page_size = layout().page_size;
-  const int32_t num_steps = options_.max_steps_in_flight + 1;
+  const int32_t page_size = state_.layout().page_size;
+  const int32_t num_steps = state_.options.max_steps_in_flight + 1;
   const int64_t most =
-      layout().num_groups() *
-      (std::ssize(running_) * (CeilDiv(num_steps, page_size) + 1) +
+      state_.layout().num_groups() *
+      (std::ssize(state_.running) * (CeilDiv(num_steps, page_size) + 1) +
        int64_t{num_steps} *
-           CeilDiv(options_.max_num_batched_tokens, page_size));
+           CeilDiv(state_.options.max_num_batched_tokens, page_size));
   if (room >= most) return;
-  int64_t lacking = BlocksSoon() - room;
+  int64_t lacking = BlocksSoon(state_) - room;
   if (lacking <= 0) return;
   // The longest tails first: they are worth most.
   candidates_.clear();
   const auto tail_of = [&](int32_t index) {
-    const RequestState& request = *running_[index];
+    const RequestState& request = *state_.running[index];
     return LargestCut(request.num_tokens(), page_size) -
-           manager_.sequence(request.slot).cut();
+           state_.manager.sequence(request.slot).cut();
   };
-  for (int32_t i = 0; i < std::ssize(running_); ++i) {
-    const RequestState& request = *running_[i];
-    if (request.squeeze == nullptr || request.order_in_flight ||
+  for (int32_t i = 0; i < std::ssize(state_.running); ++i) {
+    const RequestState& request = *state_.running[i];
+    if (request.eviction.squeeze == nullptr || request.order_in_flight ||
         request.command != nullptr ||
         request.num_computed < request.num_prompt ||
         request.num_computed >= request.num_tokens()) {
       continue;
     }
     if (tail_of(i) / page_size * kLeastGain >=
-        manager_.NumBlocks(request.slot)) {
+        state_.manager.NumBlocks(request.slot)) {
       candidates_.push_back(i);
     }
   }
@@ -60,45 +60,48 @@ void SchedulerImpl::PlanPressure(const BlockBudget& budget) {
   while (lacking > 0 && !candidates_.empty()) {
     std::ranges::pop_heap(candidates_, is_shorter);
     int32_t released = 0;
-    if (TrySqueeze(*running_[candidates_.back()], &released)) {
+    if (TrySqueeze(*state_.running[candidates_.back()], &released)) {
       lacking -= released;
     }
     candidates_.pop_back();
   }
 }
 
-int64_t SchedulerImpl::BlocksSoon() const {
-  const int32_t num_steps = options_.max_steps_in_flight + 1;
-  int64_t tokens = int64_t{num_steps} * options_.max_num_batched_tokens;
+int64_t BlocksSoon(const SchedulerState& state) {
+  const int32_t num_steps = state.options.max_steps_in_flight + 1;
+  int64_t tokens = int64_t{num_steps} * state.options.max_num_batched_tokens;
   int64_t blocks = 0;
-  for (const RequestState* request : running_) {
+  for (const RequestState* request : state.running) {
     const int32_t end =
         std::min(request->num_tokens() + num_steps - 1, request->last_length());
     const auto num_tokens = static_cast<int32_t>(
         std::min<int64_t>(end - request->num_computed, tokens));
     if (num_tokens <= 0) continue;
     tokens -= num_tokens;
-    const SequenceCache& sequence = manager_.sequence(request->slot);
-    if (layout().window == 0) {
-      blocks += sequence.BlocksFor(num_tokens, layout().page_size);
+    const SequenceCache& sequence = state.manager.sequence(request->slot);
+    if (state.layout().window == 0) {
+      blocks += sequence.BlocksFor(num_tokens, state.layout().page_size);
     }
-    if (layout().has_windows()) {
+    if (state.layout().has_windows()) {
       blocks += WindowGrowth(sequence.num_reserved, num_tokens,
-                             MaxChunk(*request, num_tokens), layout());
+                             MaxChunk(state.options, *request, num_tokens),
+                             state.layout());
     }
   }
   return blocks;
 }
 
-bool SchedulerImpl::TrySqueeze(const RequestState& request, int32_t* released) {
+bool PressurePlanner::TrySqueeze(const RequestState& request,
+                                 int32_t* released) {
   decision_.squeezed.push_back(&request);
   StepDecision::Order order;
   const bool worth_it =
-      PlanOrder(request, request.num_tokens(), nullptr, &order) &&
+      orders_.Plan(request, request.num_tokens(), nullptr, &order) &&
       !order.futile &&
-      order.num_released() * kLeastGain >= manager_.NumBlocks(request.slot) &&
+      order.num_released() * kLeastGain >=
+          state_.manager.NumBlocks(request.slot) &&
       // Blocks are short: it takes none, even where it shares its own.
-      FreshForOrder(order, 0) == 0;
+      orders_.NumFresh(order, 0) == 0;
   if (!worth_it) decision_.squeezed.pop_back();
   *released = order.num_released();
   return worth_it;

@@ -1,4 +1,4 @@
-// Evictions as requests and frontends ask for them.
+#include "scheduler/eviction_requests.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/compression_points.h"
+#include "scheduler/forks.h"
 #include "scheduler/require_range.h"
-#include "scheduler/scheduler_impl.h"
+#include "scheduler/scheduler.h"
 
 namespace blockmgr {
 namespace {
@@ -75,6 +76,45 @@ absl::Status ValidateTarget(const EvictionTarget& target) {
   return target.Validate();
 }
 
+// Returns whether the model has layers to evict from.
+absl::Status ValidateLayers(const ModelLayout& layout) {
+  if (layout.window == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "eviction: expected none for a model whose layers all have a sliding "
+      "window (",
+      layout.window, " tokens): what falls out of it is given back anyway"));
+}
+
+// Returns whether the policy's table, if it has one, is of a model of this
+// shape.
+absl::Status ValidateTable(const EvictionPolicy& policy,
+                           const std::shared_ptr<const BudgetTable>& table,
+                           const ModelLayout& layout) {
+  if (!policy.needs_table()) return absl::OkStatus();
+  return CheckTable(policy, ShapeOf(layout), *table);
+}
+
+// Returns whether the engine has what the policy of a command observes.
+absl::Status ValidateObserved(const RequestState& request,
+                              const EvictionPolicy& policy,
+                              const SchedulerOptions& options) {
+  if (policy.scorer_state() != ScorerState::kNone &&
+      policy.scorer_state() != request.eviction.scorer_state) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "policy: ", FormatPolicy(policy),
+        " needs scores accumulated from the first token on; expected a request "
+        "whose own policy has them, got one without"));
+  }
+  if (policy.query_window() > 0 &&
+      request.eviction.QueriesKept(options.query_window) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "policy: ", FormatPolicy(policy),
+        " observes queries; expected a scheduler, or a request's own policy, "
+        "that has the engine keep some, got query_window 0"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateEviction(const RequestEviction& eviction,
@@ -110,9 +150,10 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
                           : "to max_num_batched_tokens - max_num_seqs + 1");
 }
 
-absl::Status SchedulerImpl::ValidateEviction(
-    const RequestEviction& eviction) const {
-  const int32_t page_size = layout().page_size;
+absl::Status ValidateEviction(const RequestEviction& eviction,
+                              const ModelLayout& layout,
+                              const SchedulerOptions& options) {
+  const int32_t page_size = layout.page_size;
   if (HasInterval(eviction.mode) &&
       (eviction.compress_every < page_size ||
        eviction.compress_every % page_size != 0)) {
@@ -120,25 +161,25 @@ absl::Status SchedulerImpl::ValidateEviction(
         absl::StrCat("eviction.compress_every: expected a multiple of ",
                      page_size, " (page_size), got ", eviction.compress_every));
   }
-  BM_RETURN_IF_ERROR(blockmgr::ValidateEviction(eviction, options_));
+  BM_RETURN_IF_ERROR(ValidateEviction(eviction, options));
   if (eviction.mode == EvictionMode::kNone) return absl::OkStatus();
-  BM_RETURN_IF_ERROR(ValidateLayers());
+  BM_RETURN_IF_ERROR(ValidateLayers(layout));
   const EvictionPolicy& policy = eviction.policy;
-  BM_RETURN_IF_ERROR(ValidateTable(policy, eviction.table));
+  BM_RETURN_IF_ERROR(ValidateTable(policy, eviction.table, layout));
   if (policy.scorer_state() != ScorerState::kNone &&
-      options_.num_scorer_states == 0) {
+      options.num_scorer_states == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "eviction.policy: ", FormatPolicy(policy),
         " needs scores that the engine accumulates, but it announced "
         "num_scorer_states 0"));
   }
   if (eviction.target.evicts_in_windows()) {
-    if (layout().num_window_groups() == 0) {
+    if (layout.num_window_groups() == 0) {
       return absl::InvalidArgumentError(WindowRatioError(
           eviction.target,
           "for a model of which no group of layers has a window"));
     }
-    if (!options_.supports_window_evictions) {
+    if (!options.supports_window_evictions) {
       return absl::FailedPreconditionError(WindowRatioError(
           eviction.target,
           "for an engine that did not announce supports_window_evictions"));
@@ -153,137 +194,13 @@ absl::Status SchedulerImpl::ValidateEviction(
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
-                                              EvictionCommand command) {
-  const auto found = requests_.find(request);
-  if (found == requests_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("request: expected a live one, got ", Index(request)));
-  }
-  RequestState* state = found->second;
-  if (state->num_outputs() == 0) {
-    return absl::FailedPreconditionError(
-        "the request has not computed its prompt yet");
-  }
-  if (state->command != nullptr || state->order_in_flight) {
-    return absl::FailedPreconditionError(
-        "an eviction of the request is under way");
-  }
-  BM_RETURN_IF_ERROR(ValidateCommand(*state, command));
-  const uint64_t number = next_command_++;
-  state->command = std::make_unique<PendingCommand>(
-      PendingCommand{number, std::move(command)});
-  return number;
-}
-
-bool SchedulerImpl::WithdrawEviction(RequestId request, uint64_t command) {
-  const auto found = requests_.find(request);
-  if (found == requests_.end()) return false;
-  RequestState* state = found->second;
-  if (state->command == nullptr || state->command->number != command) {
-    return false;
-  }
-  state->command.reset();
-  return true;
-}
-
-PlannedEviction SchedulerImpl::PlanEviction(const Request& request) const {
-  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
-  const int32_t last_length = num_prompt + request.max_tokens - 1;
-  if (!request.fork_of.empty()) {
-    return InheritedEviction(*requests_.at(names_.at(request.fork_of)),
-                             num_prompt, last_length);
-  }
-  const RequestEviction& eviction = request.eviction;
-  PlannedEviction planned;
-  planned.compressions = PlanCompressions(eviction, num_prompt, layout());
-  planned.decode =
-      DecodeCompressionOf(eviction, num_prompt, last_length, layout());
-  if (eviction.mode == EvictionMode::kPressure) {
-    planned.squeeze = std::make_unique<const EvictionCommand>(
-        EvictionCommand{.policy = eviction.policy,
-                        .target = eviction.target,
-                        .cut = 0,
-                        .scores = nullptr,
-                        .budgets = nullptr,
-                        .table = eviction.table});
-  }
-  if (eviction.mode != EvictionMode::kNone) {
-    planned.scorer_state = eviction.policy.scorer_state();
-    planned.state_begin = eviction.policy.scorer.n_sink;
-  }
-  if (eviction.share_prefix) {
-    planned.sharing = std::make_unique<const SharedCompression>(
-        ShareCompression(eviction, num_prompt, layout()));
-  }
-  return planned;
-}
-
-void SchedulerImpl::TakeEviction(PlannedEviction eviction,
-                                 RequestState* request) const {
-  request->compressions = std::move(eviction.compressions);
-  request->decode = std::move(eviction.decode);
-  request->squeeze = std::move(eviction.squeeze);
-  request->sharing = std::move(eviction.sharing);
-  request->state_begin = eviction.state_begin;
-  request->scorer_state = ScorerState::kNone;
-  // A fork lists one more than its parent: one is to come wherever it starts,
-  // after the parent's end too.
-  ListNextPoint(request);
-  if (!request->compressions.empty() || request->squeeze != nullptr) {
-    request->scorer_state = eviction.scorer_state;
-  }
-}
-
-absl::Status SchedulerImpl::ValidateLayers() const {
-  if (layout().window == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "eviction: expected none for a model whose layers all have a sliding "
-      "window (",
-      layout().window, " tokens): what falls out of it is given back anyway"));
-}
-
-absl::Status SchedulerImpl::ValidateTable(
-    const EvictionPolicy& policy,
-    const std::shared_ptr<const BudgetTable>& table) const {
-  if (!policy.needs_table()) return absl::OkStatus();
-  return CheckTable(policy, ShapeOf(layout()), *table);
-}
-
-int32_t SchedulerImpl::QueriesKept(const RequestState& request) const {
-  int32_t num_queries = options_.query_window;
-  for (const CompressionPoint& point : request.compressions) {
-    num_queries = std::max(num_queries, point.policy.query_window());
-  }
-  if (request.squeeze != nullptr) {
-    num_queries = std::max(num_queries, request.squeeze->policy.query_window());
-  }
-  return num_queries;
-}
-
-absl::Status SchedulerImpl::ValidateObserved(
-    const RequestState& request, const EvictionPolicy& policy) const {
-  if (policy.scorer_state() != ScorerState::kNone &&
-      policy.scorer_state() != request.scorer_state) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "policy: ", FormatPolicy(policy),
-        " needs scores accumulated from the first token on; expected a request "
-        "whose own policy has them, got one without"));
-  }
-  if (policy.query_window() > 0 && QueriesKept(request) == 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "policy: ", FormatPolicy(policy),
-        " observes queries; expected a scheduler, or a request's own policy, "
-        "that has the engine keep some, got query_window 0"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status SchedulerImpl::ValidateCommand(
-    const RequestState& request, const EvictionCommand& command) const {
-  BM_RETURN_IF_ERROR(ValidateLayers());
+absl::Status ValidateCommand(const RequestState& request,
+                             const EvictionCommand& command,
+                             const SchedulerState& state) {
+  BM_RETURN_IF_ERROR(ValidateLayers(state.layout()));
   BM_RETURN_IF_ERROR(ValidatePolicy(command.policy, command.table));
-  BM_RETURN_IF_ERROR(ValidateTable(command.policy, command.table));
+  BM_RETURN_IF_ERROR(
+      ValidateTable(command.policy, command.table, state.layout()));
   BM_RETURN_IF_ERROR(ValidateTarget(command.target));
   if (command.target.evicts_in_windows()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -291,10 +208,10 @@ absl::Status SchedulerImpl::ValidateCommand(
         "windows have no room for a region, got ",
         command.target.window_ratio.ToString()));
   }
-  BM_RETURN_IF_ERROR(ValidateObserved(request, command.policy));
-  const int32_t page_size = layout().page_size;
+  BM_RETURN_IF_ERROR(ValidateObserved(request, command.policy, state.options));
+  const int32_t page_size = state.layout().page_size;
   const int32_t cut_now =
-      request.running ? manager_.sequence(request.slot).cut() : 0;
+      request.running ? state.manager.sequence(request.slot).cut() : 0;
   const int32_t largest =
       LargestCut(request.running ? request.num_computed - request.num_unverified
                                  : static_cast<int32_t>(request.tokens.size()),
@@ -305,7 +222,7 @@ absl::Status SchedulerImpl::ValidateCommand(
         absl::StrCat("cut: expected 0 or a multiple of ", page_size, " above ",
                      cut_now, " and at most ", largest, ", got ", command.cut));
   }
-  const int64_t num_heads = layout().pages_per_block();
+  const int64_t num_heads = state.layout().pages_per_block();
   const bool wants_scores = command.policy.scorer.kind == ScorerKind::kExternal;
   const int64_t num_scores =
       command.scores == nullptr ? 0 : std::ssize(*command.scores);
@@ -342,37 +259,36 @@ absl::Status SchedulerImpl::ValidateCommand(
       "budgets: expected one above 0, got 0 for every head");
 }
 
-void SchedulerImpl::AbortCommand(RequestState* request, const char* why,
-                                 Effects* effects) {
-  if (request->command == nullptr) return;
-  EvictionEffect effect;
-  effect.request = request->id;
-  effect.command = request->command->number;
-  effect.status = absl::AbortedError(why);
-  effects->evictions.push_back(std::move(effect));
-  request->command.reset();
-}
-
-void SchedulerImpl::TellKept(const RequestState& request,
-                             EvictionEffect* effect) const {
-  const SequenceCache& sequence = manager_.sequence(request.slot);
-  // Another eviction may have covered more in the meantime.
-  effect->cut = std::max(effect->cut, sequence.cut());
-  effect->kept_entries.assign(layout().pages_per_block(),
-                              effect->cut - sequence.cut());
-  if (sequence.first().region == nullptr) return;
-  for (size_t i = 0; i < effect->kept_entries.size(); ++i) {
-    effect->kept_entries[i] += sequence.first().region->kept[i];
+EvictionPlan PlanEviction(const Request& request, const RequestState* parent,
+                          const ModelLayout& layout) {
+  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+  const int32_t last_length = num_prompt + request.max_tokens - 1;
+  if (parent != nullptr) {
+    return InheritedPlan(*parent, num_prompt, last_length, layout);
   }
-}
-
-void SchedulerImpl::ListNextPoint(RequestState* request) const {
-  if (request->decode == nullptr) return;
-  std::vector<CompressionPoint>& points = request->compressions;
-  const int32_t last = request->decode->LastLength(points);
-  CompressionPoint next = NextPoint(*request->decode, last, layout());
-  // Nothing is computed after the last.
-  if (next.length < request->last_length()) points.push_back(std::move(next));
+  const RequestEviction& eviction = request.eviction;
+  EvictionPlan planned;
+  planned.compressions = PlanCompressions(eviction, num_prompt, layout);
+  planned.decode =
+      DecodeCompressionOf(eviction, num_prompt, last_length, layout);
+  if (eviction.mode == EvictionMode::kPressure) {
+    planned.squeeze = std::make_unique<const EvictionCommand>(
+        EvictionCommand{.policy = eviction.policy,
+                        .target = eviction.target,
+                        .cut = 0,
+                        .scores = nullptr,
+                        .budgets = nullptr,
+                        .table = eviction.table});
+  }
+  if (eviction.mode != EvictionMode::kNone) {
+    planned.scorer_state = eviction.policy.scorer_state();
+    planned.state_begin = eviction.policy.scorer.n_sink;
+  }
+  if (eviction.share_prefix) {
+    planned.sharing = std::make_unique<const SharedCompression>(
+        ShareCompression(eviction, num_prompt, layout));
+  }
+  return planned;
 }
 
 }  // namespace blockmgr

@@ -1,0 +1,341 @@
+#include "scheduler/answer_settler.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/status_macros.h"
+#include "scheduler/block_promises.h"
+#include "scheduler/compression_points.h"
+
+namespace blockmgr {
+
+absl::Status AnswerSettler::Settle(const StepResult& result, Effects* effects) {
+  BM_RETURN_IF_ERROR(ValidateResult(state_, result));
+  StepInFlight step = std::move(state_.in_flight.front());
+  state_.in_flight.erase(state_.in_flight.begin());
+  state_.manager.Acknowledge(step.id);
+  ++state_.totals.num_steps;
+  LoseBlocks(result.lost_blocks);
+  LoseHostBlocks(result.lost_host_blocks);
+  size_t num_accepted = 0;
+  for (size_t i = 0; i < step.runs.size(); ++i) {
+    RunAnswer answer{.sampled = result.sampled[i]};
+    if (!result.num_accepted.empty()) {
+      answer.accepted = std::span(result.accepted)
+                            .subspan(num_accepted, result.num_accepted[i]);
+      num_accepted += answer.accepted.size();
+    }
+    if (!result.num_drafts.empty()) answer.num_drafts = result.num_drafts[i];
+    if (!result.token_data.empty()) answer.data = result.token_data[i];
+    SettleRun(step.runs[i], answer, effects);
+  }
+  size_t next = 0;
+  for (const StepInFlight::Order& order : step.orders) {
+    const auto num_outcomes = static_cast<size_t>(order.num_outcomes());
+    SettleOrder(step, order,
+                std::span(result.evictions).subspan(next, num_outcomes),
+                effects);
+    next += num_outcomes;
+  }
+  if (!effects->finished.empty()) lifecycle_.ForgetLeft();
+  for (const TenantId tenant : served_tenants_) {
+    state_.waiting.SetService(tenant, state_.tenants.service(tenant));
+  }
+  served_tenants_.clear();
+  lifecycle_.RefreshPlaces();
+  step.runs.clear();
+  step.orders.clear();
+  state_.spare_steps.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+void AnswerSettler::SettleRun(const StepInFlight::Run& run,
+                              const RunAnswer& answer, Effects* effects) {
+  if (run.is_stale()) return;
+  RequestState& request = *state_.requests.Own(run.request);
+  const SequenceCache& sequence = state_.manager.sequence(request.slot);
+  const int32_t begin = sequence.num_settled;
+  if (!answer.data.empty()) {
+    effects->token_data.push_back(
+        {request.id, request.num_outputs(), std::string(answer.data)});
+  }
+  bool stops = false;
+  // What drafts fill is published under their tokens.
+  const int32_t num_tokens =
+      run.num_drafts == 0 ? run.num_tokens
+                          : TakeAccepted(run, answer.accepted, effects, &stops);
+  if (state_.manager.WillPublish(request.slot, num_tokens)) {
+    request.chain.Extend(request.tokens, state_.layout().page_size);
+  }
+  const int32_t published = sequence.num_published;
+  state_.manager.Commit(request.slot, num_tokens, request.tokens,
+                        request.chain);
+  if (run.num_drafts > 0) VoidRejected(run, num_tokens);
+  if (state_.options.policy == SchedulingPolicy::kPrefix) {
+    for (int32_t i = published; i < sequence.num_published; ++i) {
+      state_.prefix_hints.OnPublished(request.chain.keys()[i]);
+    }
+  }
+  // Behind its prompt, too, what came back was announced until now.
+  if (begin < request.num_prompt || request.hint.computing.has_value()) {
+    lifecycle_.UpdateFront(&request);
+  }
+  state_.totals.num_computed_tokens += num_tokens;
+  const int32_t end = begin + num_tokens;
+  state_.totals.num_recomputed_tokens +=
+      std::max(0, std::min(end, request.max_settled) - begin);
+  request.max_settled = std::max(request.max_settled, end);
+  if (!run.samples) return;
+  --request.num_placeholders;
+  if (!stops) stops = AddOutput(&request, answer.sampled, effects);
+  if (stops || request.num_outputs() >= request.max_tokens) {
+    lifecycle_.Retire(&request,
+                      stops ? FinishReason::kStop : FinishReason::kLength,
+                      absl::OkStatus(), effects);
+    return;
+  }
+  if (answer.num_drafts != request.num_drafts) {
+    lifecycle_.SetDrafts(&request, answer.num_drafts);
+  }
+}
+
+int32_t AnswerSettler::TakeAccepted(const StepInFlight::Run& run,
+                                    std::span<const int32_t> accepted,
+                                    Effects* effects, bool* stops) {
+  int32_t num_taken = 0;
+  for (const int32_t token : accepted) {
+    *stops = AddOutput(state_.requests.Own(run.request), token, effects);
+    ++num_taken;
+    if (*stops) break;
+  }
+  state_.totals.num_draft_tokens += run.num_drafts;
+  state_.totals.num_accepted_tokens += num_taken;
+  // The last output is never an input.
+  return num_taken + (*stops ? 0 : 1);
+}
+
+void AnswerSettler::VoidRejected(const StepInFlight::Run& run,
+                                 int32_t num_settled) {
+  RequestState& request = *state_.requests.Own(run.request);
+  const int32_t num_void = run.num_tokens - num_settled;
+  state_.manager.Rollback(request.slot, num_void);
+  request.num_computed -= num_void;
+  request.num_placeholders -= run.num_drafts;
+  request.num_unverified = 0;
+}
+
+bool AnswerSettler::AddOutput(RequestState* request, int32_t token,
+                              Effects* effects) {
+  effects->tokens.push_back({request->id, token, request->num_outputs()});
+  request->tokens.push_back(token);
+  ++state_.totals.num_output_tokens;
+  if (state_.options.fair_share) {
+    state_.tenants.Serve(request->tenant, kOutputTokenService);
+    served_tenants_.push_back(request->tenant);
+  }
+  return std::ranges::binary_search(request->stop_token_ids, token);
+}
+
+void AnswerSettler::SettleOrder(const StepInFlight& step,
+                                const StepInFlight::Order& order,
+                                std::span<const EvictionOutcome> outcomes,
+                                Effects* effects) {
+  const StepInFlight::Run& run = step.runs[order.run];
+  if (run.is_stale() && order.region != kNoRegion && outcomes.front().ok) {
+    state_.dropped_regions.push_back(order.region);
+  }
+  EvictionEffect effect;
+  effect.request = run.id;
+  effect.command = order.point.command;
+  effect.cut = order.point.cut;
+  if (run.is_stale()) {
+    // The request's own evictions are replayed when it runs again.
+    if (effect.command == 0) return;
+    effect.status = absl::AbortedError(
+        "the request ended, was preempted or lost blocks before the eviction");
+    effects->evictions.push_back(std::move(effect));
+    return;
+  }
+  RequestState& request = *state_.requests.Own(run.request);
+  request.order_in_flight = false;
+  if (order.futile) {
+    if (effect.command == 0) return;
+    TellKept(request, &effect);
+    effects->evictions.push_back(std::move(effect));
+    return;
+  }
+  const auto refused = std::ranges::find(outcomes, false, &EvictionOutcome::ok);
+  if (refused != outcomes.end()) {
+    effect.status = absl::InternalError(
+        absl::StrCat("the engine refused the eviction: ", refused->error));
+    effects->evictions.push_back(effect);
+    AbortOrder(&request, order, outcomes, effect.status, effects);
+    return;
+  }
+  const EvictionReceipt receipt = CommitOrder(&request, order, outcomes);
+  effect.evicted_entries = receipt.evicted_entries;
+  effect.freed_blocks = receipt.freed_blocks;
+  effect.freed_bytes = receipt.freed_blocks * state_.layout().block_bytes();
+  effect.kept_entries = outcomes.front().counts;
+  ++state_.totals.num_evictions;
+  state_.totals.evicted_entries += effect.evicted_entries;
+  state_.totals.evicted_blocks += effect.freed_blocks;
+  state_.totals.evicted_bytes += effect.freed_bytes;
+  for (const EvictionOutcome& outcome : outcomes)
+    state_.kept.Add(outcome.counts);
+  if (!order.point.is_planned) {
+    // From now on a part of the request: a recomputation replays it.
+    CompressionPoint recorded = order.point;
+    recorded.command = 0;
+    recorded.is_planned = true;
+    recorded.is_recorded = true;
+    request.eviction.compressions.insert(
+        request.eviction.compressions.begin() + request.next_compression++,
+        std::move(recorded));
+  }
+  lifecycle_.RefreshReservation(&request);
+  effects->evictions.push_back(std::move(effect));
+}
+
+EvictionReceipt AnswerSettler::CommitOrder(
+    RequestState* request, const StepInFlight::Order& order,
+    std::span<const EvictionOutcome> outcomes) {
+  // Those of windows first: all are published by the name of group 0's.
+  EvictionReceipt windows;
+  for (int32_t i = 1; i < order.num_outcomes(); ++i) {
+    const EvictionReceipt of_group = state_.manager.CommitEviction(
+        request->slot, order.group_of(i),
+        outcomes[static_cast<size_t>(i)].counts);
+    windows.evicted_entries += of_group.evicted_entries;
+    windows.freed_blocks += of_group.freed_blocks;
+  }
+  EvictionReceipt receipt =
+      CommitFirstGroup(request, order, outcomes.front().counts);
+  receipt.evicted_entries += windows.evicted_entries;
+  receipt.freed_blocks += windows.freed_blocks;
+  return receipt;
+}
+
+EvictionReceipt AnswerSettler::CommitFirstGroup(
+    RequestState* request, const StepInFlight::Order& order,
+    std::span<const int32_t> counts) {
+  if (order.region == kNoRegion) {
+    return state_.manager.CommitEviction(request->slot, 0, counts);
+  }
+  // Orders are carried out one at a time: it is the last of those begun.
+  const int32_t end = request->next_compression;
+  RegionPublication publication;
+  publication.name = {.plan = request->eviction.sharing->plan,
+                      .history = EncodeHistory(
+                          std::span(request->eviction.compressions).first(end)),
+                      .length = order.point.length};
+  request->chain.Extend(request->tokens, state_.layout().page_size);
+  publication.chain = &request->chain;
+  publication.tokens = request->tokens;
+  const EvictionReceipt receipt =
+      state_.manager.CommitEviction(request->slot, 0, counts, &publication);
+  if (!receipt.cached) state_.dropped_regions.push_back(order.region);
+  return receipt;
+}
+
+void AnswerSettler::AbortOrder(RequestState* request,
+                               const StepInFlight::Order& order,
+                               std::span<const EvictionOutcome> outcomes,
+                               const absl::Status& why, Effects* effects) {
+  ++state_.totals.num_refused_evictions;
+  if (order.region != kNoRegion && outcomes.front().ok) {
+    state_.dropped_regions.push_back(order.region);  // the engine has kept it
+  }
+  for (int32_t i = 0; i < order.num_outcomes(); ++i) {
+    state_.manager.AbortEviction(request->slot, order.group_of(i));
+  }
+  if (order.point.is_planned) {
+    const absl::Status fits = LeaveOutLast(request);
+    if (!fits.ok()) {
+      lifecycle_.Retire(request, FinishReason::kFailed,
+                        absl::InternalError(
+                            absl::StrCat(why.message(), "; ", fits.message())),
+                        effects);
+      return;
+    }
+  } else if (order.point.is_squeeze()) {
+    request->eviction.squeeze.reset();
+    --state_.num_squeezable;
+  }
+  // The request is computed again if entries of some group were already moved,
+  // because its old tables are then damaged. It also waits if the blocks that
+  // the eviction should have given back are reserved by other requests of the
+  // tenant.
+  const bool has_moved = std::ranges::any_of(outcomes, &EvictionOutcome::ok);
+  const int32_t change =
+      BlocksToReserve(state_, *request) - request->reserved_blocks;
+  const bool has_room =
+      change <= 0 || state_.tenants.MayReserve(request->tenant, change);
+  if (has_moved || !has_room) {
+    lifecycle_.WaitAgain(request);
+    lifecycle_.ForgetLeft();
+    return;
+  }
+  lifecycle_.RefreshReservation(request);
+  lifecycle_.UpdateFront(request);
+}
+
+absl::Status AnswerSettler::LeaveOutLast(RequestState* request) {
+  // A request has one order in flight at a time, so the refused eviction is the
+  // last one that was begun.
+  const int32_t index = request->next_compression - 1;
+  std::vector<CompressionPoint> points = request->eviction.compressions;
+  const int32_t length = points[index].length;
+  points.erase(points.begin() + index);
+  // What follows is not shared: a prefix that was compressed less often takes
+  // more blocks than the requests which would start on it may ever get.
+  for (int32_t i = index; i < std::ssize(points); ++i) {
+    points[i].is_shared = false;
+  }
+  std::unique_ptr<DecodeCompression> decode;
+  if (request->eviction.decode != nullptr) {
+    decode = std::make_unique<DecodeCompression>(*request->eviction.decode);
+    decode->refused_until = std::max(decode->refused_until, length);
+  }
+  const PoolFit fit =
+      FitPool(state_.layout(), state_.options, request->last_length(), points,
+              decode.get(), request->eviction.squeeze.get());
+  const int32_t peak = fit.peak_blocks;
+  const auto fail = [peak](const char* whose, int32_t most) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("without it the request needs ", peak,
+                     " blocks at its peak, ", whose, most));
+  };
+  if (peak > state_.manager.num_usable()) {
+    return fail("the pool has ", state_.manager.num_usable());
+  }
+  const int32_t max_blocks = state_.tenants.limits(request->tenant).max_blocks;
+  if (max_blocks > 0 && peak > max_blocks) {
+    return fail("the quota max_blocks of its tenant is ", max_blocks);
+  }
+  request->eviction.compressions = std::move(points);
+  request->eviction.decode = std::move(decode);
+  request->next_compression = index;
+  request->peak_blocks = peak;
+  request->max_chunk = fit.max_chunk;
+  return absl::OkStatus();
+}
+
+void AnswerSettler::TellKept(const RequestState& request,
+                             EvictionEffect* effect) const {
+  const SequenceCache& sequence = state_.manager.sequence(request.slot);
+  // Another eviction may have covered more in the meantime.
+  effect->cut = std::max(effect->cut, sequence.cut());
+  effect->kept_entries.assign(state_.layout().pages_per_block(),
+                              effect->cut - sequence.cut());
+  if (sequence.first().region == nullptr) return;
+  for (size_t i = 0; i < effect->kept_entries.size(); ++i) {
+    effect->kept_entries[i] += sequence.first().region->kept[i];
+  }
+}
+
+}  // namespace blockmgr

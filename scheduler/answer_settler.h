@@ -1,0 +1,91 @@
+// AnswerSettler: settles what the engine answers: computed tokens, accepted
+// drafts, evictions and refusals, lost blocks; and the loss of the engine.
+//
+// One of the four that change the SchedulerState. Frees, publications and
+// evictions take effect here, never when a step is issued.
+#ifndef SCHEDULER_ANSWER_SETTLER_H_
+#define SCHEDULER_ANSWER_SETTLER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <absl/status/status.h>
+
+#include "blockmgr/block_manager.h"
+#include "blockmgr/step_plan.h"
+#include "scheduler/request.h"
+#include "scheduler/request_lifecycle.h"
+#include "scheduler/request_state.h"
+#include "scheduler/scheduler_state.h"
+#include "scheduler/step_decision.h"
+
+namespace blockmgr {
+
+// Returns whether the answer fits the oldest step in flight. InvalidArgument
+// names the field that does not.
+absl::Status ValidateResult(const SchedulerState& state,
+                            const StepResult& result);
+
+class AnswerSettler {
+ public:
+  // Both are borrowed and must outlive this.
+  AnswerSettler(SchedulerState* state, RequestLifecycle* lifecycle)
+      : state_(*state), lifecycle_(*lifecycle) {}
+
+  // Scheduler::Update and Scheduler::LoseEngine.
+  absl::Status Settle(const StepResult& result, Effects* effects);
+  void LoseEngine(Effects* effects);
+
+ private:
+  void SettleRun(const StepInFlight::Run& run, const RunAnswer& answer,
+                 Effects* effects);
+  // Makes accepted drafts outputs, up to a stop token; then `stops` is set.
+  // Returns the positions of the run that count.
+  int32_t TakeAccepted(const StepInFlight::Run& run,
+                       std::span<const int32_t> accepted, Effects* effects,
+                       bool* stops);
+  // Voids the positions of the other drafts.
+  void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
+  // Tells the token. Returns whether it is a stop token.
+  bool AddOutput(RequestState* request, int32_t token, Effects* effects);
+
+  void SettleOrder(const StepInFlight& step, const StepInFlight::Order& order,
+                   std::span<const EvictionOutcome> outcomes, Effects* effects);
+  // Carries out the order and publishes.
+  EvictionReceipt CommitOrder(RequestState* request,
+                              const StepInFlight::Order& order,
+                              std::span<const EvictionOutcome> outcomes);
+  EvictionReceipt CommitFirstGroup(RequestState* request,
+                                   const StepInFlight::Order& order,
+                                   std::span<const int32_t> counts);
+  // Takes back an order that the engine has refused, at least for one layer
+  // group. The request goes on without the eviction, or waits and is computed
+  // again without it. If it can never fit without it, the request fails with
+  // `why`.
+  void AbortOrder(RequestState* request, const StepInFlight::Order& order,
+                  std::span<const EvictionOutcome> outcomes,
+                  const absl::Status& why, Effects* effects);
+  // Removes the planned eviction that was ordered last from the request's
+  // history, so that no recomputation repeats it. Returns an error, with
+  // nothing changed, if the request can never fit without that eviction.
+  absl::Status LeaveOutLast(RequestState* request);
+  // Fills in how many entries every head of a running request keeps: the answer
+  // to a command that evicts nothing.
+  void TellKept(const RequestState& request, EvictionEffect* effect) const;
+
+  void LoseBlocks(std::span<const BlockId> blocks);
+  void LoseHostBlocks(std::span<const HostBlockId> blocks);
+  // Lets a request whose slot has the first num_left tokens left go on from
+  // those that it may go on from. Returns false, with nothing changed, if there
+  // are none.
+  bool RestartInSlot(RequestState* request, int32_t num_left);
+
+  SchedulerState& state_;
+  RequestLifecycle& lifecycle_;
+  std::vector<TenantId> served_tenants_;  // scratch of Settle
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_ANSWER_SETTLER_H_

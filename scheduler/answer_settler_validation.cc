@@ -1,0 +1,153 @@
+// Whether an answer of the engine is one to the oldest step in flight.
+
+#include <absl/strings/str_cat.h>
+
+#include "blockmgr/base/status_macros.h"
+#include "scheduler/answer_settler.h"
+#include "scheduler/require_range.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int64_t kMaxTokenDataBytes = 16384;
+
+absl::Status ValidateTokenData(const StepInFlight& step,
+                               const StepResult& result) {
+  if (!result.token_data.empty() &&
+      result.token_data.size() != step.runs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_data: expected none or ", step.runs.size(),
+                     ", got ", result.token_data.size()));
+  }
+  for (size_t i = 0; i < result.token_data.size(); ++i) {
+    const int64_t most = step.runs[i].samples ? kMaxTokenDataBytes : 0;
+    if (std::ssize(result.token_data[i]) <= most) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_data[", i, "]: expected at most ", most, " bytes",
+                     most == 0 ? " of a run that samples nothing" : "",
+                     ", got ", result.token_data[i].size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateDrafts(const StepInFlight& step,
+                            const StepResult& result) {
+  const auto check_size = [&step](const char* field, size_t size) {
+    if (size == 0 || size == step.runs.size()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(field, ": expected none or ",
+                                                   step.runs.size(),
+                                                   " numbers, got ", size));
+  };
+  BM_RETURN_IF_ERROR(check_size("num_accepted", result.num_accepted.size()));
+  BM_RETURN_IF_ERROR(check_size("num_drafts", result.num_drafts.size()));
+  int64_t num_accepted = 0;
+  for (size_t i = 0; i < result.num_accepted.size(); ++i) {
+    if (result.num_accepted[i] < 0 ||
+        result.num_accepted[i] > step.runs[i].num_drafts) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "num_accepted[", i, "]: expected 0 to ", step.runs[i].num_drafts,
+          " (the drafts of the run), got ", result.num_accepted[i]));
+    }
+    num_accepted += result.num_accepted[i];
+  }
+  if (std::ssize(result.accepted) != num_accepted) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "accepted: expected ", num_accepted,
+        " tokens (the sum of num_accepted), got ", result.accepted.size()));
+  }
+  for (size_t i = 0; i < result.accepted.size(); ++i) {
+    BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("accepted[", i, "]"),
+                                    result.accepted[i], 0, INT32_MAX));
+  }
+  for (size_t i = 0; i < result.num_drafts.size(); ++i) {
+    const bool may_have = step.runs[i].samples;
+    if (result.num_drafts[i] < 0 || (!may_have && result.num_drafts[i] > 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "num_drafts[", i, "]: expected ",
+          may_have ? "at least 0" : "0, as the run does not sample", ", got ",
+          result.num_drafts[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateOutcomes(const SchedulerState& state,
+                              const StepInFlight& step,
+                              const StepResult& result) {
+  size_t next = 0;
+  for (const StepInFlight::Order& order : step.orders) {
+    const StepInFlight::Run& run = step.runs[order.run];
+    for (int32_t i = 0; i < order.num_outcomes(); ++i) {
+      const size_t index = next++;
+      const EvictionOutcome& outcome = result.evictions[index];
+      if (!outcome.ok || run.is_stale()) continue;
+      const absl::Status status = state.manager.ValidateCounts(
+          run.request->slot, order.group_of(i), outcome.counts,
+          outcome.layout_checksum);
+      if (status.ok()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "evictions[", index, "] (request \"", run.request->info->id,
+          "\", layer group ", order.group_of(i), "): ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateResult(const SchedulerState& state,
+                            const StepResult& result) {
+  if (state.in_flight.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step: expected none, as none is in flight, got ", Index(result.id)));
+  }
+  const StepInFlight& step = state.in_flight.front();
+  if (result.id != step.id) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step: expected ", Index(step.id),
+                     " (the oldest in flight), got ", Index(result.id)));
+  }
+  if (result.sampled.size() != step.runs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampled: expected ", step.runs.size(), " tokens, got ",
+                     result.sampled.size()));
+  }
+  for (size_t i = 0; i < step.runs.size(); ++i) {
+    if (step.runs[i].samples != (result.sampled[i] >= 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampled[", i, "]: expected ",
+                       step.runs[i].samples ? "a token id of at least 0" : "-1",
+                       ", got ", result.sampled[i]));
+    }
+  }
+  BM_RETURN_IF_ERROR(ValidateDrafts(step, result));
+  BM_RETURN_IF_ERROR(ValidateTokenData(step, result));
+  int64_t num_orders = 0;
+  for (const StepInFlight::Order& order : step.orders) {
+    num_orders += order.num_outcomes();
+  }
+  if (std::ssize(result.evictions) != num_orders) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("evictions: expected ", num_orders, " outcomes, got ",
+                     result.evictions.size()));
+  }
+  for (size_t i = 0; i < result.lost_blocks.size(); ++i) {
+    const int32_t block = Index(result.lost_blocks[i]);
+    BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_blocks[", i, "]"), block,
+                                    1, state.layout().num_blocks - 1));
+  }
+  if (state.options.num_host_blocks == 0 && !result.lost_host_blocks.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lost_host_blocks: expected none, as the engine has no ",
+                     "host blocks, got ", result.lost_host_blocks.size()));
+  }
+  for (size_t i = 0; i < result.lost_host_blocks.size(); ++i) {
+    const int32_t block = Index(result.lost_host_blocks[i]);
+    BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_host_blocks[", i, "]"),
+                                    block, 0,
+                                    state.options.num_host_blocks - 1));
+  }
+  return ValidateOutcomes(state, step, result);
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,33 @@
+// Evictions as requests and frontends ask for them.
+#ifndef SCHEDULER_EVICTION_REQUESTS_H_
+#define SCHEDULER_EVICTION_REQUESTS_H_
+
+#include <absl/status/status.h>
+
+#include "blockmgr/base/model_layout.h"
+#include "scheduler/request.h"
+#include "scheduler/request_state.h"
+#include "scheduler/scheduler_options.h"
+#include "scheduler/scheduler_state.h"
+
+namespace blockmgr {
+
+// Scheduler::ValidateEviction.
+absl::Status ValidateEviction(const RequestEviction& eviction,
+                              const ModelLayout& layout,
+                              const SchedulerOptions& options);
+
+// Checks a command for a live request, as Scheduler::Evict says.
+absl::Status ValidateCommand(const RequestState& request,
+                             const EvictionCommand& command,
+                             const SchedulerState& state);
+
+// Returns how a valid request is compressed, before the first point of
+// EvictionMode::kDecode is listed (ListFirstPoint). `parent` is the request
+// that it is a fork of, or null.
+EvictionPlan PlanEviction(const Request& request, const RequestState* parent,
+                          const ModelLayout& layout);
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_EVICTION_REQUESTS_H_

@@ -1,0 +1,43 @@
+// Starting with what a running request has computed (Request::fork_of).
+#ifndef SCHEDULER_FORKS_H_
+#define SCHEDULER_FORKS_H_
+
+#include <cstdint>
+
+#include <absl/status/status.h>
+
+#include "blockmgr/base/model_layout.h"
+#include "blockmgr/prefix_match.h"
+#include "scheduler/request.h"
+#include "scheduler/request_state.h"
+#include "scheduler/scheduler_state.h"
+#include "scheduler/step_decision.h"
+
+namespace blockmgr {
+
+// Checks a request against the live request that it names as its parent, which
+// is null if there is none.
+absl::Status ValidateFork(const Request& request, const RequestState* parent);
+
+// Returns how a fork with a prompt of num_prompt tokens, and last_length tokens
+// at its end, is compressed: as its parent, but for the commands and squeezes
+// that met the parent behind the fork's prompt.
+EvictionPlan InheritedPlan(const RequestState& parent, int32_t num_prompt,
+                           int32_t last_length, const ModelLayout& layout);
+
+// Returns how many tokens both begin with. Tokens are only ever appended, so
+// the comparison starts where fork.num_common says that an earlier one ended.
+int32_t NumCommonTokens(const RequestState& parent, const RequestState& fork);
+
+struct ForkPoint {
+  bool waits = false;      // until the parent has computed what both share
+  PrefixMatch match = {};  // of no tokens: the request starts like any other
+};
+// Returns what a waiting request may start with of its parent. The decision
+// learns how the fork is compressed, if its parent has changed that.
+ForkPoint FindFork(const SchedulerState& state, const RequestState& request,
+                   StepDecision* decision);
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_FORKS_H_

@@ -1,0 +1,46 @@
+// PressurePlanner: which running requests are squeezed
+// (EvictionMode::kPressure) before anybody is preempted.
+//
+// Reads the state, and writes StepDecision::squeezed. Thread-compatible.
+#ifndef SCHEDULER_PRESSURE_H_
+#define SCHEDULER_PRESSURE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/order_planner.h"
+#include "scheduler/request_state.h"
+#include "scheduler/scheduler_state.h"
+#include "scheduler/step_decision.h"
+
+namespace blockmgr {
+
+// Returns the blocks that the running requests take until a step that is issued
+// now is over, and the one after it.
+int64_t BlocksSoon(const SchedulerState& state);
+
+class PressurePlanner {
+ public:
+  // All are borrowed and must outlive this.
+  PressurePlanner(const SchedulerState& state, const OrderPlanner& orders,
+                  StepDecision* decision)
+      : state_(state), orders_(orders), decision_(*decision) {}
+
+  // Chooses whom to squeeze, so that what the running requests soon need will
+  // be there.
+  void Plan(const BlockBudget& budget);
+
+ private:
+  // Returns whether squeezing the request with its next step is worth it. Then
+  // the request is squeezed, and `released` is how many blocks that gives back.
+  bool TrySqueeze(const RequestState& request, int32_t* released);
+
+  const SchedulerState& state_;
+  const OrderPlanner& orders_;
+  StepDecision& decision_;
+  std::vector<int32_t> candidates_;  // scratch of Plan: into running
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_PRESSURE_H_

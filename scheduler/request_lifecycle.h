@@ -1,0 +1,73 @@
+// RequestLifecycle: moves requests between the queue, their slots and their
+// end, and keeps what depends on where they are: the bars and services of
+// tenants, places in the queue, reservations, counts of running requests.
+//
+// One of the four that change the SchedulerState; the others call it.
+#ifndef SCHEDULER_REQUEST_LIFECYCLE_H_
+#define SCHEDULER_REQUEST_LIFECYCLE_H_
+
+#include <cstdint>
+
+#include <absl/status/status.h>
+
+#include "scheduler/prefix_finder.h"
+#include "scheduler/request.h"
+#include "scheduler/request_state.h"
+#include "scheduler/scheduler_state.h"
+#include "scheduler/waiting_queue.h"
+
+namespace blockmgr {
+
+class RequestLifecycle {
+ public:
+  // Both are borrowed and must outlive this.
+  RequestLifecycle(SchedulerState* state, PrefixFinder* finder)
+      : state_(*state), finder_(*finder) {}
+
+  // Puts a request into the queue: a new one, or one that has left its slot.
+  void JoinQueue(RequestState* request);
+  // Takes a request out of the queue, because it is admitted or ends.
+  void LeaveQueue(RequestState* request);
+  // Takes a running request off its slot and puts it back into the queue. The
+  // caller must call ForgetLeft() afterwards.
+  void WaitAgain(RequestState* request);
+  // Ends a request that is not in the queue. If it runs, the caller must call
+  // ForgetLeft() afterwards.
+  void Retire(RequestState* request, FinishReason reason, absl::Status status,
+              Effects* effects);
+  // Drops the requests that have left their slots from those that run.
+  void ForgetLeft();
+
+  // Bars the tenant from walks over the queue while its first request would
+  // exceed its quota. To be called whenever one of the two has changed.
+  void RefreshBar(TenantId tenant);
+  // Looks at the cached prefixes of a few waiting requests again, and moves
+  // those that have changed (SchedulingPolicy::kPrefix).
+  void RefreshPlaces();
+  // Reserves as much of the tenant's quota as the running request needs now.
+  void RefreshReservation(RequestState* request);
+  // Tells others which block a running request computes next.
+  void UpdateFront(RequestState* request);
+  // Sets how many drafts the engine has for the request's next run.
+  void SetDrafts(RequestState* request, int32_t num_drafts);
+  // Gives up the request's copy in the host tier, if it has one.
+  void DropSwap(RequestState* request);
+
+ private:
+  // Takes a running request off its slot. What is in flight becomes stale.
+  void LeaveSlot(RequestState* request);
+  void AbortCommand(RequestState* request, const char* why, Effects* effects);
+  // Returns where a request that has not run yet waits, given its cached
+  // prefix.
+  WaitingPlace PlaceOf(const RequestState& request,
+                       int32_t num_cached_tokens) const;
+  // Looks at the prefix that is cached now. Returns its pages.
+  int32_t RefreshPlace(RequestState* request);
+
+  SchedulerState& state_;
+  PrefixFinder& finder_;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_REQUEST_LIFECYCLE_H_

@@ -1,0 +1,85 @@
+// StepApplier: carries out a decision, and writes it down for the engine.
+//
+// It cannot fail, because planning has counted the blocks. One of the four that
+// change the SchedulerState.
+#ifndef SCHEDULER_STEP_APPLIER_H_
+#define SCHEDULER_STEP_APPLIER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "blockmgr/block_manager.h"
+#include "blockmgr/prefix_match.h"
+#include "blockmgr/step_plan.h"
+#include "scheduler/request_lifecycle.h"
+#include "scheduler/request_state.h"
+#include "scheduler/scheduler_state.h"
+#include "scheduler/step_decision.h"
+
+namespace blockmgr {
+
+class StepApplier {
+ public:
+  // BlockManager::SwapOut, which tests let fail.
+  using SwapOutCall =
+      std::function<SwapId(SequenceSlot, std::vector<BlockTransfer>*)>;
+
+  // `state` and `lifecycle` are borrowed and must outlive this.
+  StepApplier(SchedulerState* state, RequestLifecycle* lifecycle,
+              SwapOutCall swap_out)
+      : state_(*state),
+        lifecycle_(*lifecycle),
+        swap_out_(std::move(swap_out)) {}
+
+  // Fills `plan` with what the decision says, and adds a step in flight. The
+  // decision is that of StepPlanner::Plan for the state as it is. Uses it up.
+  void Apply(StepDecision* decision, StepPlan* plan);
+
+ private:
+  void ApplyInherited();
+  void ApplyPreemptions(StepPlan* plan);
+  // Remembers who was passed, who waits for another request's prefix, and who
+  // stands in another lane by now.
+  void ApplyWaits();
+  // Tells the engine which requests begin anew in their slots, whether they run
+  // in this step or not: what they have lost is no longer theirs.
+  void ApplyRestarts(StepPlan* plan);
+  void Admit(RequestState* request, const PrefixMatch& match);
+  // Makes the compressions of a prefix found those of the request.
+  void AdoptCompressions(RequestState* request, const PrefixMatch& match);
+  // Copies what a request that is preempted has settled to the host tier, if
+  // that can be done and there is room.
+  void WriteSwapOut(RequestState* request, StepPlan* plan);
+  // Copies back what the admitted requests have in the host tier. Their starts
+  // begin at first_start.
+  void ApplySwapIns(size_t first_start, StepPlan* plan);
+  // `source` is the sequence that the first tokens are of, or kNoSequenceSlot
+  // if they are of the prefix cache.
+  void WriteStart(const RequestState& request, SequenceSlot source,
+                  StepPlan* plan) const;
+  // Writes what the run adds to the tables. `blocks` are new.
+  void WriteBlocks(const StepDecision::Run& run,
+                   std::span<const BlockId> blocks, StepPlan* plan) const;
+  void WriteRun(const StepDecision::Run& run, std::span<const BlockId> blocks,
+                StepPlan* plan, StepInFlight* record);
+  void WriteOrder(const StepDecision::Run& run, StepPlan* plan,
+                  StepInFlight* record);
+  // Takes destinations for what the order says it covers.
+  void TakeDestinations(int32_t num_fresh, EvictionOrder* order,
+                        StepPlan* plan);
+
+  SchedulerState& state_;
+  RequestLifecycle& lifecycle_;
+  const SwapOutCall swap_out_;
+  StepDecision* decision_ = nullptr;  // while Apply runs
+  std::vector<TokenDemand> demands_;  // scratch of Apply
+  std::vector<int64_t> new_offsets_;
+  std::vector<BlockId> new_blocks_;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_STEP_APPLIER_H_

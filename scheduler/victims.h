@@ -1,0 +1,54 @@
+// Victims: which running requests are preempted, and when a request waits for
+// blocks on their way instead.
+//
+// Reads the state, and writes preemptions into the decision. Thread-compatible.
+#ifndef SCHEDULER_VICTIMS_H_
+#define SCHEDULER_VICTIMS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "scheduler/request_state.h"
+#include "scheduler/scheduler_state.h"
+#include "scheduler/step_decision.h"
+
+namespace blockmgr {
+
+class Victims {
+ public:
+  // Both are borrowed and must outlive this.
+  Victims(const SchedulerState& state, StepDecision* decision)
+      : state_(state), decision_(*decision) {}
+
+  // Preempts until `needed` blocks are available for the index-th running
+  // request. Returns false if it does not run in this step: it is preempted
+  // itself, or blocks are on their way and those available are kept for it.
+  bool MakeRoom(size_t index, int32_t needed, BlockBudget* budget);
+  // Returns whether another running request that shares the first blocks of
+  // this one is being compressed, and so leaves them.
+  bool IsLeftBySharer(const RequestState& request) const;
+
+ private:
+  // Returns whom to preempt for the index-th running request: a request that
+  // comes after it, or itself if there is none.
+  size_t FindVictim(size_t index);
+  size_t CheapestVictim(size_t index) const;
+  // Returns the tokens that the request would have to compute again.
+  int32_t RecomputeCost(const RequestState& request) const;
+  // Returns the blocks that will be available, or may be, when the steps in
+  // flight and this one are over. O(running).
+  int32_t BlocksOnTheWay(const BlockBudget& budget) const;
+  // Returns the blocks that are shared only by sequences which are all being
+  // evicted from. They become free when all of these evictions are committed.
+  int32_t LeftTogether() const;
+  // Returns the cut of the eviction that the request has in flight, or that
+  // the decision orders. Returns 0 if there is none.
+  int32_t CutToCome(const RequestState& request) const;
+
+  const SchedulerState& state_;
+  StepDecision& decision_;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_VICTIMS_H_

@@ -1,0 +1,98 @@
+// When a step orders an eviction, by a state and a decision made by hand. What
+// is ordered is tested with the whole scheduler (pressure_test.cc,
+// eviction_requests_test.cc).
+#include "scheduler/order_planner.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "tests/testing/test_requests.h"
+
+namespace blockmgr {
+namespace {
+
+SchedulerOptions Options(CompactionPreference compaction) {
+  SchedulerOptions options;
+  options.compaction = compaction;
+  options.watermark = 0.1;
+  return options;
+}
+
+// A request with a prompt of 8 tokens and two outputs.
+class OrderPlannerTest : public ::testing::Test {
+ protected:
+  OrderPlannerTest() {
+    request_ = state_.requests.Add(RequestId{1}, "a");
+    request_->num_prompt = 8;
+    request_->tokens.resize(10);
+    decision_.Clear(state_.requests.num_objects());
+  }
+
+  SchedulerState state_{SmallLayout(4, 100),
+                        Options(CompactionPreference::kFreshFirst)};
+  StepDecision decision_;
+  OrderPlanner orders_{state_, decision_};
+  RequestState* request_ = nullptr;
+};
+
+TEST_F(OrderPlannerTest, APointIsDueAtItsLengthOnly) {
+  request_->eviction.compressions.emplace_back().length = 8;
+  EXPECT_FALSE(orders_.MayOrder(*request_, 0, 7));
+  EXPECT_TRUE(orders_.MayOrder(*request_, 0, 8));
+  EXPECT_FALSE(orders_.MayOrder(*request_, 0, 9));
+  EXPECT_FALSE(orders_.MayOrder(*request_, 1, 8));
+}
+
+TEST_F(OrderPlannerTest, ACommandWaitsForAStepThatReachesTheLastToken) {
+  EXPECT_FALSE(orders_.MayOrder(*request_, 0, 10));
+  request_->command = std::make_unique<PendingCommand>();
+  EXPECT_FALSE(orders_.MayOrder(*request_, 0, 9));
+  EXPECT_TRUE(orders_.MayOrder(*request_, 0, 10));
+  request_->order_in_flight = true;
+  EXPECT_FALSE(orders_.MayOrder(*request_, 0, 10));
+}
+
+TEST_F(OrderPlannerTest, ASqueezeIsOrderedIfItWasChosen) {
+  request_->eviction.squeeze = std::make_unique<const EvictionCommand>();
+  EXPECT_FALSE(orders_.MayOrder(*request_, 0, 10));
+  decision_.squeezed.push_back(request_);
+  EXPECT_TRUE(orders_.MayOrder(*request_, 0, 10));
+}
+
+TEST_F(OrderPlannerTest, AForkIsCompressedAsTheDecisionSays) {
+  EvictionPlan inherited;
+  inherited.compressions.emplace_back().length = 9;
+  decision_.Inherit(*request_, std::move(inherited));
+  EXPECT_TRUE(orders_.MayOrder(*request_, 0, 9));
+  EXPECT_TRUE(request_->eviction.compressions.empty());
+}
+
+TEST_F(OrderPlannerTest, CopiesWhereTheHeadroomHasRoom) {
+  StepDecision::Order order;
+  order.num_destinations = 6;
+  order.num_own = 4;
+  EXPECT_EQ(orders_.Headroom(9), 0);
+  EXPECT_EQ(orders_.Headroom(16), 6);
+  EXPECT_EQ(orders_.NumFresh(order, 5), 2);
+  EXPECT_EQ(orders_.NumFresh(order, 6), 6);
+  order.point.in_place = true;
+  EXPECT_EQ(orders_.NumFresh(order, 6), 2);
+  order.futile = true;
+  EXPECT_EQ(orders_.NumFresh(order, 6), 0);
+}
+
+TEST(OrderPlannerInPlaceTest, TakesFreshBlocksOnlyForWhatItLacks) {
+  const SchedulerState state(SmallLayout(4, 100),
+                             Options(CompactionPreference::kInPlace));
+  const StepDecision decision;
+  StepDecision::Order order;
+  order.num_destinations = 6;
+  order.num_own = 4;
+  EXPECT_EQ(OrderPlanner(state, decision).NumFresh(order, 100), 2);
+}
+
+}  // namespace
+}  // namespace blockmgr
