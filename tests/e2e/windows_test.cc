@@ -239,34 +239,14 @@ TEST_P(WindowsLineTest, ForksComputeWhatTheyWouldAlone) {
   }
 }
 
-// Evictions concern the layers without a window; those of the others go on.
 class HybridLineTest : public WindowsLineTest {};
 
 INSTANTIATE_TEST_SUITE_P(Models, HybridLineTest,
                          ::testing::Values(kOneWindow, kTwoWindows),
                          NameOfCase);
 
-TEST_P(HybridLineTest, ResumedOutputsEqualFreshOnesThroughEvictions) {
-  for (const v1::EvictionMode mode :
-       {v1::EVICTION_MODE_AFTER_PREFILL, v1::EVICTION_MODE_EVERY_CHUNK,
-        v1::EVICTION_MODE_DECODE}) {
-    SCOPED_TRACE(v1::EvictionMode_Name(mode));
-    std::mt19937_64 random(66);
-    const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
-    const Outcome fresh = Serve(Options(66, kAmpleBlocks), jobs, mode);
-    EXPECT_GE(fresh.stats.num_evictions(), 10u);
-    EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
-    for (const int32_t num_host_blocks : {0, 100}) {
-      LineOptions options = Options(66, GetParam().num_blocks);
-      options.num_host_blocks = num_host_blocks;
-      const Outcome resumed = Serve(options, jobs, mode);
-      EXPECT_GE(resumed.stats.num_preemptions(), 1u);
-      ExpectSameTokens(resumed.answers, fresh.answers);
-    }
-  }
-}
-
-// Evictions from windows, too, as a target may ask.
+// Evictions from windows, too, as a target may ask; those from the other layers
+// alone are RandomPreemptionsTest's.
 TEST_P(HybridLineTest, RegionsInWindowsComputeWhatTheDenseModelDoes) {
   for (const v1::EvictionMode mode :
        {v1::EVICTION_MODE_AFTER_PREFILL, v1::EVICTION_MODE_EVERY_CHUNK,
