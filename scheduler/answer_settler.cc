@@ -207,9 +207,9 @@ EvictionReceipt AnswerSettler::CommitOrder(
   // Those of windows first: all are published by the name of group 0's.
   EvictionReceipt windows;
   for (int32_t i = 1; i < order.num_outcomes(); ++i) {
-    const EvictionReceipt of_group = state_.manager.CommitEviction(
-        request->slot, order.group_of(i),
-        outcomes[static_cast<size_t>(i)].counts);
+    const EvictionReceipt of_group =
+        state_.manager.CommitEviction(request->slot, order.group_of(i),
+                                      outcomes[static_cast<size_t>(i)].counts);
     windows.evicted_entries += of_group.evicted_entries;
     windows.freed_blocks += of_group.freed_blocks;
   }

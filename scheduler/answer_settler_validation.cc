@@ -81,9 +81,9 @@ absl::Status ValidateOutcomes(const SchedulerState& state,
       const size_t index = next++;
       const EvictionOutcome& outcome = result.evictions[index];
       if (!outcome.ok || run.is_stale()) continue;
-      const absl::Status status = state.manager.ValidateCounts(
-          run.request->slot, order.group_of(i), outcome.counts,
-          outcome.layout_checksum);
+      const absl::Status status =
+          state.manager.ValidateCounts(run.request->slot, order.group_of(i),
+                                       outcome.counts, outcome.layout_checksum);
       if (status.ok()) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "evictions[", index, "] (request \"", run.request->info->id,

@@ -105,7 +105,7 @@ bool BlockPromises::IsCopied(const RequestState& request,
       return false;
     }
     return ShareBlocks({match.record(), match.cut(), match.full_blocks()},
-                       sequence.first().held(state.layout().page_size),
+                       sequence.first().held(state_.layout().page_size),
                        state_.layout().page_size);
   };
   return NumInUse(match) > 0 && std::ranges::any_of(state_.running, copies);

@@ -36,8 +36,9 @@ bool OrderPlanner::Plan(const RequestState& request, int32_t length,
     return false;
   }
   const RegionRecord* region =
-      match == nullptr ? state_.manager.sequence(request.slot).first().region.get()
-                       : match->record();
+      match == nullptr
+          ? state_.manager.sequence(request.slot).first().region.get()
+          : match->record();
   const int32_t cut_now = region == nullptr ? 0 : region->cut;
   order->futile = order->point.cut <= cut_now;
   if (order->futile) return true;
@@ -53,11 +54,10 @@ bool OrderPlanner::Plan(const RequestState& request, int32_t length,
   // What others use stays until the last of them leaves it.
   int32_t num_shared = 0;
   if (match == nullptr) {
-    order->num_own =
-        state_.manager
-            .CountCovered(request.slot, 0, order->point.cut,
-                          order->point.length)
-            .num_own;
+    order->num_own = state_.manager
+                         .CountCovered(request.slot, 0, order->point.cut,
+                                       order->point.length)
+                         .num_own;
     num_shared = num_below - order->num_own;
   } else {
     // Matched blocks may be shared by another admission of this very step: only

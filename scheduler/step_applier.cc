@@ -327,7 +327,8 @@ void StepApplier::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
     TakeDestinations(num_fresh(order.num_destinations, order.num_own), &out,
                      plan);
     if (order.point.is_shared && state_.manager.prefix_caching()) {
-      out.region = state_.manager.sequence(request.slot).first().pending->region;
+      out.region =
+          state_.manager.sequence(request.slot).first().pending->region;
       in_flight.region = out.region;
     }
     plan->evictions.push_back(std::move(out));

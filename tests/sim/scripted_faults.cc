@@ -59,9 +59,11 @@ void Scripted::CheckRefused(StepId step) {
     // The step may have copied its last block.
     const int32_t page_size = scenario_.layout.page_size;
     const int32_t num_full = (sequence.num_settled - now.cut()) / page_size;
-    if (now.first().region != sequence.first().region || now.first().pending != nullptr ||
-        now.BlocksFor(0, page_size) != 0 || std::ssize(now.first().tail) < num_full ||
-        !IsBeginning(std::span(sequence.first().tail).first(num_full), now.first().tail)) {
+    if (now.first().region != sequence.first().region ||
+        now.first().pending != nullptr || now.BlocksFor(0, page_size) != 0 ||
+        std::ssize(now.first().tail) < num_full ||
+        !IsBeginning(std::span(sequence.first().tail).first(num_full),
+                     now.first().tail)) {
       report_.Fail("request ", Index(effect.request),
                    ": a refused order has changed its table");
     }
