@@ -1,7 +1,9 @@
 // Going on after the engine has lost the content of blocks, or is lost.
 
 #include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "blockmgr/base/check.h"
 #include "scheduler/answer_settler.h"

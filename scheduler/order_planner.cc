@@ -1,7 +1,7 @@
 #include "scheduler/order_planner.h"
 
 #include <algorithm>
-#include <utility>
+#include <vector>
 
 #include "blockmgr/base/check.h"
 #include "scheduler/block_promises.h"

@@ -1,7 +1,6 @@
 #include "scheduler/prefix_finder.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 #include <vector>
 

@@ -1,6 +1,5 @@
 #include "scheduler/request_lifecycle.h"
 
-#include <algorithm>
 #include <span>
 #include <utility>
 

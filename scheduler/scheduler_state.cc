@@ -1,7 +1,5 @@
 #include "scheduler/scheduler_state.h"
 
-#include <utility>
-
 #include "blockmgr/base/check.h"
 
 namespace blockmgr {

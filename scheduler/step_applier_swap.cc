@@ -1,7 +1,5 @@
 // Preempted requests whose KV waits in the host tier.
 
-#include <algorithm>
-
 #include "blockmgr/base/check.h"
 #include "scheduler/step_applier.h"
 
