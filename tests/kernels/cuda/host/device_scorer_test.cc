@@ -293,7 +293,7 @@ TEST_F(DeviceScorerTest, ListsOfSeveralCtasEqualTheCpus) {
 TEST_F(DeviceScorerTest, AbortsOnScorersThatReadNoKeys) {
   const Pair pair(0, 1, 20);
   EXPECT_DEATH(pair.test.Run(*pair.device, {.kind = ScorerKind::kStreaming}),
-               "reads_keys");
+               "HasScorer");
 }
 
 }  // namespace
