@@ -52,7 +52,6 @@ void SchedulerImpl::Apply(StepPlan* plan) {
   record.id = plan->id = StepId{next_step_++};
   plan->released.swap(released_);
   plan->block_offsets.push_back(0);
-  if (layout().num_window_groups() > 0) plan->window_offsets.push_back(0);
   for (size_t i = 0; i < decision_.runs.size(); ++i) {
     const StepDecision::Run& run = decision_.runs[i];
     const auto blocks =
@@ -214,33 +213,33 @@ void SchedulerImpl::WriteBlocks(const StepDecision::Run& run,
   const RequestState& request = *run.request;
   const bool starts =
       run.match >= 0 && decision_.matches[run.match].source == kNoSequenceSlot;
-  // What it starts with: cached blocks, a copy in the place of its source,
-  // blocks that come back.
-  const auto start = [&](const std::vector<BlockId>& tail, int32_t begin,
-                         std::vector<BlockId>* table) {
-    const auto end = tail.begin() +
-                     CeilDiv(request.num_in_cache - begin, layout().page_size);
-    table->insert(table->end(), tail.begin(), end);
+  // Cached blocks, a copy in the place of its source, and blocks that come
+  // back: the pages of the cached tokens behind the group's region.
+  const auto held = [&](int32_t group) {
+    const int32_t num_pages = CeilDiv(request.num_in_cache, layout().page_size);
+    if (group == 0) {
+      const SequenceCache& sequence = manager_.sequence(request.slot);
+      return std::span<const BlockId>(sequence.tail)
+          .first(num_pages - sequence.cut() / layout().page_size);
+    }
+    const WindowCache& window = manager_.window(request.slot, group);
+    const int32_t cut = window.region == nullptr ? 0 : window.region->cut;
+    return std::span<const BlockId>(window.tail)
+        .first(num_pages)
+        .subspan(cut / layout().page_size);
   };
-  if (starts) {
-    const SequenceCache& sequence = manager_.sequence(request.slot);
-    start(sequence.tail, sequence.cut(), &plan->blocks);
-  }
   const int32_t num_groups = layout().num_groups();
-  // As many for each group.
+  // Every group gets the same number.
   const size_t num_new =
       num_groups == 1 ? blocks.size() : blocks.size() / num_groups;
-  plan->blocks.insert(plan->blocks.end(), blocks.begin(),
-                      blocks.begin() + static_cast<std::ptrdiff_t>(num_new));
-  plan->block_offsets.push_back(std::ssize(plan->blocks));
-  for (int32_t group = 1; group < num_groups; ++group) {
+  for (int32_t group = 0; group < num_groups; ++group) {
     if (starts) {
-      start(manager_.window_tail(request.slot, group), 0, &plan->window_blocks);
+      const std::span<const BlockId> start = held(group);
+      plan->blocks.insert(plan->blocks.end(), start.begin(), start.end());
     }
     const auto added = blocks.subspan(group * num_new, num_new);
-    plan->window_blocks.insert(plan->window_blocks.end(), added.begin(),
-                               added.end());
-    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
+    plan->blocks.insert(plan->blocks.end(), added.begin(), added.end());
+    plan->block_offsets.push_back(std::ssize(plan->blocks));
   }
 }
 

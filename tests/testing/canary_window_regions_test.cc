@@ -42,7 +42,6 @@ class CanaryWindowRegionsTest : public testing::Test {
     StepPlan plan;
     plan.id = StepId{id};
     plan.block_offsets = {0};
-    plan.window_offsets = {0};
     return plan;
   }
   static void AddRun(int32_t slot, int32_t position, int32_t num_tokens,
@@ -54,12 +53,12 @@ class CanaryWindowRegionsTest : public testing::Test {
     plan->samples.push_back(0);
     const int32_t num_pages =
         (position + num_tokens + 1) / 2 - (position + 1) / 2;
-    for (int32_t i = 0; i < num_pages; ++i) {
-      plan->blocks.push_back(BlockId{first_block + i});
-      plan->window_blocks.push_back(BlockId{first_window_block + i});
+    for (const int32_t first : {first_block, first_window_block}) {
+      for (int32_t i = 0; i < num_pages; ++i) {
+        plan->blocks.push_back(BlockId{first + i});
+      }
+      plan->block_offsets.push_back(std::ssize(plan->blocks));
     }
-    plan->block_offsets.push_back(std::ssize(plan->blocks));
-    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
   }
   static SequenceStart& AddStart(int32_t slot, int32_t num_tokens,
                                  StepPlan* plan) {
@@ -129,12 +128,11 @@ TEST_F(CanaryWindowRegionsTest, CarriesOutARightOrderAndReadsWhatIsLeft) {
     ASSERT_OK(Run(WithOrders(destination)));
     ASSERT_OK(Run(More(2)));
     const SequenceTable& table = engine_.row(SequenceSlot{0});
-    ASSERT_NE(table.window_region(1), nullptr);
-    EXPECT_EQ(table.window_region(1)->cut, 10);
+    ASSERT_NE(table.groups[1].attended_region(), nullptr);
+    EXPECT_EQ(table.groups[1].attended_region()->cut, 10);
     EXPECT_THAT(engine_.positions(SequenceSlot{0}, 1),
                 Each(testing::AllOf(testing::Ge(5), testing::Lt(10))));
-    EXPECT_EQ(table.window_blocks[0][4], kNullBlock);
-    EXPECT_EQ(table.window_blocks[0][5], BlockId{16});
+    EXPECT_EQ(table.groups[1].blocks.front(), BlockId{16});
   }
 }
 
@@ -177,7 +175,8 @@ TEST_F(CanaryWindowRegionsTest, ARegionIsEvictedFromAgain) {
     engine_.Restart();
     ASSERT_OK(Run(WithOrders(21)));
     ASSERT_OK(Run(again(destination)));
-    EXPECT_EQ(engine_.row(SequenceSlot{0}).window_region(1)->cut, 12);
+    EXPECT_EQ(engine_.row(SequenceSlot{0}).groups[1].attended_region()->cut,
+              12);
     EXPECT_THAT(engine_.positions(SequenceSlot{0}, 1), Each(testing::Ge(7)));
     EXPECT_EQ(Run(Other(21)).ok(), destination != 21);
   }
@@ -226,31 +225,27 @@ class CanaryKeptRegionsTest : public CanaryWindowRegionsTest {
     plan.evictions.front().region = RegionId{name};
     return plan;
   }
-  // Slot 1 starts behind so many tokens, and computes two on blocks of its own,
-  // 34 and 35.
+  // Slot 1 starts behind so many tokens on blocks of both groups, and computes
+  // two tokens on blocks of its own, 34 and 35.
   static StepPlan StartOn(uint64_t name, int32_t num_cached,
-                          const std::vector<int32_t>& blocks,
-                          const std::vector<int32_t>& window_blocks) {
+                          std::vector<int32_t> blocks,
+                          std::vector<int32_t> window_blocks) {
     StepPlan plan = PlanOf(11);
     SequenceStart& start = AddStart(1, 20, &plan);
     start.request = RequestId{101};
     start.num_cached_tokens = num_cached;
     start.region = RegionId{name};
     AddRun(1, num_cached, 2, 34, 35, &plan);
-    plan.blocks.insert(plan.blocks.begin(), blocks.size(), kNullBlock);
-    plan.window_blocks.insert(plan.window_blocks.begin(), window_blocks.size(),
-                              kNullBlock);
-    std::ranges::transform(blocks, plan.blocks.begin(),
-                           [](int32_t block) { return BlockId{block}; });
-    std::ranges::transform(window_blocks, plan.window_blocks.begin(),
-                           [](int32_t block) { return BlockId{block}; });
-    plan.block_offsets = {0, std::ssize(plan.blocks)};
-    plan.window_offsets = {0, std::ssize(plan.window_blocks)};
+    blocks.push_back(34);
+    blocks.insert(blocks.end(), window_blocks.begin(), window_blocks.end());
+    blocks.push_back(35);
+    plan.blocks.clear();
+    for (const int32_t block : blocks) plan.blocks.push_back(BlockId{block});
+    plan.block_offsets = {0, std::ssize(blocks) - std::ssize(window_blocks) - 1,
+                          std::ssize(blocks)};
     return plan;
   }
-  static StepPlan StartOn12() {
-    return StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 16});
-  }
+  static StepPlan StartOn12() { return StartOn(7, 12, {6}, {16}); }
   static StepPlan ReleaseFirst() {
     StepPlan plan = Other(22);
     plan.released = {SequenceSlot{0}};
@@ -264,8 +259,8 @@ class CanaryKeptRegionsTest : public CanaryWindowRegionsTest {
 TEST_F(CanaryKeptRegionsTest, AStartReadsThoseOfItsName) {
   ASSERT_OK(Run(Named(WithOrders(21), 7)));
   ASSERT_OK(Run(StartOn12()));
-  ASSERT_NE(started().window_region(1), nullptr);
-  EXPECT_EQ(started().window_region(1)->cut, 10);
+  ASSERT_NE(started().groups[1].attended_region(), nullptr);
+  EXPECT_EQ(started().groups[1].attended_region()->cut, 10);
   // And is damaged by their loss.
   engine_.LoseBlocks({BlockId{21}});
   StepPlan more = More(1);
@@ -280,12 +275,12 @@ TEST_F(CanaryKeptRegionsTest, AStartGoesOnBehindWhatWasComputedOverThem) {
     engine_.Restart();
     ASSERT_OK(Run(Named(WithOrders(21), 7)));
     ASSERT_OK(Run(More(4)));
-    StepPlan start = StartOn(7, 16, {6, 7, 8}, {0, 0, 0, 0, 0, 16, 17, 18});
+    StepPlan start = StartOn(7, 16, {6, 7, 8}, {16, 17, 18});
     if (num_cached == 14) {
-      start = StartOn(7, 14, {6, 7}, {0, 0, 0, 0, 0, 16, 17});
+      start = StartOn(7, 14, {6, 7}, {16, 17});
     }
     ASSERT_OK(Run(start));
-    EXPECT_NE(started().window_region(1), nullptr);
+    EXPECT_NE(started().groups[1].attended_region(), nullptr);
   }
 }
 
@@ -293,14 +288,13 @@ TEST_F(CanaryKeptRegionsTest, WhatTheWindowHasPassedIsNotTaken) {
   ASSERT_OK(Run(Named(WithOrders(21), 7)));
   ASSERT_OK(Run(More(6)));
   ASSERT_OK(Run(StartOn(7, 18, {6, 7, 8, 9}, {0, 0, 0, 0, 0, 16, 17, 18, 19})));
-  EXPECT_EQ(started().window_region(1), nullptr);
+  EXPECT_EQ(started().groups[1].attended_region(), nullptr);
 }
 
 TEST_F(CanaryKeptRegionsTest, NoticesWrongTables) {
   const std::vector<std::pair<const char*, StepPlan>> cases = {
-      {"expected request 101", StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 17})},
-      {"expected num_cached_tokens to be at least 12",
-       StartOn(7, 10, {}, {0, 0, 0, 0, 15})},
+      {"expected request 101", StartOn(7, 12, {6}, {17})},
+      {"expected num_cached_tokens to be at least 12", StartOn(7, 10, {}, {})},
   };
   for (const auto& [message, plan] : cases) {
     engine_.Restart();
@@ -319,7 +313,7 @@ TEST_F(CanaryKeptRegionsTest, BlocksOfGroup0AreNobodyElsesUntilTheyAreDropped) {
     ASSERT_OK(Run(release));
     StepPlan other = Other(33);
     other.id = StepId{10};
-    other.blocks = {BlockId{20}};
+    other.blocks[0] = BlockId{20};
     EXPECT_EQ(Run(other).ok(), is_dropped);
   }
 }
@@ -331,7 +325,7 @@ TEST_F(CanaryKeptRegionsTest, NoticesAStartOnARegionThatIsAnothers) {
   ASSERT_OK(Run(ReleaseFirst()));
   StepPlan other = Other(21);
   other.id = StepId{10};
-  other.blocks = {BlockId{31}};
+  other.blocks[0] = BlockId{31};
   ASSERT_OK(Run(other));
   StepPlan start = StartOn12();
   start.id = StepId{11};
@@ -363,14 +357,14 @@ TEST_F(CanaryKeptRegionsTest, TheNameStandsForTheLastOfEveryGroup) {
     AddOrder(0, 14, 22, &more);
     if (has_order) AddOrder(1, 14, 23, &more);
     ASSERT_OK(Run(Named(more, 9)));
-    ASSERT_OK(
-        Run(StartOn(9, 14, {7}, {0, 0, 0, 0, 0, has_order ? 0 : 16, 17})));
-    EXPECT_EQ(started().window_region(1)->cut, has_order ? 12 : 10);
+    ASSERT_OK(Run(has_order ? StartOn(9, 14, {7}, {17})
+                            : StartOn(9, 14, {7}, {16, 17})));
+    EXPECT_EQ(started().groups[1].attended_region()->cut, has_order ? 12 : 10);
     // The one before is what it was.
     StepPlan again = StartOn12();
     again.released = {SequenceSlot{1}};
     ASSERT_OK(Run(again));
-    EXPECT_EQ(started().window_region(1)->cut, 10);
+    EXPECT_EQ(started().groups[1].attended_region()->cut, 10);
   }
 }
 
@@ -385,7 +379,7 @@ TEST_F(CanaryKeptRegionsTest, WhatWasPastIsNotKept) {
   StepPlan start = StartOn(9, 18, {9}, {0, 0, 0, 0, 0, 16, 17, 18, 19});
   start.released = {SequenceSlot{1}};
   ASSERT_OK(Run(start));
-  EXPECT_EQ(started().window_region(1), nullptr);
+  EXPECT_EQ(started().groups[1].attended_region(), nullptr);
 }
 
 TEST_F(CanaryKeptRegionsTest, ARefusedOrderLeavesNothing) {
@@ -410,7 +404,7 @@ TEST_F(CanaryKeptRegionsTest, WhatComesBackBringsItsOwn) {
     out.transfers_out.push_back({BlockId{block}, HostBlockId{host}});
   }
   ASSERT_OK(Run(out));
-  StepPlan in = StartOn(7, 14, {6, 36}, {0, 0, 0, 0, 0, 31, 32});
+  StepPlan in = StartOn(7, 14, {6, 36}, {31, 32});
   in.starts[0].swap = SwapId{5};
   in.starts[0].num_transfers = 4;
   int32_t host = 2;
@@ -418,8 +412,9 @@ TEST_F(CanaryKeptRegionsTest, WhatComesBackBringsItsOwn) {
     in.transfers_in.push_back({BlockId{block}, HostBlockId{host++}});
   }
   ASSERT_OK(Run(in));
-  EXPECT_THAT(started().region_layout->blocks(), ElementsAre(BlockId{20}));
-  EXPECT_THAT(started().window_region(1)->layout->blocks(),
+  EXPECT_THAT(started().groups[0].region.layout->blocks(),
+              ElementsAre(BlockId{20}));
+  EXPECT_THAT(started().groups[1].attended_region()->layout->blocks(),
               ElementsAre(BlockId{33}));
 }
 
@@ -428,7 +423,7 @@ TEST_F(CanaryKeptRegionsTest, AStartIsForkedAndEvictedFrom) {
   ASSERT_OK(Run(StartOn12()));
   ASSERT_OK(Run(ForkOf(1, 14, 12, 36, 37)));
   const SequenceTable& forked = engine_.row(SequenceSlot{2});
-  EXPECT_EQ(forked.window_region(1)->cut, 10);
+  EXPECT_EQ(forked.groups[1].attended_region()->cut, 10);
   // To blocks of its own, and all others read what they had.
   StepPlan more = PlanOf(13);
   AddRun(2, 16, 2, 38, 39, &more);
@@ -439,8 +434,8 @@ TEST_F(CanaryKeptRegionsTest, AStartIsForkedAndEvictedFrom) {
     more.evictions.back().slot = SequenceSlot{2};
   }
   ASSERT_OK(Run(more));
-  EXPECT_EQ(forked.window_region(1)->cut, 16);
-  EXPECT_EQ(started().window_region(1)->cut, 10);
+  EXPECT_EQ(forked.groups[1].attended_region()->cut, 16);
+  EXPECT_EQ(started().groups[1].attended_region()->cut, 10);
 }
 
 }  // namespace
