@@ -22,8 +22,6 @@ void StepPlan::Clear() {
   num_drafts.clear();
   block_offsets.clear();
   blocks.clear();
-  window_offsets.clear();
-  window_blocks.clear();
   evictions.clear();
   destinations.clear();
 }

@@ -4,12 +4,20 @@
 // A plan is one step, as flat arrays and changes to the engine's tables. The
 // result is the engine's answer. Both are plain data, immutable once issued.
 //
-// The engine keeps a table per sequence slot: region (if any), tail blocks and
-// length.
+// The engine keeps a table per sequence slot: the tokens and, for every layer
+// group of the model (ModelLayout), a region and a block table. The region
+// stands for the positions [0, cut) of its group; the cut of a group without a
+// region is 0. The blocks of the table, one per page_size tokens, have the
+// positions from the cut on. Two groups of one sequence may have different
+// cuts:
 //
-//   position  0        cut                     computed      reserved
-//   group 0   |region..|tail block|tail block|tail bl..|..........|
-//   group 1              null       null     |tail block|tail bl..|   (window)
+//   position  0           cut of 0          computed  reserved
+//   group 0   |  region   |block|block|block|blo..|.....|
+//   group 1   |null |null |block|block|block|blo..|.....|   with a window
+//   group 2   |     region      |block|block|blo..|.....|   with a window
+//
+// A window group attends to the last tokens only. kNullBlock stands in its
+// table for a page that left the window before the sequence started.
 //
 // The engine applies a plan in this order: `dropped_swaps`, `swap_outs`,
 // `released`, `starts`, `dropped_regions`, `copies`, new blocks, compute,
@@ -17,15 +25,10 @@
 // carries it. Every other change holds at once. Steps are executed and answered
 // in the order of their ids.
 //
-// A model with window groups (ModelLayout) has one more block table per window
-// group. Entry i of such a table is the block of page i of the sequence,
-// counted from position 0. Entries below the cut of a region of the group's own
-// are void. kNullBlock stands for a page that has left the window; the tail of
-// a model whose only group has a window has such entries, too. Wherever a plan
-// names blocks of the tail, the blocks of the window groups follow, group by
-// group.
+// Wherever a plan names blocks of a sequence, the blocks of group 0 come first,
+// then the blocks of group 1, and so on.
 //
-// Two things in the tables of a window group have no meaning, because no query
+// Two things in the table of a window group have no meaning, because no query
 // will attend to them: entries before FirstPage of the computed tokens, and a
 // region whose cut is not above the page of the first token that the next token
 // attends to. A sequence that is cut back after a loss may need such a region
@@ -36,10 +39,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/eviction/policy.h"
@@ -66,41 +71,40 @@ struct SequenceStart {
   // are start_tokens[token_begin .. token_begin + num_tokens).
   int64_t token_begin = 0;
   int32_t num_tokens = 0;
-  // The first num_cached_tokens have their KV already, in a shared region and
-  // shared blocks (a prefix hit). The shared blocks cover the positions from
-  // the region's cut on, and come first among this step's new blocks. Those of
-  // the window groups cover the positions from 0 on, and come first among its
-  // new window blocks. (They are null before FirstPage, and below the cut of a
-  // region that the sequence takes there.) If the number is no multiple of
-  // page_size and there is no source, the last of these tokens are the first
-  // rows of a cached block. A copy of this step brings the rows into the next
-  // block, which is the sequence's own.
+  // The first num_cached_tokens have their KV already, in shared regions and
+  // shared blocks (a prefix hit). In every group the shared blocks cover the
+  // positions from the cut of the region on that the sequence takes there. They
+  // come first among the group's new blocks of this step. Before FirstPage of
+  // num_cached_tokens they are null. If the number is no multiple of page_size
+  // and there is no source, the last of these tokens are the first rows of a
+  // cached block. A copy of this step brings the rows into the next block,
+  // which is the sequence's own.
   int32_t num_cached_tokens = 0;
   // The slot of the sequence that has computed the cached tokens, or
   // kNoSequenceSlot. This start is a fork of that sequence: it takes over the
-  // source's region, if any, and the tail blocks of the cached tokens, as the
+  // source's regions, if any, and the blocks of the cached tokens, as the
   // source's table was after the plan before. These blocks are not among the
   // new ones. The source may be the slot itself. Then the slot is not
   // `released`, and the sequence starts again after its first
   // num_cached_tokens, because the rest is lost.
   SequenceSlot source = kNoSequenceSlot;
   // The name of shared regions, which an earlier order (EvictionOrder::region)
-  // told the engine to keep at a length of at most num_cached_tokens. The
-  // sequence takes group 0's region of this name. It also takes every window
-  // group's region of this name whose cut is above the page FirstPage of
-  // num_cached_tokens. With `swap` it takes group 0's region only, because the
-  // others come back.
+  // told the engine to keep at a length of at most num_cached_tokens. In every
+  // group the sequence takes the region of this name if its cut is above the
+  // page FirstPage of num_cached_tokens, which is page 0 without a window. With
+  // `swap` it takes group 0's region only, because the others come back.
   RegionId region = kNoRegion;
   // The swapped-out sequence that comes back here, to its first
   // num_cached_tokens; the engine then forgets the swap. What is not in shared
   // blocks is copied back before this step computes anything:
-  // plan.transfers_in[transfer_begin .. + num_transfers). The transfers are, in
-  // this order:
-  //  1. the blocks of group 0's region, unless `region` names a shared one. The
-  //     region lies on these blocks from now on, in the order of the old ones.
-  //  2. the last blocks of the tail. They are among this step's new blocks.
-  //  3. of every window group, the blocks of its region and of all pages behind
-  //     it; without a region, the blocks of the pages from FirstPage on.
+  // plan.transfers_in[transfer_begin .. + num_transfers). The transfers are,
+  // for one group after the other:
+  //  1. the blocks of the region. The region lies on these blocks from now on,
+  //     in the order of the old ones. If `region` names a shared region of
+  //     group 0, these transfers of group 0 are left out.
+  //  2. the blocks of the pages behind the region that were copied out. They
+  //     are among this step's new blocks. Of group 0, the first of these pages
+  //     may be in shared blocks, and their transfers are left out.
   SwapId swap = kNoSwap;
   int64_t transfer_begin = 0;
   int32_t num_transfers = 0;
@@ -119,11 +123,10 @@ struct SequenceStart {
 // slot is among the `released` ones. The first num_tokens tokens are copied, as
 // the plans before have left them.
 //
-// The copies are plan.transfers_out[transfer_begin .. + num_transfers), in this
-// order: the blocks of the region that hold pages of it, the blocks of the
-// tail, and then for every window group the blocks of its region and of the
-// pages behind the region. A window group's region counts if its cut is above
-// the page FirstPage of num_tokens; otherwise the pages from FirstPage on are
+// The copies are plan.transfers_out[transfer_begin .. + num_transfers), for one
+// group after the other: the blocks of the region that hold pages of it, then
+// the blocks of the pages behind the region. A region counts if its cut is
+// above the page FirstPage of num_tokens. The pages before FirstPage are not
 // copied. This very step may write to the blocks, so the engine copies them
 // before.
 struct SwapOut {
@@ -158,9 +161,9 @@ struct EvictionOrder {
   // with, until a plan drops the name. kNoRegion: no other sequence will start
   // with them. Orders of window groups have no name of their own.
   //
-  // The engine keeps the region made here. It also keeps every window group's
-  // region, as it is after the orders of this step, whose cut is above the page
-  // FirstPage of `length`. It keeps page lists and positions; the blocks stay
+  // The engine keeps the region of every group, as it is after the orders of
+  // this step, whose cut is above the page FirstPage of `length`: in group 0
+  // the region made here. It keeps page lists and positions; the blocks stay
   // where they are. The blocks of window groups may be handed to other
   // sequences before the name is dropped. No sequence starts with those regions
   // then.
@@ -210,19 +213,15 @@ struct StepPlan {
   // (StepResult::num_drafts). The engine samples after the known token and
   // after every draft. It accepts drafts from the first on, as long as each
   // equals the token that was sampled before it. The positions of the other
-  // drafts are void, as are tail blocks wholly behind the last accepted one.
+  // drafts are void, as are blocks wholly behind the last accepted one.
   // The next step of the sequence computes them anew. A run with drafts
   // samples, has no eviction, and is the only one of its sequence in flight.
   std::vector<int32_t> num_drafts;
-  // The blocks appended to each tail before computing (CSR): those of run i are
-  // blocks[block_offsets[i] .. block_offsets[i + 1]).
-  std::vector<int64_t> block_offsets;  // [slots.size() + 1]
+  // The blocks appended to the block tables before computing (CSR). Row
+  // r = i * num_groups + g has the blocks of group g of run i:
+  // blocks[block_offsets[r] .. block_offsets[r + 1]).
+  std::vector<int64_t> block_offsets;  // [slots.size() * num_groups + 1]
   std::vector<BlockId> blocks;
-  // The blocks appended to the tables of window groups (CSR). Group 1 + j of
-  // run i has the number i * num_window_groups + j in window_offsets. Both
-  // arrays are empty without window groups.
-  std::vector<int64_t> window_offsets;  // [slots.size() * groups + 1]
-  std::vector<BlockId> window_blocks;
 
   std::vector<EvictionOrder> evictions;
   std::vector<BlockId> destinations;
@@ -230,6 +229,16 @@ struct StepPlan {
   // Empties every array and keeps their memory.
   void Clear();
   int64_t total_tokens() const;
+  // Returns the blocks appended to the table of a layer group of a run.
+  // REQUIRES: the arrays have the sizes that they say.
+  std::span<const BlockId> NewBlocks(const ModelLayout& layout, size_t run,
+                                     int32_t group = 0) const {
+    const size_t row = run * static_cast<size_t>(layout.num_groups()) +
+                       static_cast<size_t>(group);
+    return std::span(blocks).subspan(
+        static_cast<size_t>(block_offsets[row]),
+        static_cast<size_t>(block_offsets[row + 1] - block_offsets[row]));
+  }
 };
 
 // The outcome of plan.evictions[i].

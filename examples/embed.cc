@@ -35,8 +35,9 @@ class Engine {
     *result = {};
     result->id = plan.id;
     // Kernels: copy the blocks of plan.copies. Then compute num_tokens[i]
-    // tokens of row(slots[i]).tokens, from positions[i] on: write their K and V
-    // to the row's tail_blocks, attend to those and to its region_layout.
+    // tokens of row(slots[i]).tokens, from positions[i] on. In every layer
+    // group: write their K and V to the blocks of row(slots[i]).groups[group],
+    // and attend to those and to the pages of its region.layout.
     for (size_t i = 0; i < plan.slots.size(); ++i) {
       const int32_t token = plan.samples[i] != 0 ? 7 : -1;
       if (plan.samples[i] != 0) tables_.AddSampled(plan.slots[i], token);
@@ -73,7 +74,7 @@ class Engine {
     status = tables_.CheckCounts(order, counts);
     if (!status.ok()) return status;
     tables_.Commit(plan, order, counts);
-    // Kernels: move the survivors to the pages of the row's region_layout.
+    // Kernels: move the survivors to the pages of the group's region.layout.
     outcome->counts = std::move(counts);
     outcome->layout_checksum = tables_.ChecksumOf(order);
     return absl::OkStatus();

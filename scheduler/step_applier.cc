@@ -56,8 +56,6 @@ void StepApplier::Apply(StepDecision* decision, StepPlan* plan) {
   record.id = plan->id = StepId{state_.next_step++};
   plan->released.swap(state_.released);
   plan->block_offsets.push_back(0);
-  if (state_.layout().num_window_groups() > 0)
-    plan->window_offsets.push_back(0);
   for (size_t i = 0; i < decision_->runs.size(); ++i) {
     const StepDecision::Run& run = decision_->runs[i];
     const auto blocks =
@@ -236,31 +234,25 @@ void StepApplier::WriteBlocks(const StepDecision::Run& run,
   const RequestState& request = *run.request;
   const bool starts =
       run.match >= 0 && decision_->matches[run.match].source == kNoSequenceSlot;
-  // What it starts with: cached blocks, a copy in the place of its source,
-  // blocks that come back.
   const SequenceCache& sequence = state_.manager.sequence(request.slot);
   const int32_t page_size = state_.layout().page_size;
-  const auto start = [&](int32_t group, int32_t begin,
-                         std::vector<BlockId>* table) {
-    const int32_t end = CeilDiv(request.num_in_cache, page_size);
-    for (int32_t i = begin; i < end; ++i) {
-      table->push_back(sequence.groups[group].block(i));
-    }
-  };
-  if (starts) start(0, sequence.cut() / page_size, &plan->blocks);
   const int32_t num_groups = state_.layout().num_groups();
-  // As many for each group.
+  // Every group gets the same number.
   const size_t num_new =
       num_groups == 1 ? blocks.size() : blocks.size() / num_groups;
-  plan->blocks.insert(plan->blocks.end(), blocks.begin(),
-                      blocks.begin() + static_cast<std::ptrdiff_t>(num_new));
-  plan->block_offsets.push_back(std::ssize(plan->blocks));
-  for (int32_t group = 1; group < num_groups; ++group) {
-    if (starts) start(group, 0, &plan->window_blocks);
+  for (int32_t group = 0; group < num_groups; ++group) {
+    if (starts) {
+      // Cached blocks, a copy in the place of its source, and blocks that come
+      // back: the pages of the cached tokens behind the group's region.
+      const GroupCache& cache = sequence.groups[group];
+      const int32_t end = CeilDiv(request.num_in_cache, page_size);
+      for (int32_t i = cache.cut() / page_size; i < end; ++i) {
+        plan->blocks.push_back(cache.block(i));
+      }
+    }
     const auto added = blocks.subspan(group * num_new, num_new);
-    plan->window_blocks.insert(plan->window_blocks.end(), added.begin(),
-                               added.end());
-    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
+    plan->blocks.insert(plan->blocks.end(), added.begin(), added.end());
+    plan->block_offsets.push_back(std::ssize(plan->blocks));
   }
 }
 

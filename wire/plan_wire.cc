@@ -153,9 +153,6 @@ absl::Status FromProto(const v1::StepPlan& proto, StepPlan* plan) {
   plan->block_offsets.assign(proto.block_offsets().begin(),
                              proto.block_offsets().end());
   AssignIds(proto.blocks(), &plan->blocks);
-  plan->window_offsets.assign(proto.window_offsets().begin(),
-                              proto.window_offsets().end());
-  AssignIds(proto.window_blocks(), &plan->window_blocks);
   AssignIds(proto.destinations(), &plan->destinations);
   plan->num_drafts.assign(proto.num_drafts().begin(), proto.num_drafts().end());
   for (const v1::EvictionOrder& message : proto.evictions()) {
@@ -267,8 +264,6 @@ void ToProto(const StepPlan& plan, v1::StepPlan* proto) {
   proto->mutable_samples()->assign(plan.samples.begin(), plan.samples.end());
   AddAll(plan.block_offsets, proto->mutable_block_offsets());
   AddIds(plan.blocks, proto->mutable_blocks());
-  AddAll(plan.window_offsets, proto->mutable_window_offsets());
-  AddIds(plan.window_blocks, proto->mutable_window_blocks());
   for (const EvictionOrder& order : plan.evictions) {
     ToProto(order, proto->add_evictions());
   }

@@ -224,25 +224,19 @@ double SimEngine::ShardSeconds(const StepPlan& plan, int32_t shard) const {
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const SequenceTable& table = tables_.row(plan.slots[i]);
     const double n = plan.num_tokens[i];
-    const double tail = table.tail_length();
-    const auto region =
-        table.shard_entries.empty()
-            ? 0.0
-            : static_cast<double>(
-                  table.shard_entries[static_cast<size_t>(shard)]);
     tokens += n;
-    const Reads group_0 = ReadsOf(n, tail, layout_.window);
-    live += region + num_heads * group_0.live;
-    attended += n * region + num_heads * group_0.attended;
-    for (size_t j = 0; j < layout_.group_windows.size(); ++j) {
-      const TableRegion* of_window =
-          table.window_region(static_cast<int32_t>(j) + 1);
-      const int32_t cut = of_window == nullptr ? 0 : of_window->cut;
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      const TableRegion* region =
+          table.groups[static_cast<size_t>(group)].attended_region();
+      const int32_t cut = region == nullptr ? 0 : region->cut;
       const Reads reads =
-          ReadsOf(n, table.num_computed - cut, layout_.group_windows[j]);
-      // As if all of it stayed in the window until it is gone.
+          ReadsOf(n, table.num_computed - cut, layout_.window_of(group));
+      // As if all of a region stayed in the window until it is gone.
       const double kept =
-          of_window == nullptr ? 0.0 : ShardEntries(of_window->kept, shard);
+          region == nullptr
+              ? 0.0
+              : static_cast<double>(
+                    region->shard_entries[static_cast<size_t>(shard)]);
       live += kept + num_heads * reads.live;
       attended += n * kept + num_heads * reads.attended;
     }
@@ -253,16 +247,6 @@ double SimEngine::ShardSeconds(const StepPlan& plan, int32_t shard) const {
   const double bytes = num_params * model_.weight_bytes +
                        live * 2.0 * static_cast<double>(layout_.row_bytes());
   return std::max(flops / model_.flops, bytes / model_.bandwidth);
-}
-
-double SimEngine::ShardEntries(std::span<const int32_t> kept,
-                               int32_t shard) const {
-  double entries = 0;
-  for (size_t head = 0; head < kept.size(); ++head) {
-    const auto of_layer = static_cast<int32_t>(head) % layout_.num_heads;
-    if (layout_.shard_of(of_layer) == shard) entries += kept[head];
-  }
-  return entries;
 }
 
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,

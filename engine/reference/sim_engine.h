@@ -35,9 +35,9 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include "engine/tables/tables.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/step_plan.h"
+#include "engine/tables/tables.h"
 
 namespace blockmgr {
 
@@ -102,8 +102,6 @@ class SimEngine {
 
  private:
   double StepSeconds(const StepPlan& plan) const;
-  // Of a region's counts, those of one shard's heads.
-  double ShardEntries(std::span<const int32_t> kept, int32_t shard) const;
   // Without the overhead.
   double ShardSeconds(const StepPlan& plan, int32_t shard) const;
   void Sample(const StepPlan& plan, StepResult* result);

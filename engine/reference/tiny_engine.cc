@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "engine/reference/prompt_lookup.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "engine/reference/prompt_lookup.h"
 
 namespace blockmgr {
 
@@ -100,13 +100,11 @@ void TinyEngine::LayOutBatch(const StepPlan& plan) {
       positions_.push_back(p);
     }
     for (size_t group = 0; group < slot_mappings_.size(); ++group) {
-      const std::vector<BlockId>& blocks =
-          group == 0 ? table.tail_blocks : table.window_blocks[group - 1];
-      const int32_t first = group == 0 ? table.cut : 0;
+      const GroupTable& own = table.groups[group];
       for (int32_t p = plan.positions[i]; p < table.num_computed; ++p) {
-        const int32_t row = p - first;
+        const int32_t row = p - own.region.cut;
         const BlockId block =
-            blocks[static_cast<size_t>(row / layout_.page_size)];
+            own.blocks[static_cast<size_t>(row / layout_.page_size)];
         slot_mappings_[group].push_back(int64_t{Index(block)} *
                                             layout_.page_size +
                                         row % layout_.page_size);

@@ -34,12 +34,12 @@
 #include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
 
-#include "engine/tables/tables.h"
+#include "blockmgr/eviction/select.h"
+#include "blockmgr/step_plan.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
 #include "engine/reference/tiny_shard.h"
-#include "blockmgr/eviction/select.h"
-#include "blockmgr/step_plan.h"
+#include "engine/tables/tables.h"
 #include "kernels/backend.h"
 
 namespace blockmgr {
@@ -112,10 +112,6 @@ class TinyEngine {
   // Losses (tiny_losses.cc).
   // What the plan writes anew is not lost any more, what it copies may be.
   void ForgetLosses(const StepPlan& plan, StepResult* result);
-  // Of the window groups' new blocks of a run. starts_on_blocks: the first of
-  // them are those of its cached tokens.
-  void ForgetWindowLosses(const StepPlan& plan, size_t run,
-                          bool starts_on_blocks);
   void Lose(std::span<const BlockId> blocks, StepResult* result);
   // What is computed from lost blocks is lost as well: in a model with windows
   // they fall out of sight, and what came of them does not.

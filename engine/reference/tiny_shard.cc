@@ -39,17 +39,14 @@ void TinyShard::Start(const StepPlan& plan) {
     const auto index = static_cast<size_t>(Index(start.slot));
     if (index >= sequences_.size()) sequences_.resize(index + 1);
     scoring_.Start(start, &sequences_[index].scoring);
-    sequences_[index].window_regions.resize(
-        static_cast<size_t>(layout_.num_window_groups()));
+    Regions& regions = sequences_[index].regions;
+    regions.resize(static_cast<size_t>(layout_.num_groups()));
     if (start.swap != kNoSwap) {
       SwapIn(plan, start);
     } else if (start.region != kNoRegion) {
-      const KeptRegions& kept = regions_.at(start.region);
-      sequences_[index].region = kept.region;
-      sequences_[index].window_regions = kept.window_regions;
+      regions = regions_.at(start.region);
     } else if (start.source != kNoSequenceSlot) {
-      sequences_[index].region = sequence(start.source).region;
-      sequences_[index].window_regions = sequence(start.source).window_regions;
+      regions = sequence(start.source).regions;
     }
   }
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
@@ -87,36 +84,30 @@ const float* TinyShard::Columns(std::span<const float> rows, size_t num_rows,
   return own->data();
 }
 
-SequenceKv TinyShard::KvOf(SequenceSlot slot, const LayerPlace& place) const {
+SequenceKv TinyShard::KvOf(SequenceSlot slot, const LayerPlace& place,
+                           std::vector<BlockId>* whole) const {
   const SequenceTable& table = tables_.row(slot);
-  if (place.group > 0) {
-    const auto index = static_cast<size_t>(place.group - 1);
-    const TableRegion* in_window = table.window_region(place.group);
-    const int32_t cut = in_window == nullptr ? 0 : in_window->cut;
-    SequenceKv kv{.tail_blocks = table.window_blocks[index].data() +
-                                 cut / layout_.page_size,
-                  .tail_length = table.num_computed - cut,
-                  .cut = cut};
-    if (in_window == nullptr) return kv;
-    const Region& region = *sequence(slot).window_regions[index];
-    AddRegion(region.layout, place.slot, &kv);
-    kv.region_positions = region.page_positions.data();
-    return kv;
+  const auto index = static_cast<size_t>(place.group);
+  const GroupTable& group = table.groups[index];
+  SequenceKv kv{.tail_blocks = group.blocks.data(),
+                .tail_length = table.num_computed - group.region.cut,
+                .cut = group.region.cut};
+  if (group.attended_region() == nullptr) {
+    if (kv.cut == 0) return kv;
+    // Attention adds up in tiles from the beginning of a list. A list without a
+    // region begins at position 0, so that the bits do not tell whether there
+    // has been one.
+    whole->assign(static_cast<size_t>(kv.cut / layout_.page_size), kNullBlock);
+    whole->insert(whole->end(), group.blocks.begin(), group.blocks.end());
+    return {.tail_blocks = whole->data(), .tail_length = table.num_computed};
   }
-  SequenceKv kv{.tail_blocks = table.tail_blocks.data(),
-                .tail_length = table.tail_length()};
-  if (const RaggedRegion* region = sequence(slot).layout()) {
-    AddRegion(*region, place.slot, &kv);
-  }
+  const Region& region = *sequence(slot).regions[index];
+  const int32_t first_head = layout_.head_index(place.slot, 0);
+  kv.region_pages = region.layout.page_list().data();
+  kv.region_offsets = region.layout.page_offsets().data() + first_head;
+  kv.region_lengths = region.layout.kept().data() + first_head;
+  if (place.window > 0) kv.region_positions = region.page_positions.data();
   return kv;
-}
-
-void TinyShard::AddRegion(const RaggedRegion& region, int32_t layer,
-                          SequenceKv* kv) const {
-  const int32_t first_head = layout_.head_index(layer, 0);
-  kv->region_pages = region.page_list().data();
-  kv->region_offsets = region.page_offsets().data() + first_head;
-  kv->region_lengths = region.kept().data() + first_head;
 }
 
 void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
@@ -136,7 +127,10 @@ void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
     KeepQueries(plan, batch, place, queries);
   }
   kv_.clear();
-  for (const SequenceSlot slot : plan.slots) kv_.push_back(KvOf(slot, place));
+  whole_tables_.resize(plan.slots.size());
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    kv_.push_back(KvOf(plan.slots[i], place, &whole_tables_[i]));
+  }
   const bool is_alone = tables_.layout().num_shards == 1;
   const std::span<float> all = forward->attention();
   backend_->Attention(
@@ -185,51 +179,46 @@ void TinyShard::Observe(const StepPlan& plan, const TinyBatch& batch,
 }
 
 EntryIndex TinyShard::AllEntries(SequenceSlot slot) const {
-  const Sequence& state = sequence(slot);
   const SequenceTable& table = tables_.row(slot);
-  return IndexEntries(layout_, CacheView{state.layout(), table.tail_blocks},
-                      state.region == nullptr
-                          ? std::span<const int32_t>()
-                          : std::span(state.region->positions),
-                      table.num_computed);
+  const GroupTable& group = table.groups.front();
+  CacheView now{.tail_blocks = group.blocks};
+  std::span<const int32_t> positions;
+  if (group.attended_region() != nullptr) {
+    const Region& region = *sequence(slot).regions.front();
+    now.region = &region.layout;
+    positions = region.positions;
+  }
+  return IndexEntries(layout_, now, positions, table.num_computed);
 }
 
 CacheView TinyShard::CoveredBy(const EvictionOrder& order) const {
-  const SequenceTable& table = tables_.row(order.slot);
-  const Sequence& state = sequence(order.slot);
-  const auto pages = [&](const std::vector<BlockId>& blocks, int32_t begin,
-                         int32_t end) {
-    return std::span(blocks).subspan(
-        static_cast<size_t>(begin / layout_.page_size),
-        static_cast<size_t>((end - begin) / layout_.page_size));
-  };
-  if (order.group == 0) {
-    return {state.layout(), pages(table.tail_blocks, 0, order.cut - table.cut)};
-  }
-  const auto index = static_cast<size_t>(order.group - 1);
-  const EngineTables::CoveredTail covered = tables_.CoveredInWindow(order);
-  return {covered.region == nullptr ? nullptr
-                                    : &state.window_regions[index]->layout,
-          pages(table.window_blocks[index], covered.begin, covered.end),
-          covered.begin};
+  const EngineTables::CoveredTail covered = tables_.Covered(order);
+  const auto index = static_cast<size_t>(order.group);
+  return {.region = covered.region == nullptr
+                        ? nullptr
+                        : &sequence(order.slot).regions[index]->layout,
+          .tail_blocks = covered.blocks,
+          .tail_begin = covered.begin};
 }
 
 EntryIndex TinyShard::EntriesOf(const EvictionOrder& order) const {
-  if (order.group == 0) return AllEntries(order.slot);
   const SequenceTable& table = tables_.row(order.slot);
-  const auto index = static_cast<size_t>(order.group - 1);
+  const auto index = static_cast<size_t>(order.group);
+  const GroupTable& group = table.groups[index];
   CacheView now = CoveredBy(order);
   // To the end of the table.
   now.tail_blocks =
-      std::span(table.window_blocks[index])
-          .subspan(static_cast<size_t>(now.tail_begin / layout_.page_size));
+      std::span(group.blocks)
+          .subspan(static_cast<size_t>((now.tail_begin - group.region.cut) /
+                                       layout_.page_size));
   const int32_t window = layout_.window_of(order.group);
   return IndexEntries(
       layout_, now,
       now.region == nullptr
           ? std::span<const int32_t>()
-          : std::span(sequence(order.slot).window_regions[index]->positions),
-      table.num_computed, WindowEviction::FirstOf(window, order.length));
+          : std::span(sequence(order.slot).regions[index]->positions),
+      table.num_computed,
+      window == 0 ? 0 : WindowEviction::FirstOf(window, order.length));
 }
 
 KeepSets TinyShard::SelectIn(const EvictionOrder& order,
@@ -243,9 +232,10 @@ KeepSets TinyShard::SelectIn(const EvictionOrder& order,
       .entries = {scored.candidates.offsets, scored.candidates.positions,
                   scored.scores, scored.value_norms, scored.products},
       .external = external};
-  if (order.group == 0) return backend_->Select(batch);
-  const WindowEviction eviction = WindowEviction::Of(
-      order.policy, layout_.window_of(order.group), order.cut, order.length);
+  const int32_t window = layout_.window_of(order.group);
+  if (window == 0) return backend_->Select(batch);
+  const WindowEviction eviction =
+      WindowEviction::Of(order.policy, window, order.cut, order.length);
   std::vector<int32_t> positions = scored.candidates.positions;
   for (int32_t& position : positions) position -= eviction.first;
   batch.policy = eviction.policy;
@@ -316,31 +306,31 @@ uint64_t TinyShard::Evict(const StepPlan& plan, const EvictionOrder& order,
   auto region = std::make_shared<Region>(
       Region{std::move(next), std::move(positions), {}});
   const uint64_t checksum = ChecksumOf(region->layout);
-  if (order.group > 0) {
-    // With the slots behind the last of every head.
-    auto from = region->positions.begin();
-    for (int32_t i = 0; i < layout_.pages_per_block(); ++i) {
-      const int32_t count = region->layout.kept()[static_cast<size_t>(i)];
-      region->page_positions.insert(region->page_positions.end(), from,
-                                    from + count);
-      region->page_positions.resize(
-          static_cast<size_t>(
-              region->layout.page_offsets()[static_cast<size_t>(i) + 1]) *
-              static_cast<size_t>(layout_.page_size),
-          -1);
-      from += count;
-    }
-    const auto index = static_cast<size_t>(order.group - 1);
-    state.window_regions[index] = std::move(region);
-    const RegionId name = tables_.KeptName(order.slot);
-    if (name == kNoRegion) return checksum;
-    regions_.at(name).window_regions[index] = state.window_regions[index];
-    return checksum;
+  if (layout_.window_of(order.group) > 0) {
+    region->page_positions = PagePositions(*region);
   }
-  state.region = std::move(region);
-  if (order.region == kNoRegion) return checksum;
-  regions_[order.region] = {state.region, state.window_regions};
+  const auto index = static_cast<size_t>(order.group);
+  state.regions[index] = std::move(region);
+  if (order.region != kNoRegion) regions_[order.region] = state.regions;
+  if (const RegionId name = tables_.KeptName(order.slot); name != kNoRegion) {
+    regions_.at(name)[index] = state.regions[index];
+  }
   return checksum;
+}
+
+std::vector<int32_t> TinyShard::PagePositions(const Region& region) const {
+  std::vector<int32_t> positions;
+  auto from = region.positions.begin();
+  for (size_t i = 0; i < region.layout.kept().size(); ++i) {
+    const int32_t count = region.layout.kept()[i];
+    positions.insert(positions.end(), from, from + count);
+    // The slots behind the last entry of the head.
+    positions.resize(static_cast<size_t>(region.layout.page_offsets()[i + 1]) *
+                         static_cast<size_t>(layout_.page_size),
+                     -1);
+    from += count;
+  }
+  return positions;
 }
 
 void TinyShard::Lose(std::span<const BlockId> blocks) {

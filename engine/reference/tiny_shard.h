@@ -24,14 +24,14 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include "engine/tables/tables.h"
-#include "engine/reference/tiny_model.h"
-#include "engine/reference/tiny_scoring.h"
 #include "blockmgr/base/layer_groups.h"
 #include "blockmgr/compaction.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/ragged_region.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/tiny_model.h"
+#include "engine/reference/tiny_scoring.h"
+#include "engine/tables/tables.h"
 #include "kernels/backend.h"
 
 namespace blockmgr {
@@ -93,48 +93,38 @@ class TinyShard {
   struct Region {
     RaggedRegion layout;
     std::vector<int32_t> positions;  // by slot of the region
-    // The same with all slots of its pages, as attention has them; of window
-    // groups only.
+    // The same with all slots of its pages, as attention has them. Empty
+    // without a window.
     std::vector<int32_t> page_positions = {};
   };
+  // One region per layer group. A region means something where the tables have
+  // one. [num_groups]
+  using Regions = std::vector<std::shared_ptr<const Region>>;
   // What the tables do not know of a sequence.
   struct Sequence {
-    std::shared_ptr<const Region> region;  // null: none
-    // Of window groups; means something where the tables have one.
-    std::vector<std::shared_ptr<const Region>> window_regions;
+    Regions regions;
     ScoringState scoring;
-
-    const RaggedRegion* layout() const {
-      return region == nullptr ? nullptr : &region->layout;
-    }
   };
-
-  // What one name stands for, as in a Sequence.
-  struct KeptRegions {
-    std::shared_ptr<const Region> region;
-    std::vector<std::shared_ptr<const Region>> window_regions;
-  };
-
-  // A sequence in the host tier: what it had, and the blocks that it left,
-  // those of its region, all shards', first.
+  // A sequence in the host tier.
   struct Swapped {
-    std::shared_ptr<const Region> region;
-    std::vector<std::shared_ptr<const Region>> window_regions;
+    Regions regions;
     absl::flat_hash_map<HostBlockId, BlockId> blocks;  // where they were
   };
 
-  // The cache of a scheduled sequence in a layer.
-  SequenceKv KvOf(SequenceSlot slot, const LayerPlace& place) const;
-  void AddRegion(const RaggedRegion& region, int32_t layer,
-                 SequenceKv* kv) const;
+  // Returns the cache of a scheduled sequence in a layer. A table that must be
+  // written anew for it goes to `whole`.
+  SequenceKv KvOf(SequenceSlot slot, const LayerPlace& place,
+                  std::vector<BlockId>* whole) const;
   // Copies it back, and has its regions on the blocks that the tables say.
   void SwapIn(const StepPlan& plan, const SequenceStart& start);
-  // Of an order's group, what it covers.
+  // Returns what an order covers.
   CacheView CoveredBy(const EvictionOrder& order) const;
+  // Returns the positions of a region with all slots of its pages.
+  std::vector<int32_t> PagePositions(const Region& region) const;
   // Returns the part of a layout's checksum that comes from this shard's heads.
   uint64_t ChecksumOf(const RaggedRegion& region) const;
-  // Live entries that an order's group has, of a window what the next token
-  // attends to.
+  // Returns the live entries of an order's group that the next token attends
+  // to.
   EntryIndex EntriesOf(const EvictionOrder& order) const;
   KeepSets SelectIn(const EvictionOrder& order, const ScoredEntries& scored,
                     std::span<const int32_t> external);
@@ -144,7 +134,8 @@ class TinyShard {
   // The same of a window group, of which no sums are made.
   void KeepQueries(const StepPlan& plan, const TinyBatch& batch,
                    const LayerPlace& place, const float* queries);
-  // Live entries of a sequence, those of this step included.
+  // Returns the live entries of a sequence in group 0, those of this step
+  // included.
   EntryIndex AllEntries(SequenceSlot slot) const;
   // The shard's columns of rows that have those of all shards side by side:
   // the rows themselves if there is one shard, else copied to `own`.
@@ -166,12 +157,13 @@ class TinyShard {
   TinyScoring scoring_;
   std::vector<Sequence> sequences_;  // by slot
   // Kept for sequences to come.
-  absl::flat_hash_map<RegionId, KeptRegions> regions_;
+  absl::flat_hash_map<RegionId, Regions> regions_;
   absl::flat_hash_map<SwapId, Swapped> swapped_;
   std::vector<std::byte> host_;
 
   // Of the current step, kept for its memory.
-  std::vector<SequenceKv> kv_;  // [scheduled]
+  std::vector<SequenceKv> kv_;                      // [scheduled]
+  std::vector<std::vector<BlockId>> whole_tables_;  // [scheduled]
   // [scheduled]; empty where nothing is accumulated
   std::vector<EntryIndex> entries_;
   // The shard's columns of the forward pass's rows.

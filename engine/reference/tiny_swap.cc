@@ -6,9 +6,9 @@
 #include <span>
 #include <utility>
 
+#include "blockmgr/base/check.h"
 #include "engine/reference/tiny_engine.h"
 #include "engine/reference/tiny_shard.h"
-#include "blockmgr/base/check.h"
 
 namespace blockmgr {
 
@@ -16,8 +16,7 @@ void TinyShard::Leave(const StepPlan& plan) {
   for (const SwapId swap : plan.dropped_swaps) swapped_.erase(swap);
   for (const SwapOut& out : plan.swap_outs) {
     Swapped& swapped = swapped_[out.swap];
-    swapped.region = sequence(out.slot).region;
-    swapped.window_regions = sequence(out.slot).window_regions;
+    swapped.regions = sequence(out.slot).regions;
     for (const BlockTransfer& transfer :
          std::span(plan.transfers_out)
              .subspan(static_cast<size_t>(out.transfer_begin),
@@ -52,14 +51,12 @@ void TinyShard::SwapIn(const StepPlan& plan, const SequenceStart& start) {
     moved.layout = region.layout.OnBlocks(layout_, before, now);
     return std::make_shared<const Region>(std::move(moved));
   };
-  if (start.region != kNoRegion) {
-    state.region = regions_.at(start.region).region;
-  } else if (swapped.region != nullptr) {
-    state.region = on_blocks(*swapped.region);
-  }
-  for (size_t i = 0; i < table.window_regions.size(); ++i) {
-    if (table.window_regions[i].cut == 0) continue;
-    state.window_regions[i] = on_blocks(*swapped.window_regions[i]);
+  for (size_t i = 0; i < table.groups.size(); ++i) {
+    if (i == 0 && start.region != kNoRegion) {
+      state.regions[i] = regions_.at(start.region)[i];
+    } else if (table.groups[i].region.cut > 0) {
+      state.regions[i] = on_blocks(*swapped.regions[i]);
+    }
   }
 }
 

@@ -1,14 +1,12 @@
 #include "engine/tables/tables.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
-#include "blockmgr/ragged_region.h"
 
 namespace blockmgr {
 namespace {
@@ -65,7 +63,7 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
                      start.num_cached_tokens, " cached tokens, but no blocks");
     }
     if (start.swap != kNoSwap) {
-      BM_RETURN_IF_ERROR(CheckSwappedTail(plan, start));
+      BM_RETURN_IF_ERROR(CheckPagesIn(plan, start));
     }
   }
   BM_RETURN_IF_ERROR(CheckCopies(plan));
@@ -85,31 +83,38 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
   for (const CopyOnWrite& copy : plan.copies) {
     // A start on cached blocks has an empty table: its run brings the block.
-    SequenceTable& table = rows_[static_cast<size_t>(Index(copy.slot))];
-    std::vector<BlockId>& blocks =
-        copy.group == 0
-            ? table.tail_blocks
-            : table.window_blocks[static_cast<size_t>(copy.group - 1)];
+    std::vector<BlockId>& blocks = group_of(copy.slot, copy.group).blocks;
     if (!blocks.empty()) blocks.back() = copy.blocks.destination;
   }
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    SequenceTable& table = rows_[static_cast<size_t>(Index(plan.slots[i]))];
-    table.tail_blocks.insert(table.tail_blocks.end(),
-                             plan.blocks.begin() + plan.block_offsets[i],
-                             plan.blocks.begin() + plan.block_offsets[i + 1]);
-    AddWindows(plan, i, &table);
-    table.num_computed += plan.num_tokens[i];
-    if (!plan.num_drafts.empty()) {
-      table.tokens.insert(table.tokens.end(), table.drafts.begin(),
-                          table.drafts.begin() + plan.num_drafts[i]);
-    }
-    table.drafts.clear();
-  }
+  for (size_t i = 0; i < plan.slots.size(); ++i) Run(plan, i);
   return absl::OkStatus();
 }
 
+void EngineTables::Run(const StepPlan& plan, size_t i) {
+  SequenceTable& table = table_of(plan.slots[i]);
+  const size_t num_groups = table.groups.size();
+  for (size_t g = 0; g < num_groups; ++g) {
+    GroupTable& group = table.groups[g];
+    if (group.region.cut > 0) {
+      group.region_is_past = !IsAttended(group.region, static_cast<int32_t>(g),
+                                         table.num_computed + 1);
+    }
+    const int64_t begin = plan.block_offsets[i * num_groups + g];
+    const int64_t end = plan.block_offsets[i * num_groups + g + 1];
+    if (begin == end) continue;
+    group.blocks.insert(group.blocks.end(), plan.blocks.begin() + begin,
+                        plan.blocks.begin() + end);
+  }
+  table.num_computed += plan.num_tokens[i];
+  if (!plan.num_drafts.empty()) {
+    table.tokens.insert(table.tokens.end(), table.drafts.begin(),
+                        table.drafts.begin() + plan.num_drafts[i]);
+  }
+  table.drafts.clear();
+}
+
 void EngineTables::AddSampled(SequenceSlot slot, int32_t token) {
-  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  SequenceTable& table = table_of(slot);
   BM_CHECK(table.in_use);
   BM_CHECK(table.num_computed == static_cast<int64_t>(table.tokens.size()));
   table.tokens.push_back(token);
@@ -117,19 +122,17 @@ void EngineTables::AddSampled(SequenceSlot slot, int32_t token) {
 
 void EngineTables::RejectDrafts(SequenceSlot slot, int32_t num_drafts,
                                 int32_t num_accepted) {
-  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  SequenceTable& table = table_of(slot);
   BM_CHECK(num_accepted >= 0);
   BM_CHECK(num_accepted <= num_drafts);
   table.num_computed -= num_drafts - num_accepted;
   table.tokens.resize(static_cast<size_t>(table.num_computed));
-  table.tail_blocks.resize(
-      static_cast<size_t>(CeilDiv(table.tail_length(), layout_.page_size)));
-  CutWindows(table.num_computed, &table);
+  CutBlocks(table.num_computed, &table);
 }
 
 void EngineTables::SetDrafts(SequenceSlot slot,
                              std::span<const int32_t> drafts) {
-  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  SequenceTable& table = table_of(slot);
   BM_CHECK(table.in_use);
   table.drafts.assign(drafts.begin(), drafts.end());
 }
@@ -159,13 +162,13 @@ absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
   if (!plan.num_drafts.empty()) {
     BM_RETURN_IF_ERROR(CheckArray("num_drafts", plan.num_drafts.size(), n));
   }
-  BM_RETURN_IF_ERROR(CheckWindowArrays(plan));
   // A plan without sequences may leave the offsets out.
   if (n == 0 && plan.block_offsets.empty()) {
     return CheckArray("blocks", plan.blocks.size(), 0);
   }
+  const size_t num_rows = n * static_cast<size_t>(layout_.num_groups());
   BM_RETURN_IF_ERROR(
-      CheckArray("block_offsets", plan.block_offsets.size(), n + 1));
+      CheckArray("block_offsets", plan.block_offsets.size(), num_rows + 1));
   if (plan.block_offsets.front() != 0 ||
       plan.block_offsets.back() != static_cast<int64_t>(plan.blocks.size()) ||
       !std::is_sorted(plan.block_offsets.begin(), plan.block_offsets.end())) {
@@ -173,8 +176,8 @@ absl::Status EngineTables::CheckShapes(const StepPlan& plan) const {
                    plan.blocks.size());
   }
   for (const BlockId block : plan.blocks) {
-    // Where there is a window, CheckWindows says which may be null.
-    if (!IsBlock(block) && (layout_.window == 0 || block != kNullBlock)) {
+    // CheckNewBlocks says which blocks must be null in a group with a window.
+    if (!IsBlock(block) && (!layout_.has_windows() || block != kNullBlock)) {
       return Invalid("plan.blocks: expected block ids in [1, ",
                      layout_.num_blocks, "), got ", Index(block));
     }
@@ -226,7 +229,7 @@ absl::Status EngineTables::CheckStart(const StepPlan& plan,
   if (region == regions_.end()) {
     return fail("expected a region that is kept, got ", Index(start.region));
   }
-  const int32_t least = region->second.region.length;
+  const int32_t least = region->second.front().length;
   if (start.num_cached_tokens < least) {
     return fail("expected num_cached_tokens to be at least ", least,
                 " (of the sequence that made region ", Index(start.region),
@@ -258,26 +261,16 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
   pending.run = i;
   int64_t known = 0;
   int64_t computed = 0;
-  int64_t cut = 0;
-  int64_t tail_blocks = plan.block_offsets[i + 1] - plan.block_offsets[i];
   size_t num_ready = 0;
+  const SequenceStart* start = nullptr;
   if (pending.start >= 0) {
-    const SequenceStart& start =
-        plan.starts[static_cast<size_t>(pending.start)];
-    known = start.num_tokens;
-    computed = start.num_cached_tokens;
-    if (start.region != kNoRegion) cut = regions_.at(start.region).region.cut;
-    if (start.swap != kNoSwap) cut = swapped_.at(start.swap).cut;
-    if (start.source != kNoSequenceSlot) {
-      cut = row(start.source).cut;
-      tail_blocks += SourceBlocks(start);
-    }
+    start = &plan.starts[static_cast<size_t>(pending.start)];
+    known = start->num_tokens;
+    computed = start->num_cached_tokens;
   } else if (InUse(slot) && !pending.released) {
     const SequenceTable& table = row(slot);
     known = static_cast<int64_t>(table.tokens.size());
     computed = table.num_computed;
-    cut = table.cut;
-    tail_blocks += static_cast<int64_t>(table.tail_blocks.size());
     num_ready = table.drafts.size();
   } else {
     return fail("scheduled, but not in use");
@@ -298,12 +291,17 @@ absl::Status EngineTables::CheckScheduled(const StepPlan& plan, size_t i) {
     return fail("samples after position ", end, ", but ", known,
                 " tokens are known");
   }
-  if (end - cut > tail_blocks * layout_.page_size) {
-    return fail("expected blocks for ", end - cut, " tail tokens, got ",
-                tail_blocks);
+  // Most runs of a decode step get no blocks, and have room in those they have.
+  const size_t num_groups = static_cast<size_t>(layout_.num_groups());
+  if (start == nullptr && plan.block_offsets[i * num_groups] ==
+                              plan.block_offsets[(i + 1) * num_groups]) {
+    const GroupTable& group = row(slot).groups.front();
+    const int64_t num_blocks = std::ssize(group.blocks);
+    if (end <= group.region.cut + num_blocks * layout_.page_size) {
+      return absl::OkStatus();
+    }
   }
-  if (!layout_.has_windows()) return absl::OkStatus();
-  return CheckWindows(plan, i, cut / layout_.page_size + tail_blocks);
+  return CheckNewBlocks(plan, i, start, end);
 }
 
 absl::Status EngineTables::CheckDrafts(const StepPlan& plan, size_t i,
@@ -336,19 +334,15 @@ EngineTables::Pending& EngineTables::PendingOf(SequenceSlot slot) {
 }
 
 void EngineTables::Release(SequenceSlot slot) {
-  SequenceTable& table = rows_[static_cast<size_t>(Index(slot))];
+  SequenceTable& table = table_of(slot);
   table.in_use = false;
   table.tokens.clear();
   table.num_computed = 0;
-  table.cut = 0;
-  table.region_blocks.clear();
-  table.kept.clear();
-  table.region_layout.reset();
-  table.region_entries = 0;
-  table.shard_entries.clear();
-  table.tail_blocks.clear();
-  CutWindows(0, &table);
-  std::ranges::fill(table.window_regions, TableRegion());
+  for (GroupTable& group : table.groups) {
+    group.region = TableRegion();
+    group.region_is_past = false;
+    group.blocks.clear();
+  }
   table.num_evictions = 0;
   table.drafts.clear();
 }
@@ -358,14 +352,11 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
   if (index >= rows_.size()) rows_.resize(index + 1);
   SequenceTable& table = rows_[index];
   if (start.source != kNoSequenceSlot) {
-    const auto num_blocks = static_cast<size_t>(SourceBlocks(start));
     if (start.source != start.slot) table = row(start.source);
-    table.tail_blocks.resize(num_blocks);
-    CutWindows(start.num_cached_tokens, &table);
+    CutBlocks(start.num_cached_tokens, &table);
     table.num_evictions = 0;
   }
-  table.window_blocks.resize(layout_.group_windows.size());
-  table.window_regions.resize(layout_.group_windows.size());
+  table.groups.resize(static_cast<size_t>(layout_.num_groups()));
   table.in_use = true;
   table.drafts.clear();
   table.request = start.request;
@@ -373,29 +364,15 @@ void EngineTables::Start(const StepPlan& plan, const SequenceStart& start) {
   const auto first = plan.start_tokens.begin() + start.token_begin;
   table.tokens.assign(first, first + start.num_tokens);
   table.num_computed = start.num_cached_tokens;
-  if (start.swap != kNoSwap) ComeBack(plan, start, &table);
-  if (start.region == kNoRegion) return;  // none, or the source's
-  const KeptRegions& kept = regions_.at(start.region);
-  table.cut = kept.region.cut;
-  table.region_blocks = kept.region.blocks;
-  table.region_layout = kept.region.layout;
-  SetKept(kept.region.kept, &table);
-  if (start.swap != kNoSwap) return;  // the others have come back
-  table.window_regions =
-      RegionsWith(kept.window_regions, start.num_cached_tokens);
-}
-
-void EngineTables::SetKept(std::span<const int32_t> kept,
-                           SequenceTable* table) const {
-  table->kept.assign(kept.begin(), kept.end());
-  table->shard_entries.assign(static_cast<size_t>(layout_.num_shards), 0);
-  for (size_t head = 0; head < kept.size(); ++head) {
-    const int32_t shard =
-        layout_.shard_of(static_cast<int32_t>(head) % layout_.num_heads);
-    table->shard_entries[static_cast<size_t>(shard)] += kept[head];
+  if (start.swap != kNoSwap) {
+    ComeBack(plan, start, &table);
+  } else if (start.region != kNoRegion) {
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      const TableRegion* const region = TakenRegion(start, group);
+      if (region == nullptr) continue;
+      table.groups[static_cast<size_t>(group)].region = *region;
+    }
   }
-  table->region_entries = std::accumulate(
-      table->shard_entries.begin(), table->shard_entries.end(), int64_t{0});
 }
 
 }  // namespace blockmgr

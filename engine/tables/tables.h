@@ -1,20 +1,24 @@
 // EngineTables: what a host engine knows of its sequences, fed only by the
 // deltas of step plans.
 //
-// One row per sequence slot: the region as plain data (cut, blocks, kept
-// entries per head), the tail's block table, the tokens known and how many of
-// them are computed. Always, for a row in use,
+// There is one row per sequence slot: the tokens known, how many of them are
+// computed, and one GroupTable per layer group. A GroupTable is a region as
+// plain data (cut, blocks, kept entries per head) and the block table of the
+// positions from the region's cut on. What a group attends to, all tokens or a
+// window (ModelLayout), decides which of them mean something; no operation
+// differs otherwise. Once the first step of a row in use has been applied,
+// every group of the row keeps
 //
-//   cut <= num_computed <= tokens.size()
-//   num_computed - cut <= tail_blocks.size() * page_size
-//   cut / page_size + tail_blocks.size() == window_blocks[group].size()
-//   window_regions[group].cut < num_computed
+//   region.cut <= num_computed <= tokens.size()
+//   region.cut + blocks.size() * page_size >= num_computed
 //
-// once its first step has been applied. Drafts that the engine has announced
-// for the next run of a row are tokens of it from a plan that takes them on
-// until they are verified. Regions that orders tell to keep, of all layer
-// groups by one name, and sequences that are swapped out, are remembered until
-// they are dropped, or come back.
+// and the left side of the second line is the same number in all groups.
+//
+// Drafts that the engine has announced for the next run of a row become tokens
+// of the row with the plan that takes them on, until they are verified.
+// Sequences that are swapped out, and regions that orders tell to keep by a
+// name, are remembered until they come back or are dropped.
+//
 // A plan is checked as a whole before anything changes: the scheduler's
 // mistakes and the wire's are found here, not by a kernel.
 //
@@ -22,6 +26,8 @@
 #ifndef ENGINE_TABLES_TABLES_H_
 #define ENGINE_TABLES_TABLES_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -29,7 +35,9 @@
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/inlined_vector.h>
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/ids.h"
@@ -39,57 +47,56 @@
 
 namespace blockmgr {
 
-// What is left of the positions below a cut, in one layer group.
+// What is left of the positions [0, cut) in one layer group. Without a region,
+// cut is 0 and everything else is empty.
 struct TableRegion {
   int32_t cut = 0;
   std::vector<BlockId> blocks;
-  std::vector<int32_t> kept;  // entries, [num_layers, num_heads]
-  // Its page lists, on those of the blocks that have pages. Null: not known,
-  // as too few or too many blocks came back from the host.
+  std::vector<int32_t> kept;           // entries, [num_layers, num_heads]
+  std::vector<int64_t> shard_entries;  // sums of kept, [num_shards]
+  // The page lists of the region, on those of its blocks that have pages. Null
+  // if they are not known, as too few or too many blocks came back from the
+  // host.
   std::shared_ptr<const RegionLayout> layout = nullptr;
-  // Tokens of the sequence when it was made; what these do not attend to, in a
-  // window group, is gone.
+  // The tokens that the sequence had when the region was made. In a window
+  // group, entries that the tokens behind do not attend to are gone.
   int32_t length = 0;
-  // Of a window group: whether the run before had nothing of it left.
-  bool is_past = false;
 };
 
-struct SequenceTable {
+// What a sequence has in one layer group.
+//
+//   position   0          cut                             num_computed
+//              |  region  | block | block | block | block ..|
+//
+// In a group with a window, blocks are null where a start left pages out, and
+// blocks of pages before FirstPage of the computed tokens mean nothing.
+struct GroupTable {
+  std::vector<BlockId> blocks;  // of the positions from region.cut on
+  TableRegion region;
+  // Whether the last run attended to nothing of the region. This happens in
+  // window groups only. A sequence that goes back after a loss may attend to
+  // the region again.
+  bool region_is_past = false;
+
+  // Returns the region, or null if there is none or it is past.
+  const TableRegion* attended_region() const {
+    return region.cut == 0 || region_is_past ? nullptr : &region;
+  }
+};
+
+// In a model of one group, what a decode step reads and writes is in the first
+// two cache lines.
+struct alignas(64) SequenceTable {
   bool in_use = false;
-  RequestId request{0};
   int32_t query_window = 0;
-  // Prompt and outputs, by position.
-  std::vector<int32_t> tokens;
+  RequestId request{0};
+  int32_t num_evictions = 0;  // from group 0, since the start
   // Positions [0, num_computed) have their KV in the pool, as far as kept.
   int32_t num_computed = 0;
-  // The region stands for [0, cut); all empty or 0 without one.
-  int32_t cut = 0;
-  std::vector<BlockId> region_blocks;
-  std::vector<int32_t> kept;  // entries, [num_layers, num_heads]
-  // The page lists of the region, as in TableRegion.
-  std::shared_ptr<const RegionLayout> region_layout = nullptr;
-  int64_t region_entries = 0;          // sum of kept
-  std::vector<int64_t> shard_entries;  // of it, each shard's, [num_shards]
-  // Positions from cut on, page_size to a block. In a model with a window, null
-  // where a start left pages out.
-  std::vector<BlockId> tail_blocks;
-  // Of each window group, from position 0 on; null as above. Pages before
-  // FirstPage of what is computed mean nothing. [num_window_groups]
-  std::vector<std::vector<BlockId>> window_blocks;
-  // The last region of each; below its cut the table means nothing.
-  // [num_window_groups]
-  std::vector<TableRegion> window_regions;
-  int32_t num_evictions = 0;  // since the start
-  // Announced for the next run.
-  std::vector<int32_t> drafts;
-
-  int32_t tail_length() const { return num_computed - cut; }
-  // Of a window group, while something of it is attended to; else null. A
-  // sequence that goes back after a loss may have it again.
-  const TableRegion* window_region(int32_t group) const {
-    const TableRegion& region = window_regions[static_cast<size_t>(group - 1)];
-    return region.cut == 0 || region.is_past ? nullptr : &region;
-  }
+  // Prompt and outputs, by position.
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> drafts;                // announced for the next run
+  absl::InlinedVector<GroupTable, 1> groups;  // [num_groups]
 };
 
 // Slots are handed out densely; one above this is a broken plan.
@@ -104,9 +111,9 @@ class EngineTables {
 
   // Applies dropped_swaps, swap_outs, released, starts, copies, new blocks and
   // the scheduled tokens: the rows' part of them, bytes are the caller's.
-  // Afterwards the rows say what the step will have computed (num_computed,
-  // tail_blocks). InvalidArgument, with nothing changed, names what contradicts
-  // the tables. Eviction orders are not looked at: see CheckOrder.
+  // Afterwards the rows say what the step will have computed (num_computed, the
+  // groups' blocks). InvalidArgument, with nothing changed, names what
+  // contradicts the tables. Eviction orders are not looked at: see CheckOrder.
   absl::Status Apply(const StepPlan& plan);
 
   // Adds the token that the step sampled for a slot. REQUIRES: the slot is in
@@ -114,7 +121,7 @@ class EngineTables {
   void AddSampled(SequenceSlot slot, int32_t token);
 
   // After a run with drafts, before AddSampled: all of them but the first
-  // num_accepted are forgotten, with the tail blocks behind.
+  // num_accepted are forgotten, with the blocks behind.
   // REQUIRES: num_accepted is at most the run's num_drafts.
   void RejectDrafts(SequenceSlot slot, int32_t num_drafts,
                     int32_t num_accepted);
@@ -130,16 +137,18 @@ class EngineTables {
   // page total and no more pages than the destinations have.
   absl::Status CheckCounts(const EvictionOrder& order,
                            std::span<const int32_t> counts) const;
-  // Positions that an order covers in blocks: behind its group's region, and of
-  // a window group only those of whole pages that the next token attends to.
+  // What an order covers: the region of its group, and the blocks of the
+  // positions [begin, order.cut). In a window group both count only as far as
+  // the next token attends to them.
   struct CoveredTail {
-    const TableRegion* region = nullptr;  // null: none, or it is past
+    const TableRegion* region = nullptr;  // null if there is none or it is past
     int32_t begin = 0;
-    int32_t end = 0;  // the cut
+    std::span<const BlockId> blocks;
   };
-  CoveredTail CoveredInWindow(const EvictionOrder& order) const;
-  // Entries that a head has below an order's cut, or, in a window group, at
-  // most: what is left of a region there, the tables do not know.
+  CoveredTail Covered(const EvictionOrder& order) const;
+  // Returns how many entries a head has below an order's cut. In a window group
+  // this is the most that it may have: the tables do not know which entries of
+  // a region are still attended to.
   int32_t HeldBelow(const EvictionOrder& order, int32_t head_index) const;
   // Puts the region in place of positions [0, order.cut).
   // REQUIRES: both checks passed.
@@ -184,24 +193,13 @@ class EngineTables {
     int32_t start = -1;         // index into starts
   };
 
-  // What one name stands for.
-  struct KeptRegions {
-    TableRegion region;
-    // Of every window group; cut 0: none. [num_window_groups]
-    std::vector<TableRegion> window_regions;
-  };
-
-  absl::Status CheckSlot(const char* field, SequenceSlot slot) const;
-  absl::Status CheckShapes(const StepPlan& plan) const;
   // What the host tier has of a sequence.
   struct Swapped {
     std::vector<int32_t> tokens;
-    int32_t cut = 0;
-    std::vector<int32_t> kept;
-    std::shared_ptr<const RegionLayout> region_layout = nullptr;
-    size_t num_region_blocks = 0;  // those with pages of it
-    // Of every window group; `blocks`: those with pages of it, void.
-    std::vector<TableRegion> window_regions;
+    // Of each region, `blocks` are those with pages of it, and their ids are
+    // void. [num_groups]
+    std::vector<TableRegion> regions;
+    // Of one group after the other: the region's blocks, the pages behind it.
     std::vector<HostBlockId> blocks;
     uint64_t leaves = 0;  // the check whose plan drops it or has it back
   };
@@ -210,68 +208,104 @@ class EngineTables {
     uint64_t taken = 0;       // the check whose plan copies to it
   };
 
+  // The number of transfers that a group has among those of a swap.
+  struct GroupTransfers {
+    int64_t num_region = 0;
+    int64_t num_pages = 0;  // behind the region
+  };
+
+  // Plans (tables.cc).
+  absl::Status CheckSlot(const char* field, SequenceSlot slot) const;
+  absl::Status CheckShapes(const StepPlan& plan) const;
+  absl::Status CheckStarts(const StepPlan& plan);
+  absl::Status CheckStart(const StepPlan& plan,
+                          const SequenceStart& start) const;
+  // Checks that regions that the plan drops are kept ones, each named once.
+  absl::Status CheckDropped(const StepPlan& plan) const;
+  absl::Status CheckScheduled(const StepPlan& plan, size_t i);
+  // Checks the drafts of a run with `num_ready` announced ones.
+  absl::Status CheckDrafts(const StepPlan& plan, size_t i,
+                           size_t num_ready) const;
+  bool InUse(SequenceSlot slot) const;
+  // Returns the slot's entry for the current plan, fresh if it has none yet.
+  Pending& PendingOf(SequenceSlot slot);
+  void Release(SequenceSlot slot);
+  void Start(const StepPlan& plan, const SequenceStart& start);
+  void Run(const StepPlan& plan, size_t i);
+
+  // Layer groups (tables_groups.cc).
+  // Returns whether what comes after the first `length` tokens, the last of
+  // these included, attends to something of a region. For the next token alone,
+  // `length` is one more than the tokens computed.
+  bool IsAttended(const TableRegion& region, int32_t group,
+                  int32_t length) const {
+    return region.cut > layout_.FirstPage(group, length) * layout_.page_size;
+  }
+  // Returns the least number of tokens that a sequence with the region can go
+  // on from. The region of a window group lacks what tokens before `length`
+  // attend to.
+  int32_t LeastTokens(const TableRegion& region, int32_t group) const {
+    return layout_.window_of(group) == 0 ? region.cut : region.length;
+  }
+  // Returns how many pages of `length` tokens, behind a cut, a group needs.
+  int32_t NumPages(int32_t group, int32_t length, int32_t cut) const {
+    return CeilDiv(length, layout_.page_size) -
+           std::max(cut / layout_.page_size, layout_.FirstPage(group, length));
+  }
+  // Returns the region that a start without a source takes, or null.
+  const TableRegion* TakenRegion(const SequenceStart& start,
+                                 int32_t group) const;
+  // Checks that a run's blocks reach position `end`, that all groups reach the
+  // same page, and that blocks are null just where a start leaves pages out.
+  // `start` is the plan's start of the slot, or null.
+  absl::Status CheckNewBlocks(const StepPlan& plan, size_t run,
+                              const SequenceStart* start, int64_t end) const;
+  // Returns the regions that sequences of the row's first `length` tokens may
+  // start with.
+  std::vector<TableRegion> RegionsAt(const SequenceTable& table,
+                                     int32_t length) const;
+  // Forgets the blocks behind the first num_tokens tokens.
+  void CutBlocks(int32_t num_tokens, SequenceTable* table) const;
+
+  // Sources and copies (tables_source.cc).
+  absl::Status CheckSource(const StepPlan& plan, const SequenceStart& start);
+  // Checks that the source has what sequences of its first num_cached_tokens
+  // attend to.
+  absl::Status CheckSourceGroups(const SequenceStart& start) const;
+  absl::Status CheckCopies(const StepPlan& plan);
+  // Checks a copy of the first rows of a cached block.
+  absl::Status CheckPart(const StepPlan& plan, const SequenceStart& start,
+                         const CopyOnWrite& copy);
+
   // Swaps (tables_swap.cc).
   absl::Status CheckDroppedSwaps(const StepPlan& plan);
   absl::Status CheckSwapOut(const StepPlan& plan, const SwapOut& out);
+  // Return the blocks that a swap copies of a group: those of its region, of
+  // which some may have no pages (the tables do not know which), and those of
+  // the pages behind it.
+  std::span<const BlockId> RegionOut(const SwapOut& out, int32_t group) const;
+  std::span<const BlockId> PagesOut(const SwapOut& out, int32_t group) const;
+  // Returns how many of the transfers each group has, [num_groups].
+  absl::StatusOr<std::vector<GroupTransfers>> SplitSwapOut(
+      const SwapOut& out, std::span<const BlockTransfer> transfers) const;
   absl::Status CheckSwapIn(const StepPlan& plan, const SequenceStart& start);
   absl::Status CheckTransfersIn(const StepPlan& plan,
                                 const SequenceStart& start,
                                 const Swapped& swapped) const;
-  // Where Swapped::blocks has what comes back of the first num_cached tokens,
-  // behind the region of group 0: pages of the tail, then regions and pages of
-  // the window groups.
-  std::vector<size_t> PlacesInHost(const Swapped& swapped,
-                                   int32_t num_cached) const;
-  // Blocks of the regions and pages of all window groups that come back.
-  int64_t NumWindowIns(const Swapped& swapped, int32_t num_cached) const;
-  // That copies to its tail go to the blocks of its run.
-  absl::Status CheckSwappedTail(const StepPlan& plan,
-                                const SequenceStart& start);
-  // The blocks that the region comes back to. REQUIRES: it does.
-  std::vector<BlockId> RegionOf(const StepPlan& plan,
-                                const SequenceStart& start) const;
+  // Returns how many of the start's transfers each group has, [num_groups]. The
+  // last pages of group 0 get what the others leave, which may be negative.
+  std::vector<GroupTransfers> SplitSwapIn(const SequenceStart& start,
+                                          const Swapped& swapped) const;
+  // Checks that copies to pages go to the blocks of the start's run.
+  absl::Status CheckPagesIn(const StepPlan& plan, const SequenceStart& start);
   void Leave(const StepPlan& plan, const SwapOut& out);
   void ComeBack(const StepPlan& plan, const SequenceStart& start,
                 SequenceTable* table);
 
-  // Window groups (tables_windows.cc).
-  absl::Status CheckWindowArrays(const StepPlan& plan) const;
-  // That a run's tables reach `num_pages` pages in every window group, and that
-  // its new blocks are null just where a start leaves pages out.
-  absl::Status CheckWindows(const StepPlan& plan, size_t run,
-                            int64_t num_pages);
-  // That a source has what sequences of its first num_tokens tokens attend to.
-  absl::Status CheckSourceWindows(const SequenceStart& start) const;
-  // What a swap copies of a group behind its region; and the blocks of that, of
-  // which some may have no pages of it: which, the tables do not know.
-  std::span<const BlockId> PagesOut(const SwapOut& out, int32_t group) const;
-  std::vector<BlockId> RegionOut(const SwapOut& out, int32_t group) const;
-  // How many of these copies are of each group's region, if they are those of
-  // regions and pages, group by group.
-  absl::StatusOr<std::vector<size_t>> SplitSwapOut(
-      const SwapOut& out, std::span<const BlockTransfer> transfers) const;
-  // That copies to window groups, the start's transfers from `first` on, go to
-  // the blocks of its run.
-  absl::Status CheckWindowsIn(const StepPlan& plan, const SequenceStart& start,
-                              int64_t first);
-  // What a run adds to the table of a group.
-  std::span<const BlockId> NewBlocks(const StepPlan& plan, size_t run,
-                                     int32_t group) const;
-  // The block that a group has for the same tokens as the tail its block number
-  // `num_tail_blocks`, from 1 on.
-  BlockId LastBlock(const SequenceTable& table, int32_t group,
-                    int64_t num_tail_blocks) const;
-  // Pages that a group has of `length` tokens from position `cut` on.
-  int32_t NumPages(int32_t group, int32_t length, int32_t cut = 0) const {
-    return CeilDiv(length, layout_.page_size) -
-           std::max(cut / layout_.page_size, layout_.FirstPage(group, length));
-  }
-  // Those of all window groups, behind their regions.
-  int32_t NumWindowPages(std::span<const TableRegion> regions,
-                         int32_t length) const;
-  void AddWindows(const StepPlan& plan, size_t run, SequenceTable* table) const;
-  // Leaves the pages of the first num_tokens tokens.
-  void CutWindows(int32_t num_tokens, SequenceTable* table) const;
+  // Orders (tables_orders.cc).
+  absl::Status CheckDestinations(const StepPlan& plan,
+                                 const EvictionOrder& order) const;
+  absl::Status CheckWindowOrder(const EvictionOrder& order) const;
 
   // Page lists (tables_layout.cc).
   std::shared_ptr<const RegionLayout> LayOut(
@@ -282,53 +316,18 @@ class EngineTables {
   static std::shared_ptr<const RegionLayout> OnBlocks(
       const std::shared_ptr<const RegionLayout>& layout,
       std::span<const BlockId> blocks);
+  // Returns the sum of what each shard keeps.
+  std::vector<int64_t> ShardEntries(std::span<const int32_t> kept) const;
 
-  // Regions of window groups (tables_windows.cc).
-  // Whether something of it is attended to after `length` tokens.
-  bool IsInWindow(const TableRegion& region, int32_t group,
-                  int32_t length) const {
-    return region.cut >
-           layout_.FirstPage(group, length + 1) * layout_.page_size;
+  SequenceTable& table_of(SequenceSlot slot) {
+    return rows_[static_cast<size_t>(Index(slot))];
   }
-  // The cut of the region that goes with `length` tokens into the host tier, or
-  // to a start with so many cached, where the last of them counts, too; 0:
-  // none.
-  int32_t SwappedCut(std::span<const TableRegion> regions, int32_t group,
-                     int32_t length) const;
-  // Of all window groups those that a start without a source takes, as far as
-  // SwappedCut says so; or empty.
-  std::span<const TableRegion> RegionsFor(const SequenceStart& start) const;
-  // The same, without those that do not go with `length` tokens.
-  std::vector<TableRegion> RegionsWith(std::span<const TableRegion> regions,
-                                       int32_t length) const;
-  void NotePastRegions(SequenceTable* table) const;
-  absl::Status CheckWindowOrder(const EvictionOrder& order) const;
-  void CommitInWindow(const StepPlan& plan, const EvictionOrder& order,
-                      std::span<const int32_t> counts);
-
-  absl::Status CheckStarts(const StepPlan& plan);
-  absl::Status CheckStart(const StepPlan& plan,
-                          const SequenceStart& start) const;
-  // Of a start with a source.
-  absl::Status CheckSource(const StepPlan& plan, const SequenceStart& start);
-  absl::Status CheckCopies(const StepPlan& plan);
-  // A copy of the first rows of a cached block.
-  absl::Status CheckPart(const StepPlan& plan, const SequenceStart& start,
-                         const CopyOnWrite& copy);
-  // Regions that the plan drops are kept ones, and each is named once.
-  absl::Status CheckDropped(const StepPlan& plan) const;
-  absl::Status CheckScheduled(const StepPlan& plan, size_t i);
-  // The drafts of a run with `num_ready` announced ones.
-  absl::Status CheckDrafts(const StepPlan& plan, size_t i,
-                           size_t num_ready) const;
-  absl::Status CheckDestinations(const StepPlan& plan,
-                                 const EvictionOrder& order) const;
-  bool InUse(SequenceSlot slot) const;
-  // The slot's entry for the current plan, fresh if it has none yet.
-  Pending& PendingOf(SequenceSlot slot);
-  void Release(SequenceSlot slot);
-  void Start(const StepPlan& plan, const SequenceStart& start);
-  void SetKept(std::span<const int32_t> kept, SequenceTable* table) const;
+  GroupTable& group_of(SequenceSlot slot, int32_t group) {
+    return table_of(slot).groups[static_cast<size_t>(group)];
+  }
+  const GroupTable& group_of(SequenceSlot slot, int32_t group) const {
+    return row(slot).groups[static_cast<size_t>(group)];
+  }
   bool IsBlock(BlockId block) const {
     return block != kNullBlock && Index(block) > 0 &&
            Index(block) < layout_.num_blocks;
@@ -339,17 +338,13 @@ class EngineTables {
     return start.source == kNoSequenceSlot && start.swap == kNoSwap &&
            start.num_cached_tokens % layout_.page_size != 0;
   }
-  // Tail blocks that the cached tokens of a start with a source are in.
-  int32_t SourceBlocks(const SequenceStart& start) const {
-    return CeilDiv(start.num_cached_tokens - row(start.source).cut,
-                   layout_.page_size);
-  }
 
   const ModelLayout layout_;
   const int32_t max_sequences_;
   std::vector<SequenceTable> rows_;  // by slot; grows to the highest seen
   std::vector<Pending> pending_;     // by slot
-  absl::flat_hash_map<RegionId, KeptRegions> regions_;
+  // Regions that are kept by a name, [num_groups].
+  absl::flat_hash_map<RegionId, std::vector<TableRegion>> regions_;
   absl::flat_hash_map<SwapId, Swapped> swapped_;
   std::vector<HostBlock> host_blocks_;
   uint64_t num_plans_ = 0;

@@ -14,33 +14,21 @@ namespace blockmgr {
 std::shared_ptr<const RegionLayout> EngineTables::LayOut(
     const StepPlan& plan, const EvictionOrder& order,
     std::span<const int32_t> counts) const {
-  const SequenceTable& table = row(order.slot);
-  CoveredTail covered{.begin = table.cut, .end = order.cut};
-  std::span<const BlockId> tail = table.tail_blocks;
-  const RegionLayout* now = table.region_layout.get();
-  bool is_unknown = table.cut > 0 && now == nullptr;
-  if (order.group > 0) {
-    covered = CoveredInWindow(order);
-    tail = std::span(table.window_blocks[static_cast<size_t>(order.group - 1)])
-               .subspan(static_cast<size_t>(covered.begin / layout_.page_size));
-    now = covered.region == nullptr ? nullptr : covered.region->layout.get();
-    is_unknown = covered.region != nullptr && now == nullptr;
+  const CoveredTail covered = Covered(order);
+  const RegionLayout* now = nullptr;
+  if (covered.region != nullptr) {
+    now = covered.region->layout.get();
+    if (now == nullptr) return nullptr;
   }
-  if (is_unknown) return nullptr;
-  const int32_t num_pages = (covered.end - covered.begin) / layout_.page_size;
-  return std::make_shared<const RegionLayout>(RegionLayout::LayOut(
-      layout_, now, tail.first(static_cast<size_t>(num_pages)),
-      Destinations(plan, order), counts, order.cut));
+  return std::make_shared<const RegionLayout>(
+      RegionLayout::LayOut(layout_, now, covered.blocks,
+                           Destinations(plan, order), counts, order.cut));
 }
 
 std::optional<uint64_t> EngineTables::ChecksumOf(
     const EvictionOrder& order) const {
-  const SequenceTable& table = row(order.slot);
   const RegionLayout* layout =
-      order.group == 0
-          ? table.region_layout.get()
-          : table.window_regions[static_cast<size_t>(order.group - 1)]
-                .layout.get();
+      group_of(order.slot, order.group).region.layout.get();
   if (layout == nullptr) return std::nullopt;
   return LayoutChecksum(layout_, *layout);
 }
@@ -53,6 +41,17 @@ std::shared_ptr<const RegionLayout> EngineTables::OnBlocks(
   }
   return std::make_shared<const RegionLayout>(
       layout->OnBlocks(layout->blocks(), blocks));
+}
+
+std::vector<int64_t> EngineTables::ShardEntries(
+    std::span<const int32_t> kept) const {
+  std::vector<int64_t> entries(static_cast<size_t>(layout_.num_shards), 0);
+  for (size_t head = 0; head < kept.size(); ++head) {
+    const int32_t shard =
+        layout_.shard_of(static_cast<int32_t>(head) % layout_.num_heads);
+    entries[static_cast<size_t>(shard)] += kept[head];
+  }
+  return entries;
 }
 
 }  // namespace blockmgr

@@ -1,13 +1,17 @@
 // Orders of evictions, as far as tables are concerned.
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/window_eviction.h"
 #include "blockmgr/ragged_region.h"
 #include "engine/tables/tables.h"
 
@@ -46,18 +50,15 @@ absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
   // region on one of them would overwrite live tokens. Which of their regions'
   // blocks do, the tables do not know.
   absl::flat_hash_set<BlockId> taken;
-  const auto stays = [&](const std::vector<BlockId>& blocks, int32_t begin) {
-    taken.insert(blocks.begin() + begin, blocks.end());
-  };
-  stays(table.tail_blocks,
-        order.group == 0 ? (order.cut - table.cut) / layout_.page_size : 0);
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const auto index = static_cast<size_t>(group - 1);
-    const int32_t cut =
-        group == order.group ? order.cut : table.window_regions[index].cut;
-    stays(table.window_blocks[index],
-          std::max(layout_.FirstPage(group, table.num_computed + 1),
-                   cut / layout_.page_size));
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const GroupTable& own = group_of(order.slot, group);
+    const int32_t cut = group == order.group ? order.cut : own.region.cut;
+    const int32_t first =
+        std::max(layout_.FirstPage(group, table.num_computed + 1),
+                 cut / layout_.page_size);
+    taken.insert(
+        own.blocks.begin() + (first - own.region.cut / layout_.page_size),
+        own.blocks.end());
   }
   for (const BlockId block : Destinations(plan, order)) {
     if (!IsBlock(block)) {
@@ -95,17 +96,16 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
     return BadOrder("length: expected ", table.num_computed, ", got ",
                     order.length);
   }
-  const int32_t cut_now =
-      order.group == 0
-          ? table.cut
-          : table.window_regions[static_cast<size_t>(order.group - 1)].cut;
+  const int32_t cut_now = group_of(order.slot, order.group).region.cut;
   if (order.cut < std::max(cut_now, 1) || order.cut >= order.length ||
       order.cut % layout_.page_size != 0) {
     return BadOrder("cut: expected a positive multiple of ", layout_.page_size,
                     " in [", cut_now, ", ", order.length, "), got ", order.cut);
   }
   BM_RETURN_IF_ERROR(CheckPolicy(order.policy));
-  if (order.group > 0) BM_RETURN_IF_ERROR(CheckWindowOrder(order));
+  if (layout_.window_of(order.group) > 0) {
+    BM_RETURN_IF_ERROR(CheckWindowOrder(order));
+  }
   if (order.region != kNoRegion && regions_.contains(order.region)) {
     return BadOrder("region: expected a name that is not in use, got ",
                     Index(order.region));
@@ -169,30 +169,53 @@ absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
   return absl::OkStatus();
 }
 
+absl::Status EngineTables::CheckWindowOrder(const EvictionOrder& order) const {
+  if (order.region != kNoRegion) {
+    return BadOrder("region: expected none of a group with a window, got ",
+                    Index(order.region));
+  }
+  const EvictionPolicy& policy = order.policy;
+  if (policy.has_external_scores() ||
+      policy.budget.kind == BudgetKind::kExternal || policy.needs_table() ||
+      policy.scorer_state() != ScorerState::kNone) {
+    return BadOrder(
+        "policy: expected scores and budgets of what a group with a window ",
+        "has, got ", FormatPolicy(policy));
+  }
+  const int32_t window = layout_.window_of(order.group);
+  if (WindowEviction::IsCovered(window, order.cut, order.length)) {
+    return absl::OkStatus();
+  }
+  return BadOrder("cut: expected one above ",
+                  WindowEviction::FirstOf(window, order.length),
+                  ", from which on the group attends, got ", order.cut);
+}
+
 void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
                           std::span<const int32_t> counts) {
   Pending& pending = PendingOf(order.slot);
   pending.next_group = order.group + 1;
-  if (order.group > 0) return CommitInWindow(plan, order, counts);
-  SequenceTable& table = rows_[static_cast<size_t>(Index(order.slot))];
-  table.region_layout = LayOut(plan, order, counts);
-  const auto gone = (order.cut - table.cut) / layout_.page_size;
-  table.tail_blocks.erase(table.tail_blocks.begin(),
-                          table.tail_blocks.begin() + gone);
-  table.cut = order.cut;
+  std::shared_ptr<const RegionLayout> layout = LayOut(plan, order, counts);
+  SequenceTable& table = table_of(order.slot);
+  const auto index = static_cast<size_t>(order.group);
+  GroupTable& group = table.groups[index];
+  const int32_t num_gone = (order.cut - group.region.cut) / layout_.page_size;
+  group.blocks.erase(group.blocks.begin(), group.blocks.begin() + num_gone);
   const std::span<const BlockId> destinations = Destinations(plan, order);
-  table.region_blocks.assign(destinations.begin(), destinations.end());
-  SetKept(counts, &table);
-  ++table.num_evictions;
-  if (order.region == kNoRegion) return;
-  pending.name = order.region;
-  regions_[order.region] = {
-      .region = {.cut = table.cut,
-                 .blocks = table.region_blocks,
-                 .kept = table.kept,
-                 .layout = table.region_layout,
-                 .length = order.length},
-      .window_regions = RegionsWith(table.window_regions, order.length)};
+  group.region = {.cut = order.cut,
+                  .blocks = {destinations.begin(), destinations.end()},
+                  .kept = {counts.begin(), counts.end()},
+                  .shard_entries = ShardEntries(counts),
+                  .layout = std::move(layout),
+                  .length = order.length};
+  group.region_is_past = false;
+  if (order.group == 0) ++table.num_evictions;
+  if (order.region != kNoRegion) {
+    pending.name = order.region;
+    regions_[order.region] = RegionsAt(table, order.length);
+  } else if (pending.name != kNoRegion) {
+    regions_.at(pending.name)[index] = group.region;
+  }
 }
 
 RegionId EngineTables::KeptName(SequenceSlot slot) const {

@@ -34,11 +34,9 @@ absl::Status EngineTables::CheckSource(const StepPlan& plan,
   }
   const SequenceTable& source = row(start.source);
   const int32_t num_cached = start.num_cached_tokens;
-  if (num_cached < std::max(source.cut, 1) ||
-      num_cached > source.num_computed) {
-    return fail("expected num_cached_tokens in [", std::max(source.cut, 1),
-                ", ", source.num_computed, "] (of its source), got ",
-                num_cached);
+  if (num_cached < 1 || num_cached > source.num_computed) {
+    return fail("expected num_cached_tokens in [1, ", source.num_computed,
+                "] (of its source), got ", num_cached);
   }
   if (!std::equal(source.tokens.begin(), source.tokens.begin() + num_cached,
                   plan.start_tokens.begin() + start.token_begin)) {
@@ -46,7 +44,37 @@ absl::Status EngineTables::CheckSource(const StepPlan& plan,
                 " tokens to be those of its source, slot ",
                 Index(start.source));
   }
-  return CheckSourceWindows(start);
+  return CheckSourceGroups(start);
+}
+
+absl::Status EngineTables::CheckSourceGroups(const SequenceStart& start) const {
+  const int32_t num_tokens = start.num_cached_tokens;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const GroupTable& table = group_of(start.source, group);
+    const TableRegion& region = table.region;
+    // A source may have gone on by one token: what counts is what the next
+    // token attends to.
+    const int32_t least = LeastTokens(region, group);
+    if (num_tokens < least && IsAttended(region, group, num_tokens + 1)) {
+      return Refused("plan.starts", start.slot, "expected at least the ", least,
+                     " tokens of the region of group ", group, " in slot ",
+                     Index(start.source), ", got ", num_tokens);
+    }
+    const int32_t begin = region.cut / layout_.page_size;
+    const int32_t end = CeilDiv(num_tokens, layout_.page_size);
+    for (int32_t page =
+             std::max(layout_.FirstPage(group, num_tokens + 1), begin);
+         page < end; ++page) {
+      if (table.blocks[static_cast<size_t>(page - begin)] != kNullBlock) {
+        continue;
+      }
+      return Refused("plan.starts", start.slot,
+                     "expected a source that has what ", num_tokens,
+                     " tokens need, got slot ", Index(start.source),
+                     " without page ", page, " of group ", group);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status EngineTables::CheckCopies(const StepPlan& plan) {
@@ -67,11 +95,10 @@ absl::Status EngineTables::CheckCopies(const StepPlan& plan) {
       return fail("expected a destination in [1, ", layout_.num_blocks,
                   "), got ", Index(copy.blocks.destination));
     }
-    const SequenceTable* table = nullptr;
-    int64_t num_blocks = 0;
+    // The blocks that the slot's tokens are in.
+    std::span<const BlockId> blocks;
     if (pending.start < 0) {
-      table = &row(copy.slot);
-      num_blocks = std::ssize(table->tail_blocks);
+      blocks = group_of(copy.slot, copy.group).blocks;
     } else {
       const SequenceStart& start =
           plan.starts[static_cast<size_t>(pending.start)];
@@ -79,11 +106,14 @@ absl::Status EngineTables::CheckCopies(const StepPlan& plan) {
         BM_RETURN_IF_ERROR(CheckPart(plan, start, copy));
         continue;
       }
-      table = &row(start.source);
-      num_blocks = SourceBlocks(start);
+      const GroupTable& source = group_of(start.source, copy.group);
+      blocks = std::span(source.blocks)
+                   .first(static_cast<size_t>(
+                       CeilDiv(start.num_cached_tokens - source.region.cut,
+                               layout_.page_size)));
     }
-    if (num_blocks == 0) return fail("expected a tail, got none");
-    const BlockId last = LastBlock(*table, copy.group, num_blocks);
+    if (blocks.empty()) return fail("expected a tail, got none");
+    const BlockId last = blocks.back();
     if (copy.blocks.source != last) {
       return fail("expected its last block ", Index(last), " as source, got ",
                   Index(copy.blocks.source));
@@ -112,11 +142,11 @@ absl::Status EngineTables::CheckPart(const StepPlan& plan,
                 Index(copy.blocks.source));
   }
   // That the run has blocks for all its tokens has been checked.
-  const int64_t cut =
-      start.region == kNoRegion ? 0 : regions_.at(start.region).region.cut;
-  const int64_t place = plan.block_offsets[PendingOf(copy.slot).run] +
-                        (start.num_cached_tokens - cut) / layout_.page_size;
-  const BlockId own = plan.blocks[static_cast<size_t>(place)];
+  const TableRegion* const region = TakenRegion(start, copy.group);
+  const int32_t cut = region == nullptr ? 0 : region->cut;
+  const BlockId own = plan.NewBlocks(layout_, PendingOf(copy.slot).run,
+                                     copy.group)[static_cast<size_t>(
+      (start.num_cached_tokens - cut) / layout_.page_size)];
   if (copy.blocks.destination == own) return absl::OkStatus();
   return fail("expected its block ", Index(own), " as destination, got ",
               Index(copy.blocks.destination));

@@ -5,8 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/tables/tables.h"
 
@@ -61,7 +63,10 @@ absl::Status EngineTables::CheckSwapOut(const StepPlan& plan,
     return fail("expected a name that is not in use");
   }
   const SequenceTable& table = row(out.slot);
-  const int32_t least = std::max(table.cut, 1);
+  int32_t least = 1;
+  for (const GroupTable& group : table.groups) {
+    least = std::max(least, group.region.cut);
+  }
   if (out.num_tokens < least || out.num_tokens > table.num_computed) {
     return fail("expected ", least, " to ", table.num_computed,
                 " tokens (of slot ", Index(out.slot), "), got ",
@@ -69,9 +74,10 @@ absl::Status EngineTables::CheckSwapOut(const StepPlan& plan,
   }
   const auto transfers =
       Slice(plan.transfers_out, out.transfer_begin, out.num_transfers);
-  const int64_t num_pages =
-      NumPages(0, out.num_tokens, table.cut) +
-      NumWindowPages(table.window_regions, out.num_tokens);
+  int64_t num_pages = 0;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    num_pages += std::ssize(PagesOut(out, group));
+  }
   if (!transfers.has_value() || std::ssize(*transfers) < num_pages) {
     return fail("expected at least ", num_pages, " out of ",
                 plan.transfers_out.size(), " transfers, got [",
@@ -96,6 +102,67 @@ absl::Status EngineTables::CheckSwapOut(const StepPlan& plan,
   return absl::OkStatus();
 }
 
+std::span<const BlockId> EngineTables::RegionOut(const SwapOut& out,
+                                                 int32_t group) const {
+  const TableRegion& region = group_of(out.slot, group).region;
+  if (!IsAttended(region, group, out.num_tokens)) return {};
+  return region.blocks;
+}
+
+std::span<const BlockId> EngineTables::PagesOut(const SwapOut& out,
+                                                int32_t group) const {
+  const GroupTable& table = group_of(out.slot, group);
+  const auto num_pages =
+      static_cast<size_t>(NumPages(group, out.num_tokens, table.region.cut));
+  const auto end = static_cast<size_t>(
+      CeilDiv(out.num_tokens - table.region.cut, layout_.page_size));
+  return std::span(table.blocks).subspan(end - num_pages, num_pages);
+}
+
+absl::StatusOr<std::vector<EngineTables::GroupTransfers>>
+EngineTables::SplitSwapOut(const SwapOut& out,
+                           std::span<const BlockTransfer> transfers) const {
+  const auto fail = [&out](const auto&... parts) {
+    return Wrong("plan.swap_outs", out.swap, parts...);
+  };
+  // What a region did not need of its blocks may be in a table again.
+  absl::flat_hash_set<BlockId> in_tables;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const std::span<const BlockId> pages = PagesOut(out, group);
+    in_tables.insert(pages.begin(), pages.end());
+  }
+  std::vector<GroupTransfers> split;
+  auto transfer = transfers.begin();
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const std::span<const BlockId> region = RegionOut(out, group);
+    const auto begin = transfer;
+    for (auto block = region.begin();
+         !region.empty() && transfer != transfers.end(); ++transfer, ++block) {
+      if (in_tables.contains(transfer->block)) break;
+      block = std::find(block, region.end(), transfer->block);
+      if (block == region.end()) {
+        return fail("expected blocks of its region, in order, got ",
+                    Index(transfer->block));
+      }
+    }
+    const std::span<const BlockId> pages = PagesOut(out, group);
+    split.push_back(
+        {.num_region = transfer - begin, .num_pages = std::ssize(pages)});
+    for (const BlockId expected : pages) {
+      const BlockId got =
+          transfer == transfers.end() ? kNullBlock : transfer->block;
+      if (got != expected || expected == kNullBlock) {
+        return fail("expected block ", Index(expected), " of group ", group,
+                    ", got ", Index(got));
+      }
+      ++transfer;
+    }
+  }
+  if (transfer == transfers.end()) return split;
+  return fail("expected the blocks of its region and tables, got ",
+              Index(transfer->block), " behind them");
+}
+
 absl::Status EngineTables::CheckSwapIn(const StepPlan& plan,
                                        const SequenceStart& start) {
   const auto fail = [&start](const auto&... parts) {
@@ -110,9 +177,10 @@ absl::Status EngineTables::CheckSwapIn(const StepPlan& plan,
   swapped.leaves = num_swap_checks_;
   const int32_t num_cached = start.num_cached_tokens;
   const auto num_swapped = static_cast<int32_t>(std::ssize(swapped.tokens));
-  int32_t least = std::max(swapped.cut, 1);
-  for (const TableRegion& region : swapped.window_regions) {
-    least = std::max(least, region.length);
+  int32_t least = 1;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    least = std::max(
+        least, LeastTokens(swapped.regions[static_cast<size_t>(group)], group));
   }
   if (num_cached < least || num_cached > num_swapped) {
     return fail("expected num_cached_tokens in [", least, ", ", num_swapped,
@@ -122,20 +190,19 @@ absl::Status EngineTables::CheckSwapIn(const StepPlan& plan,
                   plan.start_tokens.begin() + start.token_begin)) {
     return fail("expected the first ", num_cached, " tokens to be its own");
   }
-  const int32_t cut_now = start.region == kNoRegion
-                              ? swapped.cut
-                              : regions_.at(start.region).region.cut;
-  if (cut_now != swapped.cut) {
-    return fail("expected a region of cut ", swapped.cut, ", got region ",
+  const int32_t cut = swapped.regions.front().cut;
+  const int32_t cut_now =
+      start.region == kNoRegion ? cut : regions_.at(start.region).front().cut;
+  if (cut_now != cut) {
+    return fail("expected a region of cut ", cut, ", got region ",
                 Index(start.region), " of cut ", cut_now);
   }
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const int32_t cut =
-        group == 0 ? 0 : SwappedCut(swapped.window_regions, group, num_swapped);
-    const int32_t first = std::max(layout_.FirstPage(group, num_swapped),
-                                   cut / layout_.page_size);
-    if (std::max(layout_.FirstPage(group, num_cached),
-                 cut / layout_.page_size) == first) {
+    const int32_t begin =
+        swapped.regions[static_cast<size_t>(group)].cut / layout_.page_size;
+    const int32_t first =
+        std::max(layout_.FirstPage(group, num_swapped), begin);
+    if (std::max(layout_.FirstPage(group, num_cached), begin) == first) {
       continue;
     }
     return fail("expected num_cached_tokens whose first page in group ", group,
@@ -144,78 +211,94 @@ absl::Status EngineTables::CheckSwapIn(const StepPlan& plan,
   return CheckTransfersIn(plan, start, swapped);
 }
 
+std::vector<EngineTables::GroupTransfers> EngineTables::SplitSwapIn(
+    const SequenceStart& start, const Swapped& swapped) const {
+  std::vector<GroupTransfers> split;
+  int64_t num_left = start.num_transfers;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const TableRegion& region = swapped.regions[static_cast<size_t>(group)];
+    GroupTransfers& own = split.emplace_back();
+    const bool is_shared = group == 0 && start.region != kNoRegion;
+    if (!is_shared) own.num_region = std::ssize(region.blocks);
+    if (group > 0) {
+      own.num_pages = NumPages(group, start.num_cached_tokens, region.cut);
+    }
+    num_left -= own.num_region + own.num_pages;
+  }
+  split.front().num_pages = num_left;
+  return split;
+}
+
 absl::Status EngineTables::CheckTransfersIn(const StepPlan& plan,
                                             const SequenceStart& start,
                                             const Swapped& swapped) const {
   const auto fail = [&start](const auto&... parts) {
     return Wrong("plan.starts", start.swap, parts...);
   };
-  const int32_t num_cached = start.num_cached_tokens;
-  const size_t num_region =
-      start.region == kNoRegion ? swapped.num_region_blocks : 0;
-  const auto num_tail =
-      static_cast<size_t>(NumPages(0, num_cached, swapped.cut));
-  const size_t least =
-      num_region + static_cast<size_t>(NumWindowIns(swapped, num_cached));
   const auto transfers =
       Slice(plan.transfers_in, start.transfer_begin, start.num_transfers);
-  if (!transfers.has_value() || transfers->size() < least ||
-      transfers->size() > least + num_tail) {
-    return fail("expected ", least, " to ", least + num_tail, " out of ",
+  const std::vector<GroupTransfers> split = SplitSwapIn(start, swapped);
+  // Pages of group 0 that are not copied back, the first ones, are in cached
+  // blocks.
+  const int64_t num_ins = split.front().num_pages;
+  const int64_t most =
+      NumPages(0, start.num_cached_tokens, swapped.regions.front().cut);
+  if (!transfers.has_value() || num_ins < 0 || num_ins > most) {
+    const int64_t least = start.num_transfers - num_ins;
+    return fail("expected ", least, " to ", least + most, " out of ",
                 plan.transfers_in.size(), " transfers, got [",
                 start.transfer_begin, ", +", start.num_transfers, ")");
   }
-  // What is not copied back, the first of the tail, is in cached blocks.
-  const size_t num_shared = least + num_tail - transfers->size();
-  const std::vector<size_t> places = PlacesInHost(swapped, num_cached);
-  for (size_t i = 0; i < transfers->size(); ++i) {
-    const size_t place =
-        i < num_region ? i : places[num_shared + i - num_region];
-    const BlockTransfer& transfer = (*transfers)[i];
-    if (!IsBlock(transfer.block) || transfer.host != swapped.blocks[place]) {
-      return fail("expected a copy of host block ",
-                  Index(swapped.blocks[place]), " to a block in [1, ",
-                  layout_.num_blocks, "), got of ", Index(transfer.host),
-                  " to ", Index(transfer.block));
+  const auto num_swapped = static_cast<int32_t>(std::ssize(swapped.tokens));
+  auto transfer = transfers->begin();
+  int64_t place = 0;  // in swapped.blocks
+  const auto check = [&](int64_t first, int64_t count) {
+    for (int64_t i = first; i < first + count; ++i, ++transfer) {
+      const HostBlockId host = swapped.blocks[static_cast<size_t>(i)];
+      if (IsBlock(transfer->block) && transfer->host == host) continue;
+      return fail("expected a copy of host block ", Index(host),
+                  " to a block in [1, ", layout_.num_blocks, "), got of ",
+                  Index(transfer->host), " to ", Index(transfer->block));
     }
+    return absl::OkStatus();
+  };
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const auto [num_region, num_pages] = split[static_cast<size_t>(group)];
+    const TableRegion& region = swapped.regions[static_cast<size_t>(group)];
+    BM_RETURN_IF_ERROR(check(place, num_region));
+    place += std::ssize(region.blocks);
+    const int64_t num_needed =
+        NumPages(group, start.num_cached_tokens, region.cut);
+    BM_RETURN_IF_ERROR(check(place + num_needed - num_pages, num_pages));
+    place += NumPages(group, num_swapped, region.cut);
   }
   return absl::OkStatus();
 }
 
-absl::Status EngineTables::CheckSwappedTail(const StepPlan& plan,
-                                            const SequenceStart& start) {
+absl::Status EngineTables::CheckPagesIn(const StepPlan& plan,
+                                        const SequenceStart& start) {
   // That the run has blocks for all its tokens has been checked.
   const Swapped& swapped = swapped_.at(start.swap);
-  const int64_t num_region =
-      start.region == kNoRegion ? std::ssize(RegionOf(plan, start)) : 0;
-  const int64_t num_ins = start.num_transfers - num_region -
-                          NumWindowIns(swapped, start.num_cached_tokens);
-  const int64_t end =
-      plan.block_offsets[PendingOf(start.slot).run] +
-      CeilDiv(start.num_cached_tokens - swapped.cut, layout_.page_size);
-  for (int64_t i = 0; i < num_ins; ++i) {
-    const BlockId expected =
-        plan.blocks[static_cast<size_t>(end - num_ins + i)];
-    const BlockId got =
-        plan.transfers_in[static_cast<size_t>(start.transfer_begin +
-                                              num_region + i)]
-            .block;
-    if (got == expected) continue;
-    return Wrong("plan.starts", start.swap, "expected a copy to block ",
-                 Index(expected), " of its run, got ", Index(got));
+  const std::vector<GroupTransfers> split = SplitSwapIn(start, swapped);
+  auto transfer = plan.transfers_in.begin() + start.transfer_begin;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const auto [num_region, num_pages] = split[static_cast<size_t>(group)];
+    transfer += num_region;
+    const int32_t cut = swapped.regions[static_cast<size_t>(group)].cut;
+    const int64_t end =
+        CeilDiv(start.num_cached_tokens - cut, layout_.page_size);
+    for (const BlockId expected :
+         plan.NewBlocks(layout_, PendingOf(start.slot).run, group)
+             .subspan(static_cast<size_t>(end - num_pages),
+                      static_cast<size_t>(num_pages))) {
+      const BlockId got = (transfer++)->block;
+      if (got == expected) continue;
+      return Wrong("plan.starts", start.swap, "expected a copy to block ",
+                   Index(expected), " of its run, group ", group, ", got ",
+                   Index(got));
+    }
   }
-  return CheckWindowsIn(plan, start, num_region + num_ins);
-}
-
-std::vector<BlockId> EngineTables::RegionOf(const StepPlan& plan,
-                                            const SequenceStart& start) const {
-  std::vector<BlockId> blocks;
-  const size_t num_blocks = swapped_.at(start.swap).num_region_blocks;
-  for (size_t i = 0; i < num_blocks; ++i) {
-    blocks.push_back(
-        plan.transfers_in[static_cast<size_t>(start.transfer_begin) + i].block);
-  }
-  return blocks;
+  return absl::OkStatus();
 }
 
 void EngineTables::Leave(const StepPlan& plan, const SwapOut& out) {
@@ -223,56 +306,37 @@ void EngineTables::Leave(const StepPlan& plan, const SwapOut& out) {
   Swapped& swapped = swapped_[out.swap];
   swapped.tokens.assign(table.tokens.begin(),
                         table.tokens.begin() + out.num_tokens);
-  swapped.cut = table.cut;
-  swapped.kept = table.kept;
-  swapped.region_layout = table.region_layout;
   const auto transfers = std::span(plan.transfers_out)
                              .subspan(static_cast<size_t>(out.transfer_begin),
                                       static_cast<size_t>(out.num_transfers));
-  const auto num_blocks = SplitSwapOut(out, transfers);
-  BM_CHECK(num_blocks.ok());  // CheckSwapOut has passed
-  swapped.num_region_blocks = num_blocks->front();
-  auto transfer = transfers.begin() +
-                  static_cast<int64_t>(swapped.num_region_blocks) +
-                  std::ssize(PagesOut(out, 0));
-  swapped.window_regions = table.window_regions;
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const auto index = static_cast<size_t>(group - 1);
-    TableRegion& region = swapped.window_regions[index];
-    if (RegionOut(out, group).empty()) region = TableRegion();
-    region.blocks.clear();
-    for (size_t i = 0; i < (*num_blocks)[index + 1]; ++i) {
-      region.blocks.push_back((transfer++)->block);
-    }
-    transfer += std::ssize(PagesOut(out, group));
+  const auto split = SplitSwapOut(out, transfers);
+  BM_CHECK(split.ok());  // CheckSwapOut has passed
+  swapped.regions = RegionsAt(table, out.num_tokens);
+  for (size_t group = 0; group < split->size(); ++group) {
+    swapped.regions[group].blocks.assign(
+        static_cast<size_t>((*split)[group].num_region), kNullBlock);
   }
-  for (int32_t i = 0; i < out.num_transfers; ++i) {
-    const HostBlockId host =
-        plan.transfers_out[static_cast<size_t>(out.transfer_begin + i)].host;
-    swapped.blocks.push_back(host);
-    host_blocks_[static_cast<size_t>(Index(host))].holder = out.swap;
+  for (const BlockTransfer& transfer : transfers) {
+    swapped.blocks.push_back(transfer.host);
+    host_blocks_[static_cast<size_t>(Index(transfer.host))].holder = out.swap;
   }
 }
 
 void EngineTables::ComeBack(const StepPlan& plan, const SequenceStart& start,
                             SequenceTable* table) {
   const Swapped& swapped = swapped_.at(start.swap);
-  if (start.region == kNoRegion && !swapped.kept.empty()) {
-    table->region_blocks = RegionOf(plan, start);
-    table->region_layout =
-        OnBlocks(swapped.region_layout, RegionOf(plan, start));
-    table->cut = swapped.cut;
-    SetKept(swapped.kept, table);
-  }
-  table->window_regions = swapped.window_regions;
-  auto transfer = plan.transfers_in.begin() + start.transfer_begin +
-                  start.num_transfers -
-                  NumWindowIns(swapped, start.num_cached_tokens);
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    TableRegion& region = table->window_regions[static_cast<size_t>(group - 1)];
-    for (BlockId& block : region.blocks) block = (transfer++)->block;
-    region.layout = OnBlocks(region.layout, region.blocks);
-    transfer += NumPages(group, start.num_cached_tokens, region.cut);
+  const std::vector<GroupTransfers> split = SplitSwapIn(start, swapped);
+  auto transfer = plan.transfers_in.begin() + start.transfer_begin;
+  for (size_t group = 0; group < split.size(); ++group) {
+    TableRegion& region = table->groups[group].region;
+    if (group == 0 && start.region != kNoRegion) {
+      region = regions_.at(start.region).front();
+    } else {
+      region = swapped.regions[group];
+      for (BlockId& block : region.blocks) block = (transfer++)->block;
+      region.layout = OnBlocks(region.layout, region.blocks);
+    }
+    transfer += split[group].num_pages;
   }
   swapped_.erase(start.swap);
 }

@@ -80,6 +80,7 @@ class Engine:
 
     def _run_sequence(self, i, slot, plan):
         sequence = self.sequences[slot]
+        # The layout has one layer group, so the run has one row of blocks.
         begin, end = plan.block_offsets[i], plan.block_offsets[i + 1]
         sequence.tail.extend(plan.blocks[begin:end])
         first = plan.positions[i]

@@ -195,7 +195,8 @@ class DirectLine {
     for (const SequenceStart& start : plans_.front().starts) {
       const bool is_fork =
           start.source != kNoSequenceSlot && start.source != start.slot;
-      if (is_fork && engine_->tables().row(start.slot).cut > 0) {
+      if (is_fork &&
+          engine_->tables().row(start.slot).groups[0].region.cut > 0) {
         ++outcome_.num_over_regions;
       }
     }
@@ -228,7 +229,7 @@ class DirectLine {
       if (row.num_computed < std::ssize(found->second.prompt)) {
         ++outcome_.num_in_prefill;
       }
-      if (row.cut > 0) ++outcome_.num_compressed;
+      if (row.groups[0].region.cut > 0) ++outcome_.num_compressed;
     }
   }
 

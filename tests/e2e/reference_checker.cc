@@ -109,9 +109,10 @@ void ReferenceChecker::OnStart(const SequenceStart& start) {
   if (!is_fork && start.region == kNoRegion) return;
   // Who comes back from the host tier brings its own.
   if (!is_fork && start.swap == kNoSwap) {
-    num_window_regions_taken_ += std::ranges::count_if(
-        engine_->tables().row(start.slot).window_regions,
-        [](const TableRegion& region) { return region.cut > 0; });
+    const auto& groups = engine_->tables().row(start.slot).groups;
+    num_window_regions_taken_ += std::count_if(
+        groups.begin() + 1, groups.end(),
+        [](const GroupTable& group) { return group.region.cut > 0; });
   }
   const Evictions evictions =
       is_fork ? sequences_[engine_->tables().row(start.source).request].kept

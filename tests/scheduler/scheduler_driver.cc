@@ -268,20 +268,23 @@ void SchedulerDriver::CompareTables() {
     // The engine hears of it with the next step.
     if (!sequence.open || cut_.contains(slot)) continue;
     const SequenceTable& table = engine_.row(slot);
-    bool is_equal = IsTable(sequence.first().tail, table.tail_blocks);
-    for (size_t i = 0; i < table.window_blocks.size(); ++i) {
-      is_equal &= IsTable(BlocksByPage(manager.sequence(slot).groups[i + 1]),
-                          table.window_blocks[i]);
+    bool is_equal = true;
+    for (size_t i = 0; i < table.groups.size(); ++i) {
+      const GroupTable& own = table.groups[i];
+      const std::vector<BlockId> blocks = BlocksByPage(sequence.groups[i]);
+      const auto behind = std::span(blocks).subspan(own.region.cut /
+                                                    manager.layout().page_size);
+      is_equal &= IsTable({behind.begin(), behind.end()}, own.blocks);
     }
+    const RegionLayout* const layout = table.groups.front().region.layout.get();
     if (!is_equal || sequence.num_settled != table.num_computed ||
-        (sequence.first().region != nullptr) !=
-            (table.region_layout != nullptr)) {
+        (sequence.first().region != nullptr) != (layout != nullptr)) {
       Fail("the engine's table is not the manager's");
       return;
     }
     if (sequence.first().region == nullptr) continue;
     const RaggedRegion region = manager.DeriveRegion(slot, 0);
-    const RaggedRegion theirs(manager.layout(), *table.region_layout);
+    const RaggedRegion theirs(manager.layout(), *layout);
     if (!std::ranges::equal(region.page_list(), theirs.page_list()) ||
         !std::ranges::equal(region.kept(), theirs.kept())) {
       Fail("the engine's region is not the manager's");
@@ -445,8 +448,8 @@ int32_t SchedulerDriver::TokensInPlan(RequestId id) const {
 std::vector<BlockId> SchedulerDriver::BlocksInPlan(RequestId id) const {
   for (size_t i = 0; i < plan_.slots.size(); ++i) {
     if (slots_.at(plan_.slots[i]) != id) continue;
-    return {plan_.blocks.begin() + plan_.block_offsets[i],
-            plan_.blocks.begin() + plan_.block_offsets[i + 1]};
+    const auto blocks = plan_.NewBlocks(scheduler_.manager().layout(), i);
+    return {blocks.begin(), blocks.end()};
   }
   return {};
 }

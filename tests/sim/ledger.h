@@ -249,7 +249,7 @@ class Ledger {
   // The blocks that a run adds to a group.
   std::vector<BlockId> NewBlocks(const StepPlan& plan, size_t index,
                                  int32_t group);
-  void CheckWindowArrays(const StepPlan& plan);
+  void CheckBlockArrays(const StepPlan& plan);
   // Whether it has what the tokens from `length` on attend to.
   bool CanGoOn(const Table& table, int32_t length) const;
   // Gives up the blocks behind the first `length` tokens.

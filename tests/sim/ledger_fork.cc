@@ -115,11 +115,10 @@ void Ledger::TakePart(const StepPlan& plan, const CopyOnWrite& copy,
                   " tokens, expected ", num_rows, ", and runs");
     return;
   }
-  const int64_t place = plan.block_offsets[run - plan.slots.begin()] + index;
-  if (plan.blocks[place] != destination) {
+  const BlockId own = NewBlocks(plan, run - plan.slots.begin(), 0)[index];
+  if (own != destination) {
     report_->Fail("slot ", Index(copy.slot), " copies to block ",
-                  Index(destination), " and goes on in ",
-                  Index(plan.blocks[place]));
+                  Index(destination), " and goes on in ", Index(own));
     return;
   }
   CheckHit(table, 0, table.cut() + index * layout_.page_size, source,

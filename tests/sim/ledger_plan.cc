@@ -17,7 +17,7 @@ void Ledger::OnPlan(const StepPlan& plan) {
                   in_flight_.size(), " in flight");
     return;
   }
-  CheckWindowArrays(plan);
+  CheckBlockArrays(plan);
   if (!report_->ok()) return;
   TakeDroppedSwaps(plan);
   for (const SwapOut& out : plan.swap_outs) {
@@ -266,14 +266,13 @@ void Ledger::TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
   // A table that goes on has some.
   const bool is_new = own.empty();
   const int32_t num_in_region = table->groups[group].region.cut / page_size;
-  // Plans name those of group 0 from the cut on.
-  if (is_new && group == 0) own.assign(num_in_region, kNullBlock);
+  // Plans name blocks from the cut on.
+  if (is_new) own.assign(num_in_region, kNullBlock);
   const int32_t num_hit = is_new ? table->groups[group].num_shared : 0;
   for (const BlockId block : NewBlocks(plan, index, group)) {
     const auto place = static_cast<int32_t>(own.size());
     const int32_t begin = place * page_size;
-    if (is_new && (place < num_in_region ||
-                   rules_.IsOut(group, place, table->num_reserved))) {
+    if (is_new && rules_.IsOut(group, place, table->num_reserved)) {
       if (block != kNullBlock) {
         report_->Fail("request ", Index(table->request), " starts with page ",
                       place, " of group ", group, ", which is left behind");

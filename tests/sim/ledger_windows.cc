@@ -10,30 +10,24 @@
 
 namespace blockmgr::sim {
 
-void Ledger::CheckWindowArrays(const StepPlan& plan) {
-  const size_t num_groups = layout_.group_windows.size();
+void Ledger::CheckBlockArrays(const StepPlan& plan) {
   const size_t expected =
-      num_groups == 0 ? 0 : plan.slots.size() * num_groups + 1;
+      plan.slots.size() * (1 + layout_.group_windows.size()) + 1;
   const int64_t num_blocks =
-      plan.window_offsets.empty() ? 0 : plan.window_offsets.back();
-  if (plan.window_offsets.size() != expected ||
-      std::ssize(plan.window_blocks) != num_blocks) {
-    report_->Fail("step ", Index(plan.id), " has ", plan.window_offsets.size(),
-                  " offsets and ", plan.window_blocks.size(),
-                  " blocks of window groups; expected ", expected, " and ",
-                  num_blocks);
+      plan.block_offsets.empty() ? 0 : plan.block_offsets.back();
+  if (plan.block_offsets.size() != expected ||
+      std::ssize(plan.blocks) != num_blocks) {
+    report_->Fail("step ", Index(plan.id), " has ", plan.block_offsets.size(),
+                  " offsets and ", plan.blocks.size(), " blocks; expected ",
+                  expected, " and ", num_blocks);
   }
 }
 
 std::vector<BlockId> Ledger::NewBlocks(const StepPlan& plan, size_t index,
                                        int32_t group) {
-  if (group == 0) {
-    return {plan.blocks.begin() + plan.block_offsets[index],
-            plan.blocks.begin() + plan.block_offsets[index + 1]};
-  }
-  const size_t place = index * layout_.group_windows.size() + group - 1;
-  return {plan.window_blocks.begin() + plan.window_offsets[place],
-          plan.window_blocks.begin() + plan.window_offsets[place + 1]};
+  const size_t row = index * (1 + layout_.group_windows.size()) + group;
+  return {plan.blocks.begin() + plan.block_offsets[row],
+          plan.blocks.begin() + plan.block_offsets[row + 1]};
 }
 
 bool Ledger::CanGoOn(const Table& table, int32_t length) const {

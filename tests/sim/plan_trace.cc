@@ -101,8 +101,6 @@ void MixPlan(const StepPlan& plan, Report* report) {
   mixer.MixNumbers(plan.num_drafts);
   mixer.MixNumbers(plan.block_offsets);
   mixer.MixIds(plan.blocks);
-  mixer.MixNumbers(plan.window_offsets);
-  mixer.MixIds(plan.window_blocks);
   mixer.MixAll(plan.evictions,
                [&](const EvictionOrder& order) { mixer.MixOrder(order); });
   mixer.MixIds(plan.destinations);

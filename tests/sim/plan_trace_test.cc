@@ -42,8 +42,6 @@ StepPlan FullPlan() {
   plan.num_drafts = {0};
   plan.block_offsets = {0, 1};
   plan.blocks = {BlockId{5}};
-  plan.window_offsets = {0, 1};
-  plan.window_blocks = {BlockId{6}};
   plan.evictions.emplace_back();
   plan.evictions[0].shard_page_totals = {4, 4};
   plan.evictions[0].budgets = std::make_shared<std::vector<int32_t>>(2, 3);
@@ -145,8 +143,6 @@ std::vector<Change> ChangesOfRuns() {
       [](StepPlan* plan) { plan->num_drafts.clear(); },
       [](StepPlan* plan) { plan->block_offsets[1] = 9; },
       [](StepPlan* plan) { plan->blocks[0] = BlockId{9}; },
-      [](StepPlan* plan) { plan->window_offsets[1] = 9; },
-      [](StepPlan* plan) { plan->window_blocks[0] = BlockId{9}; },
       [](StepPlan* plan) { plan->destinations[0] = BlockId{9}; },
       // What was the end of one list is the beginning of the next.
       [](StepPlan* plan) {

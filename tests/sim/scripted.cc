@@ -196,9 +196,9 @@ void Scripted::LoseBlock(const std::string& name, size_t index) {
   for (int32_t i = 0; i < scenario_.options.max_num_seqs; ++i) {
     if (!engine_.is_open(SequenceSlot{i})) continue;
     const SequenceTable& table = engine_.row(SequenceSlot{i});
-    if (table.request == names_[name] && index < table.tail_blocks.size()) {
-      engine_.LoseBlocks({table.tail_blocks[index]});
-    }
+    if (table.request != names_[name]) continue;
+    const std::vector<BlockId>& blocks = table.groups.front().blocks;
+    if (index < blocks.size()) engine_.LoseBlocks({blocks[index]});
   }
 }
 

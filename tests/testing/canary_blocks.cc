@@ -10,12 +10,6 @@
 
 namespace blockmgr {
 
-const std::vector<BlockId>& CanaryEngine::BlocksOf(SequenceSlot slot,
-                                                   int32_t group) const {
-  return group == 0 ? row(slot).tail_blocks
-                    : row(slot).window_blocks[group - 1];
-}
-
 int32_t CanaryEngine::FirstAttended(int32_t group, int32_t length) const {
   const int32_t window = layout_.window_of(group);
   return window == 0 ? 0 : std::max(0, length + 1 - window);
@@ -27,10 +21,8 @@ int32_t CanaryEngine::FirstRead(SequenceSlot slot, int32_t group) const {
 
 const RegionLayout* CanaryEngine::RegionFrom(SequenceSlot slot, int32_t group,
                                              int32_t first) const {
-  const SequenceTable& table = row(slot);
   const RegionLayout* const region =
-      group == 0 ? table.region_layout.get()
-                 : table.window_regions[group - 1].layout.get();
+      row(slot).groups[group].region.layout.get();
   return region != nullptr && region->cut() > first ? region : nullptr;
 }
 
@@ -43,10 +35,11 @@ CanaryEngine::View CanaryEngine::ViewOf(SequenceSlot slot, int32_t group,
     view.region.emplace(layout_, *region);
     view.tail_begin = region->cut();
   }
-  const int32_t before = group == 0 ? row(slot).cut : 0;
-  view.tail = std::span(BlocksOf(slot, group))
-                  .subspan((view.tail_begin - before) / layout_.page_size,
-                           CeilDiv(end - view.tail_begin, layout_.page_size));
+  const GroupTable& table = row(slot).groups[group];
+  view.tail =
+      std::span(table.blocks)
+          .subspan((view.tail_begin - table.region.cut) / layout_.page_size,
+                   CeilDiv(end - view.tail_begin, layout_.page_size));
   return view;
 }
 
@@ -60,11 +53,11 @@ std::vector<BlockId> CanaryEngine::BlocksFrom(
                    region->blocks().end());
     }
     // A start may not have any blocks yet.
-    const int32_t before = group == 0 ? row(slot).cut : 0;
-    const int32_t begin = std::max(0, first[group] - before);
-    const std::vector<BlockId>& blocks = BlocksOf(slot, group);
-    for (int64_t i = begin / layout_.page_size; i < std::ssize(blocks); ++i) {
-      if (blocks[i] != kNullBlock) found.push_back(blocks[i]);
+    const GroupTable& table = row(slot).groups[group];
+    const int32_t begin = std::max(0, first[group] - table.region.cut);
+    for (int64_t i = begin / layout_.page_size; i < std::ssize(table.blocks);
+         ++i) {
+      if (table.blocks[i] != kNullBlock) found.push_back(table.blocks[i]);
     }
   }
   return found;
@@ -145,8 +138,9 @@ absl::Status CanaryEngine::CheckNewBlocks(const Queued& queued) {
     const int32_t page_size = layout_.page_size;
     const int32_t end = CeilDiv(row(slot).num_computed, page_size);
     for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-      const int32_t before = group == 0 ? row(slot).cut / page_size : 0;
-      const std::vector<BlockId>& blocks = BlocksOf(slot, group);
+      const GroupTable& table = row(slot).groups[group];
+      const int32_t before = table.region.cut / page_size;
+      const std::vector<BlockId>& blocks = table.blocks;
       if (before + std::ssize(blocks) != end) {
         return Wrong("slot ", Index(slot), ": ", blocks.size(),
                      " blocks of group ", group, " for pages ", before, " to ",
@@ -203,9 +197,8 @@ absl::Status CanaryEngine::Start(const SequenceStart& start) {
     BM_RETURN_IF_ERROR(GoOn(past, start.num_cached_tokens, start));
   }
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const int32_t cut =
-        group == 0 ? row(slot).cut : row(slot).window_regions[group - 1].cut;
-    if (cut > 0 && RegionFrom(slot, group, 0) == nullptr) {
+    if (row(slot).groups[group].region.cut > 0 &&
+        RegionFrom(slot, group, 0) == nullptr) {
       return Wrong("slot ", Index(slot), " starts without a part of its region",
                    " of group ", group);
     }

@@ -185,8 +185,9 @@ absl::Status CanaryEngine::Write(SequenceSlot slot, int32_t group,
                                  int32_t position,
                                  std::span<const int32_t> holders) {
   const Contents& contents = contents_of(slot);
-  const int32_t place = position - (group == 0 ? row(slot).cut : 0);
-  const BlockId block = BlocksOf(slot, group)[place / layout_.page_size];
+  const GroupTable& table = row(slot).groups[group];
+  const int32_t place = position - table.region.cut;
+  const BlockId block = table.blocks[place / layout_.page_size];
   if (holders[Index(block)] != 1) {
     return Wrong("block ", Index(block), " is written and shared");
   }

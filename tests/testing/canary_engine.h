@@ -207,7 +207,6 @@ class CanaryEngine {
   std::vector<SlotIndex> SlotsOf(BlockId block) const;
 
   // Blocks and starts (canary_blocks.cc).
-  const std::vector<BlockId>& BlocksOf(SequenceSlot slot, int32_t group) const;
   // The first position that the token after `length`, or the last run, attends
   // to.
   int32_t FirstAttended(int32_t group, int32_t length) const;

@@ -181,7 +181,7 @@ class CanarySourceTest : public CanaryEngineTest {
 TEST_F(CanarySourceTest, ForksReadWhatTheySharedAndWriteTheirOwn) {
   EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
   EXPECT_THAT(Run(Fork()), IsOk());
-  EXPECT_THAT(engine_.row(SequenceSlot{1}).tail_blocks,
+  EXPECT_THAT(engine_.row(SequenceSlot{1}).groups[0].blocks,
               ElementsAre(BlockId{1}, BlockId{2}, BlockId{4}));
   StepPlan plan = Plan(3);
   AddRun(0, 6, 1, {5}, true, &plan);
@@ -218,7 +218,7 @@ class CanaryPartTest : public CanaryEngineTest {
 TEST_F(CanaryPartTest, ReadsTheRowsThatWereCopied) {
   EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
   EXPECT_THAT(Run(Part()), IsOk());
-  EXPECT_THAT(engine_.row(SequenceSlot{1}).tail_blocks,
+  EXPECT_THAT(engine_.row(SequenceSlot{1}).groups[0].blocks,
               ElementsAre(BlockId{1}, BlockId{4}, BlockId{5}));
 }
 
@@ -308,8 +308,8 @@ TEST_F(CanaryOrderTest, CarriesOutARightOrderAndReadsWhatIsLeft) {
     AddRun(0, 6, 1, {4}, true, &plan);
     EXPECT_THAT(Run(plan), IsOk());
     const SequenceTable& table = engine_.row(SequenceSlot{0});
-    EXPECT_EQ(table.cut, 4);
-    EXPECT_THAT(table.tail_blocks, ElementsAre(BlockId{3}, BlockId{4}));
+    EXPECT_EQ(table.groups[0].region.cut, 4);
+    EXPECT_THAT(table.groups[0].blocks, ElementsAre(BlockId{3}, BlockId{4}));
   }
 }
 

@@ -40,7 +40,6 @@ class CanaryWindowRegionsTest : public testing::Test {
     StepPlan plan;
     plan.id = StepId{id};
     plan.block_offsets = {0};
-    plan.window_offsets = {0};
     return plan;
   }
   static void AddRun(int32_t slot, int32_t position, int32_t num_tokens,
@@ -52,12 +51,12 @@ class CanaryWindowRegionsTest : public testing::Test {
     plan->samples.push_back(0);
     const int32_t num_pages =
         (position + num_tokens + 1) / 2 - (position + 1) / 2;
-    for (int32_t i = 0; i < num_pages; ++i) {
-      plan->blocks.push_back(BlockId{first_block + i});
-      plan->window_blocks.push_back(BlockId{first_window_block + i});
+    for (const int32_t first : {first_block, first_window_block}) {
+      for (int32_t i = 0; i < num_pages; ++i) {
+        plan->blocks.push_back(BlockId{first + i});
+      }
+      plan->block_offsets.push_back(std::ssize(plan->blocks));
     }
-    plan->block_offsets.push_back(std::ssize(plan->blocks));
-    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
   }
   static SequenceStart& AddStart(int32_t slot, int32_t num_tokens,
                                  StepPlan* plan) {
@@ -170,31 +169,27 @@ class CanaryKeptRegionsTest : public CanaryWindowRegionsTest {
     plan.evictions.front().region = RegionId{name};
     return plan;
   }
-  // Slot 1 starts behind so many tokens, and computes two on blocks of its own,
-  // 34 and 35.
+  // Slot 1 starts behind so many tokens on blocks of both groups, and computes
+  // two tokens on blocks of its own, 34 and 35.
   static StepPlan StartOn(uint64_t name, int32_t num_cached,
-                          const std::vector<int32_t>& blocks,
-                          const std::vector<int32_t>& window_blocks) {
+                          std::vector<int32_t> blocks,
+                          std::vector<int32_t> window_blocks) {
     StepPlan plan = PlanOf(11);
     SequenceStart& start = AddStart(1, 20, &plan);
     start.request = RequestId{101};
     start.num_cached_tokens = num_cached;
     start.region = RegionId{name};
     AddRun(1, num_cached, 2, 34, 35, &plan);
-    plan.blocks.insert(plan.blocks.begin(), blocks.size(), kNullBlock);
-    plan.window_blocks.insert(plan.window_blocks.begin(), window_blocks.size(),
-                              kNullBlock);
-    std::ranges::transform(blocks, plan.blocks.begin(),
-                           [](int32_t block) { return BlockId{block}; });
-    std::ranges::transform(window_blocks, plan.window_blocks.begin(),
-                           [](int32_t block) { return BlockId{block}; });
-    plan.block_offsets = {0, std::ssize(plan.blocks)};
-    plan.window_offsets = {0, std::ssize(plan.window_blocks)};
+    blocks.push_back(34);
+    blocks.insert(blocks.end(), window_blocks.begin(), window_blocks.end());
+    blocks.push_back(35);
+    plan.blocks.clear();
+    for (const int32_t block : blocks) plan.blocks.push_back(BlockId{block});
+    plan.block_offsets = {0, std::ssize(blocks) - std::ssize(window_blocks) - 1,
+                          std::ssize(blocks)};
     return plan;
   }
-  static StepPlan StartOn12() {
-    return StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 16});
-  }
+  static StepPlan StartOn12() { return StartOn(7, 12, {6}, {16}); }
   static StepPlan ReleaseFirst() {
     StepPlan plan = Other(22);
     plan.released = {SequenceSlot{0}};
@@ -206,9 +201,8 @@ class CanaryKeptRegionsTest : public CanaryWindowRegionsTest {
 
 TEST_F(CanaryKeptRegionsTest, NoticesWrongTables) {
   const std::vector<std::pair<const char*, StepPlan>> cases = {
-      {"expected request 101", StartOn(7, 12, {6}, {0, 0, 0, 0, 0, 17})},
-      {"expected num_cached_tokens to be at least 12",
-       StartOn(7, 10, {}, {0, 0, 0, 0, 15})},
+      {"expected request 101", StartOn(7, 12, {6}, {17})},
+      {"expected num_cached_tokens to be at least 12", StartOn(7, 10, {}, {})},
   };
   for (const auto& [message, plan] : cases) {
     engine_.Restart();
@@ -227,7 +221,7 @@ TEST_F(CanaryKeptRegionsTest, BlocksOfGroup0AreNobodyElsesUntilTheyAreDropped) {
     ASSERT_OK(Run(release));
     StepPlan other = Other(33);
     other.id = StepId{10};
-    other.blocks = {BlockId{20}};
+    other.blocks[0] = BlockId{20};
     EXPECT_EQ(Run(other).ok(), is_dropped);
   }
 }
@@ -239,7 +233,7 @@ TEST_F(CanaryKeptRegionsTest, NoticesAStartOnARegionThatIsAnothers) {
   ASSERT_OK(Run(ReleaseFirst()));
   StepPlan other = Other(21);
   other.id = StepId{10};
-  other.blocks = {BlockId{31}};
+  other.blocks[0] = BlockId{31};
   ASSERT_OK(Run(other));
   StepPlan start = StartOn12();
   start.id = StepId{11};

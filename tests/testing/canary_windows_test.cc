@@ -43,16 +43,9 @@ void AddWindowRun(int32_t slot, int32_t position, int32_t num_tokens,
   plan->positions.push_back(position);
   plan->num_tokens.push_back(num_tokens);
   plan->samples.push_back(samples ? 1 : 0);
-  for (const int32_t block : blocks[0]) plan->blocks.push_back(BlockId{block});
-  plan->block_offsets.push_back(std::ssize(plan->blocks));
-  if (blocks.size() > 1 && plan->window_offsets.empty()) {
-    plan->window_offsets = {0};
-  }
-  for (size_t group = 1; group < blocks.size(); ++group) {
-    for (const int32_t block : blocks[group]) {
-      plan->window_blocks.push_back(BlockId{block});
-    }
-    plan->window_offsets.push_back(std::ssize(plan->window_blocks));
+  for (const std::vector<int32_t>& group : blocks) {
+    for (const int32_t block : group) plan->blocks.push_back(BlockId{block});
+    plan->block_offsets.push_back(std::ssize(plan->blocks));
   }
 }
 
@@ -131,7 +124,7 @@ TEST_F(CanaryWindowsTest, NoticesABlockThatIsReleasedTooEarly) {
   for (const int32_t block : {3, 13, 14, 16}) {
     ExpectNoticed(
         Other({{5}, {9}, {8}}),
-        [block](StepPlan* p) { p->window_blocks[0] = BlockId{block}; },
+        [block](StepPlan* p) { p->blocks[1] = BlockId{block}; },
         "in a table already");
   }
 }
@@ -159,10 +152,10 @@ StepPlan WindowHit() {
 
 TEST_F(CanaryWindowsTest, AHitHasThePagesOfEveryWindow) {
   ExpectNoticed(
-      WindowHit(), [](StepPlan* p) { p->window_blocks[8] = BlockId{13}; },
+      WindowHit(), [](StepPlan* p) { p->blocks[13] = BlockId{13}; },
       "group 2 head 0 position 7");
   ExpectNoticed(
-      WindowHit(), [](StepPlan* p) { p->window_blocks[3] = BlockId{6}; },
+      WindowHit(), [](StepPlan* p) { p->blocks[8] = BlockId{6}; },
       "group 1 head 0 position 6");
   ExpectNoticed(
       WindowHit(), [](StepPlan* p) { p->blocks[3] = BlockId{13}; },

@@ -120,16 +120,15 @@ TEST(PlanWireTest, DraftsArrive) {
   EXPECT_THAT(plan.num_drafts, ElementsAre(0, 3));
 }
 
-TEST(PlanWireTest, WindowBlocksArrive) {
+TEST(PlanWireTest, BlocksArrive) {
   v1::StepPlan proto;
-  for (const int64_t offset : {0, 2, 3}) proto.add_window_offsets(offset);
-  for (const int32_t block : {0, 7, 5}) proto.add_window_blocks(block);
+  for (const int64_t offset : {0, 2, 3}) proto.add_block_offsets(offset);
+  for (const int32_t block : {0, 7, 5}) proto.add_blocks(block);
   StepPlan plan;
-  plan.window_offsets = {9};  // of the plan before
+  plan.block_offsets = {9};  // of the plan before
   ASSERT_OK(FromProto(proto, &plan));
-  EXPECT_THAT(plan.window_offsets, ElementsAre(0, 2, 3));
-  EXPECT_THAT(plan.window_blocks,
-              ElementsAre(kNullBlock, BlockId{7}, BlockId{5}));
+  EXPECT_THAT(plan.block_offsets, ElementsAre(0, 2, 3));
+  EXPECT_THAT(plan.blocks, ElementsAre(kNullBlock, BlockId{7}, BlockId{5}));
 }
 
 TEST(PlanWireTest, RegionsArriveByName) {
@@ -292,10 +291,8 @@ StepPlan FullPlan() {
   plan.num_tokens = {4, 1};
   plan.samples = {0, 1};
   plan.num_drafts = {0, 3};
-  plan.block_offsets = {0, 2, 2};
-  plan.blocks = {BlockId{10}, BlockId{11}};
-  plan.window_offsets = {0, 1, 2, 2, 3};
-  plan.window_blocks = {kNullBlock, BlockId{22}, BlockId{23}};
+  plan.block_offsets = {0, 2, 3, 3, 4};
+  plan.blocks = {BlockId{10}, BlockId{11}, kNullBlock, BlockId{22}};
   EvictionOrder order;
   order.slot = SequenceSlot{4};
   order.cut = 16;
@@ -372,10 +369,8 @@ TEST(PlanWireTest, PlanCarriesEveryField) {
   EXPECT_THAT(proto.positions(), ElementsAre(16, 99));
   EXPECT_THAT(proto.num_tokens(), ElementsAre(4, 1));
   EXPECT_EQ(proto.samples(), std::string("\0\1", 2));
-  EXPECT_THAT(proto.block_offsets(), ElementsAre(0, 2, 2));
-  EXPECT_THAT(proto.blocks(), ElementsAre(10, 11));
-  EXPECT_THAT(proto.window_offsets(), ElementsAre(0, 1, 2, 2, 3));
-  EXPECT_THAT(proto.window_blocks(), ElementsAre(0, 22, 23));
+  EXPECT_THAT(proto.block_offsets(), ElementsAre(0, 2, 3, 3, 4));
+  EXPECT_THAT(proto.blocks(), ElementsAre(10, 11, 0, 22));
   ASSERT_EQ(proto.evictions_size(), 1);
   EXPECT_EQ(proto.evictions(0).slot(), 4);
   EXPECT_EQ(proto.evictions(0).cut(), 16);
@@ -392,7 +387,7 @@ TEST(PlanWireTest, PlanCarriesEveryField) {
   EXPECT_THAT(proto.destinations(), ElementsAre(12));
   EXPECT_THAT(proto.num_drafts(), ElementsAre(0, 3));
   // A field added to the message must be filled, and tested, here.
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 19);
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 17);
 }
 
 TEST(PlanWireTest, ResultReplacesWhatWasThere) {

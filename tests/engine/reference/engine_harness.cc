@@ -107,27 +107,33 @@ void EngineHarness::FreeOwn(const Sequence& sequence,
   }
 }
 
-int32_t EngineHarness::FirstPage(const Sequence& sequence, int32_t group,
-                                 int32_t length) const {
-  return std::max(
-      layout().FirstPage(group, length),
-      sequence.cuts[static_cast<size_t>(group)] / layout().page_size);
+std::vector<BlockId> EngineHarness::SharedPages(const Sequence& from,
+                                                int32_t group, int32_t begin,
+                                                int32_t end) const {
+  const int32_t page_size = layout().page_size;
+  const Group& table = from.groups[static_cast<size_t>(group)];
+  const int32_t first = layout().FirstPage(group, end * page_size);
+  std::vector<BlockId> pages;
+  for (int32_t page = begin; page < end; ++page) {
+    pages.push_back(
+        page < first
+            ? kNullBlock
+            : table.blocks[static_cast<size_t>(page - table.cut / page_size)]);
+  }
+  return pages;
 }
 
 void EngineHarness::LeaveBehind(Sequence* sequence) {
-  for (int32_t group = 0; group < layout().num_groups(); ++group) {
-    if (layout().window_of(group) == 0) continue;
-    std::vector<BlockId>& blocks =
-        group == 0 ? sequence->tail
-                   : sequence->windows[static_cast<size_t>(group - 1)];
-    const int32_t first = layout().FirstPage(group, sequence->computed);
-    FreeOwn(*sequence, std::span(blocks).first(static_cast<size_t>(first)));
-    std::fill_n(blocks.begin(), first, kNullBlock);
-    std::vector<BlockId>& region =
-        sequence->regions[static_cast<size_t>(group)];
-    if (FirstPage(*sequence, group, sequence->computed) > first) continue;
-    FreeOwn(*sequence, region);
-    region.clear();
+  for (int32_t g = 0; g < layout().num_groups(); ++g) {
+    Group& group = sequence->groups[static_cast<size_t>(g)];
+    const int32_t num_gone = layout().FirstPage(g, sequence->computed) -
+                             group.cut / layout().page_size;
+    if (num_gone < 0) continue;  // something of the region is left
+    FreeOwn(*sequence,
+            std::span(group.blocks).first(static_cast<size_t>(num_gone)));
+    std::fill_n(group.blocks.begin(), num_gone, kNullBlock);
+    FreeOwn(*sequence, group.region);
+    group.region.clear();
   }
 }
 
@@ -141,10 +147,8 @@ void EngineHarness::Start(int32_t slot, std::vector<int32_t> prompt,
   sequence.tokens = std::move(prompt);
   sequence.computed = cached;
   sequence.shared.insert(shared.begin(), shared.end());
-  sequence.cuts.resize(static_cast<size_t>(layout().num_groups()));
-  sequence.regions.resize(sequence.cuts.size());
-  sequence.tail.assign(shared.begin(), shared.end());
-  sequence.windows.resize(static_cast<size_t>(layout().num_window_groups()));
+  sequence.groups.resize(static_cast<size_t>(layout().num_groups()));
+  sequence.groups[0].blocks.assign(shared.begin(), shared.end());
   sequence.start =
       SequenceStart{.slot = SequenceSlot{slot},
                     .request = RequestId{static_cast<uint64_t>(slot) + 100},
@@ -156,19 +160,12 @@ void EngineHarness::Start(int32_t slot, std::vector<int32_t> prompt,
 void EngineHarness::StartOnPages(int32_t slot, std::vector<int32_t> prompt,
                                  int32_t source, int32_t num_pages) {
   const Sequence& from = sequences_[static_cast<size_t>(source)];
-  const int32_t cached = num_pages * layout().page_size;
-  const auto pages_of = [&](int32_t group, const std::vector<BlockId>& blocks) {
-    std::vector<BlockId> pages(blocks.begin(), blocks.begin() + num_pages);
-    std::fill_n(pages.begin(), layout().FirstPage(group, cached), kNullBlock);
-    return pages;
-  };
-  Start(slot, std::move(prompt), 32, pages_of(0, from.tail));
+  Start(slot, std::move(prompt), 32, SharedPages(from, 0, 0, num_pages));
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
-  for (size_t i = 0; i < sequence.windows.size(); ++i) {
-    sequence.windows[i] =
-        pages_of(static_cast<int32_t>(i) + 1, from.windows[i]);
-    sequence.shared.insert(sequence.windows[i].begin(),
-                           sequence.windows[i].end());
+  for (int32_t group = 1; group < layout().num_groups(); ++group) {
+    std::vector<BlockId> pages = SharedPages(from, group, 0, num_pages);
+    sequence.shared.insert(pages.begin(), pages.end());
+    sequence.groups[static_cast<size_t>(group)].blocks = std::move(pages);
   }
 }
 
@@ -177,22 +174,18 @@ void EngineHarness::StartOnRegion(int32_t slot, std::vector<int32_t> prompt,
                                   int32_t num_pages) {
   const Sequence& from = sequences_[static_cast<size_t>(source)];
   const std::vector<int32_t>& cuts = kept_.at(region);
-  Start(slot, std::move(prompt), 32,
-        std::span(from.tail).first(static_cast<size_t>(num_pages)));
-  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
   const int32_t page_size = layout().page_size;
   const int32_t end = cuts[0] / page_size + num_pages;
-  sequence.cuts[0] = cuts[0];
+  Start(slot, std::move(prompt), 32, {});
+  Sequence& sequence = sequences_[static_cast<size_t>(slot)];
   sequence.computed = end * page_size;
-  for (size_t i = 0; i < sequence.windows.size(); ++i) {
-    const auto group = static_cast<int32_t>(i) + 1;
+  for (int32_t group = 0; group < layout().num_groups(); ++group) {
+    const auto index = static_cast<size_t>(group);
+    Group& own = sequence.groups[index];
     const int32_t first = layout().FirstPage(group, sequence.computed);
-    if (cuts[i + 1] > first * page_size) sequence.cuts[i + 1] = cuts[i + 1];
-    std::vector<BlockId>& pages = sequence.windows[i];
-    pages.assign(from.windows[i].begin(), from.windows[i].begin() + end);
-    std::fill_n(pages.begin(), FirstPage(sequence, group, sequence.computed),
-                kNullBlock);
-    sequence.shared.insert(pages.begin(), pages.end());
+    if (cuts[index] > first * page_size) own.cut = cuts[index];
+    own.blocks = SharedPages(from, group, own.cut / page_size, end);
+    sequence.shared.insert(own.blocks.begin(), own.blocks.end());
   }
   sequence.start->num_cached_tokens = sequence.computed;
   sequence.start->region = region;
@@ -200,8 +193,7 @@ void EngineHarness::StartOnRegion(int32_t slot, std::vector<int32_t> prompt,
 
 void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
-  std::vector<BlockId> blocks;
-  std::vector<std::vector<BlockId>> window_blocks(sequence.windows.size());
+  std::vector<std::vector<BlockId>> added(sequence.groups.size());
   if (sequence.start) {
     sequence.start->token_begin =
         static_cast<int64_t>(plan_.start_tokens.size());
@@ -209,8 +201,9 @@ void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
                               sequence.tokens.end());
     plan_.starts.push_back(*sequence.start);
     sequence.start.reset();
-    blocks = sequence.tail;
-    window_blocks = sequence.windows;
+    for (size_t i = 0; i < added.size(); ++i) {
+      added[i] = sequence.groups[i].blocks;
+    }
   }
   if (plan_.block_offsets.empty()) plan_.block_offsets.push_back(0);
   plan_.slots.push_back(SequenceSlot{slot});
@@ -220,32 +213,21 @@ void EngineHarness::Schedule(int32_t slot, int32_t num_tokens) {
   const bool all =
       sequence.computed == static_cast<int32_t>(sequence.tokens.size());
   plan_.samples.push_back(all ? 1 : 0);
-  const int32_t page_size = layout().page_size;
-  Extend(CeilDiv(sequence.computed - sequence.cuts[0], page_size),
-         &sequence.tail, &blocks);
-  for (size_t i = 0; i < sequence.windows.size(); ++i) {
-    Extend(CeilDiv(sequence.computed, page_size), &sequence.windows[i],
-           &window_blocks[i]);
-    if (plan_.window_offsets.empty()) plan_.window_offsets.push_back(0);
-    plan_.window_blocks.insert(plan_.window_blocks.end(),
-                               window_blocks[i].begin(),
-                               window_blocks[i].end());
-    plan_.window_offsets.push_back(
-        static_cast<int64_t>(plan_.window_blocks.size()));
+  for (size_t i = 0; i < added.size(); ++i) {
+    Group& group = sequence.groups[i];
+    Extend(CeilDiv(sequence.computed - group.cut, layout().page_size),
+           &group.blocks, &added[i]);
+    plan_.blocks.insert(plan_.blocks.end(), added[i].begin(), added[i].end());
+    plan_.block_offsets.push_back(static_cast<int64_t>(plan_.blocks.size()));
   }
-  plan_.blocks.insert(plan_.blocks.end(), blocks.begin(), blocks.end());
-  plan_.block_offsets.push_back(static_cast<int64_t>(plan_.blocks.size()));
 }
 
 void EngineHarness::Release(int32_t slot) {
   Sequence& sequence = sequences_[static_cast<size_t>(slot)];
   plan_.released.push_back(SequenceSlot{slot});
-  for (const std::vector<BlockId>& blocks : sequence.regions) {
-    FreeOwn(sequence, blocks);
-  }
-  FreeOwn(sequence, sequence.tail);
-  for (const std::vector<BlockId>& blocks : sequence.windows) {
-    FreeOwn(sequence, blocks);
+  for (const Group& group : sequence.groups) {
+    FreeOwn(sequence, group.region);
+    FreeOwn(sequence, group.blocks);
   }
   sequence = Sequence();
 }
@@ -280,33 +262,30 @@ void EngineHarness::EvictEverywhere(int32_t slot, int32_t cut,
 
 void EngineHarness::AddOrder(EvictionOrder order, DestinationKind kind) {
   const Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
-  const auto group = static_cast<size_t>(order.group);
+  const Group& group = sequence.groups[static_cast<size_t>(order.group)];
   order.length = sequence.computed;
   const HeadShape shape{layout().num_layers, layout().shard_heads(),
                         layout().page_size};
-  std::vector<BlockId> own = sequence.regions[group];
-  std::span<const BlockId> below = sequence.tail;
-  if (order.group == 0) {
+  const int32_t window = layout().window_of(order.group);
+  if (window == 0) {
     order.page_total =
         PageTotal(order.policy, order.target, shape, {order.cut, order.length});
-    below = below.first(static_cast<size_t>((order.cut - sequence.cuts[0]) /
-                                            layout().page_size));
   } else {
-    const WindowEviction eviction = WindowEviction::Of(
-        order.policy, layout().window_of(order.group), order.cut, order.length);
+    const WindowEviction eviction =
+        WindowEviction::Of(order.policy, window, order.cut, order.length);
     order.page_total =
         PageTotal(eviction.policy, order.target, shape, eviction.range);
-    const int32_t first = FirstPage(sequence, order.group, order.length + 1);
-    below = std::span(sequence.windows[group - 1])
-                .first(static_cast<size_t>(order.cut / layout().page_size))
-                .subspan(static_cast<size_t>(first));
-    // Of one that it has passed nothing is moved.
-    if (sequence.cuts[group] <=
-        layout().FirstPage(order.group, order.length + 1) *
-            layout().page_size) {
-      own.clear();
-    }
   }
+  std::vector<BlockId> own;
+  const int32_t cut_page = group.cut / layout().page_size;
+  const int32_t first = layout().FirstPage(order.group, order.length + 1);
+  // Of a region that the window has passed nothing is moved.
+  if (cut_page > first) own = group.region;
+  const auto below =
+      std::span(group.blocks)
+          .first(
+              static_cast<size_t>((order.cut - group.cut) / layout().page_size))
+          .subspan(static_cast<size_t>(std::max(first - cut_page, 0)));
   std::ranges::copy_if(below, std::back_inserter(own), [&](BlockId block) {
     return !sequence.shared.contains(block);
   });
@@ -329,38 +308,30 @@ void EngineHarness::AddOrder(EvictionOrder order, DestinationKind kind) {
 
 void EngineHarness::Commit(const EvictionOrder& order) {
   Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
-  const auto group = static_cast<size_t>(order.group);
+  Group& group = sequence.groups[static_cast<size_t>(order.group)];
   const std::span<const BlockId> destinations =
       EngineTables::Destinations(plan_, order);
-  const int32_t page_size = layout().page_size;
-  std::vector<BlockId>& table =
-      group == 0 ? sequence.tail : sequence.windows[group - 1];
-  const int32_t num_gone =
-      (order.cut - (group == 0 ? sequence.cuts[0] : 0)) / page_size;
-  std::vector<BlockId> gone = sequence.regions[group];
-  gone.insert(gone.end(), table.begin(), table.begin() + num_gone);
+  const auto end =
+      group.blocks.begin() + (order.cut - group.cut) / layout().page_size;
+  std::vector<BlockId> gone = group.region;
+  gone.insert(gone.end(), group.blocks.begin(), end);
   std::erase_if(gone, [&](BlockId block) {
     return std::ranges::count(destinations, block) > 0;
   });
   FreeOwn(sequence, gone);
-  if (group == 0) {
-    table.erase(table.begin(), table.begin() + num_gone);
-  } else {
-    std::fill_n(table.begin(), num_gone, kNullBlock);
-  }
-  sequence.regions[group].assign(destinations.begin(), destinations.end());
-  sequence.cuts[group] = order.cut;
+  group.blocks.erase(group.blocks.begin(), end);
+  group.region.assign(destinations.begin(), destinations.end());
+  group.cut = order.cut;
 }
 
 void EngineHarness::Keep(const EvictionOrder& order) {
   const Sequence& sequence = sequences_[static_cast<size_t>(Index(order.slot))];
   std::vector<int32_t>& cuts = kept_[order.region];
-  cuts = sequence.cuts;
-  for (int32_t group = 1; group < layout().num_groups(); ++group) {
-    int32_t& cut = cuts[static_cast<size_t>(group)];
-    if (cut <= layout().FirstPage(group, order.length) * layout().page_size) {
-      cut = 0;
-    }
+  cuts.clear();
+  for (int32_t group = 0; group < layout().num_groups(); ++group) {
+    const int32_t cut = sequence.groups[static_cast<size_t>(group)].cut;
+    const int32_t first = layout().FirstPage(group, order.length);
+    cuts.push_back(cut > first * layout().page_size ? cut : 0);
   }
 }
 

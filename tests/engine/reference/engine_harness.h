@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/reference/tiny_engine.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/tiny_engine.h"
 #include "kernels/backend.h"
 #include "tests/engine/reference/shard_merger.h"
 
@@ -88,13 +88,12 @@ class EngineHarness {
   const std::vector<int32_t>& tokens(int32_t slot) const {
     return sequences_[static_cast<size_t>(slot)].tokens;
   }
-  const std::vector<BlockId>& tail_blocks(int32_t slot) const {
-    return sequences_[static_cast<size_t>(slot)].tail;
-  }
-  // Of a window group, as a manager has them: null before FirstPage.
-  const std::vector<BlockId>& window_blocks(int32_t slot, int32_t group) const {
+  // A group's blocks from its cut on, as a manager has them: null before
+  // FirstPage.
+  const std::vector<BlockId>& blocks(int32_t slot, int32_t group = 0) const {
     return sequences_[static_cast<size_t>(slot)]
-        .windows[static_cast<size_t>(group - 1)];
+        .groups[static_cast<size_t>(group)]
+        .blocks;
   }
   size_t num_free() const { return free_.size(); }
   const TinyModel& model() const { return engine_->model(); }
@@ -104,15 +103,17 @@ class EngineHarness {
  private:
   static constexpr size_t kNumSlots = 16;
 
+  struct Group {
+    int32_t cut = 0;
+    std::vector<BlockId> region;  // the sequence's own
+    std::vector<BlockId> blocks;  // from the cut on
+  };
   struct Sequence {
     std::vector<int32_t> tokens;
     int32_t computed = 0;
-    std::set<BlockId> shared;                   // blocks that are not its own
-    std::vector<int32_t> cuts;                  // by layer group
-    std::vector<std::vector<BlockId>> regions;  // the same; its own
-    std::vector<BlockId> tail;
-    std::vector<std::vector<BlockId>> windows;  // by window group
-    std::optional<SequenceStart> start;         // not scheduled yet
+    std::set<BlockId> shared;  // blocks that are not its own
+    std::vector<Group> groups;
+    std::optional<SequenceStart> start;  // not scheduled yet
   };
 
   BlockId Allocate();
@@ -120,14 +121,14 @@ class EngineHarness {
   void Extend(int32_t num_pages, std::vector<BlockId>* table,
               std::vector<BlockId>* added);
   void FreeOwn(const Sequence& sequence, std::span<const BlockId> blocks);
+  // Returns the blocks of a sequence for pages [begin, end) of a group, null
+  // before FirstPage of so many pages.
+  std::vector<BlockId> SharedPages(const Sequence& from, int32_t group,
+                                   int32_t begin, int32_t end) const;
   // Frees what has fallen out of windows.
   void LeaveBehind(Sequence* sequence);
   // With slot, group, cut, policy and target; finds the rest.
   void AddOrder(EvictionOrder order, DestinationKind kind);
-  // Pages of a window group that queries from position length - 1 on need, or
-  // are behind its region, begin here.
-  int32_t FirstPage(const Sequence& sequence, int32_t group,
-                    int32_t length) const;
   void Commit(const EvictionOrder& order);
   // What an order's name stands for, once all orders of its step are committed.
   void Keep(const EvictionOrder& order);

@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 #include <CLI/CLI.hpp>
 
-#include "engine/reference/sim_flags.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/eviction/select.h"
+#include "engine/reference/sim_flags.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -137,11 +137,10 @@ TEST_F(SimEngineTest, NoMoreThanTheWindowsIsRead) {
     plan.start_tokens.assign(2000, 1);
     next_block_ = 1;
     AddSequence(kSlot, 0, 2000, 125, &plan);
-    plan.window_offsets.assign(num_tables == 0 ? 0 : 1, 0);
-    for (int32_t i = 0; i < num_tables; ++i) {
-      plan.window_blocks.insert(plan.window_blocks.end(), plan.blocks.begin(),
-                                plan.blocks.end());
-      plan.window_offsets.push_back(std::ssize(plan.window_blocks));
+    const std::vector<BlockId> blocks = plan.blocks;
+    for (int32_t i = 1; i < num_tables; ++i) {
+      plan.blocks.insert(plan.blocks.end(), blocks.begin(), blocks.end());
+      plan.block_offsets.push_back(std::ssize(plan.blocks));
     }
     return engine.Run(plan, &result_);
   };
@@ -150,11 +149,11 @@ TEST_F(SimEngineTest, NoMoreThanTheWindowsIsRead) {
   };
   SimModel model;
   model.window = 1000;
-  EXPECT_NEAR(seconds(model, 0), expected(1000 * 1001 / 2.0 + 1000.0 * 1000),
+  EXPECT_NEAR(seconds(model, 1), expected(1000 * 1001 / 2.0 + 1000.0 * 1000),
               1e-12);
   model.window = 0;
   model.group_windows = {100, 4000};
-  EXPECT_NEAR(seconds(model, 2),
+  EXPECT_NEAR(seconds(model, 3),
               expected(2000 * 2001.0 + 100 * 101 / 2.0 + 1900.0 * 100), 1e-12);
 }
 
@@ -345,10 +344,10 @@ TEST_F(SimEngineTest, DraftsAreAcceptedAsOftenAsAsked) {
       const SequenceTable& table = engine.tables().row(kSlot);
       StepPlan plan;
       const int32_t end = table.num_computed + 1 + num_drafts;
-      AddSequence(
-          kSlot, table.num_computed, 1 + num_drafts,
-          CeilDiv(end, 16) - static_cast<int32_t>(table.tail_blocks.size()),
-          &plan);
+      AddSequence(kSlot, table.num_computed, 1 + num_drafts,
+                  CeilDiv(end, 16) -
+                      static_cast<int32_t>(table.groups[0].blocks.size()),
+                  &plan);
       if (num_drafts > 0) plan.num_drafts = {num_drafts};
       *seconds += engine.Run(plan, &result_);
       outputs->insert(outputs->end(), result_.accepted.begin(),

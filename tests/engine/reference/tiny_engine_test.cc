@@ -29,7 +29,7 @@ void ExpectNear(const std::vector<float>& logits,
 using LogitRows = std::vector<std::vector<float>>;
 
 LogitRows Generate(EngineHarness* host, int32_t slot,
-               std::span<const int32_t> chunks, int32_t num_decodes) {
+                   std::span<const int32_t> chunks, int32_t num_decodes) {
   LogitRows trace = {host->Prefill(slot, chunks)};
   for (int32_t i = 0; i < num_decodes; ++i) {
     trace.push_back(host->Decode(slot));
@@ -138,7 +138,7 @@ TEST_P(TinyEngineDTypeTest, ACachedPrefixDoesNotChangeABit) {
   EngineHarness host(model, GetParam());
   host.Start(0, prompt);
   const LogitRows first = Generate(&host, 0, std::vector{100}, 6);
-  host.Start(1, prompt, 32, std::span(host.tail_blocks(0)).first(5));
+  host.Start(1, prompt, 32, std::span(host.blocks(0)).first(5));
   EXPECT_EQ(Generate(&host, 1, std::vector{20}, 6), first);
 }
 

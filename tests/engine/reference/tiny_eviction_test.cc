@@ -11,8 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/reference/tiny_engine.h"
 #include "blockmgr/base/bits.h"
+#include "engine/reference/tiny_engine.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/dense_reference.h"
@@ -320,7 +320,7 @@ TEST_F(TinyEvictionTest, SharedSourceBlocksAreNotWritten) {
     EngineHarness host(model, DType::kFloat32);
     host.Start(0, prompt);
     host.Prefill(0, std::vector{120});
-    host.Start(1, prompt, 32, std::span(host.tail_blocks(0)).first(7));
+    host.Start(1, prompt, 32, std::span(host.blocks(0)).first(7));
     host.Schedule(1, 8);
     if (evict) {
       host.Evict(1, 112, "snapkv(window=8) | adakv() | topk", Ratio("0.3"),
@@ -370,7 +370,8 @@ TEST_F(TinyEvictionTest, WhoStartsOnARegionComputesWhatItsMakerDoes) {
   EXPECT_EQ(harness.logits(1), harness.logits(0));
   harness.Schedule(1, 1);
   ASSERT_OK(harness.Run());
-  EXPECT_EQ(harness.engine().tables().row(SequenceSlot{1}).cut, 48);
+  EXPECT_EQ(harness.engine().tables().row(SequenceSlot{1}).groups[0].region.cut,
+            48);
 }
 
 TEST_F(TinyEvictionTest, ABadOrderLeavesTheOldTable) {

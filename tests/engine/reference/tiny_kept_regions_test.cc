@@ -13,8 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/reference/tiny_engine.h"
 #include "blockmgr/base/bits.h"
+#include "engine/reference/tiny_engine.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/dense_reference.h"
@@ -128,13 +128,9 @@ class TinyKeptRegionsTest : public ::testing::TestWithParam<KeptRegionsCase> {
         transfers.push_back({block, HostBlockId{host}});
       }
     };
-    add(was.region_blocks);
-    add(was.tail_blocks);
-    for (size_t i = 0; i < was.window_blocks.size(); ++i) {
-      const TableRegion& region = was.window_regions[i];
-      add(region.blocks);
-      add(std::span(was.window_blocks[i])
-              .subspan(static_cast<size_t>(region.cut / kPage)));
+    for (const GroupTable& group : was.groups) {
+      add(group.region.blocks);
+      add(group.blocks);
     }
     host_.plan().swap_outs = {
         {.slot = SequenceSlot{slot},
@@ -152,38 +148,27 @@ class TinyKeptRegionsTest : public ::testing::TestWithParam<KeptRegionsCase> {
     // The harness takes the lower ones first.
     int32_t next_block = 300;
     const size_t num_shared =
-        region == kNoRegion ? 0 : was.region_blocks.size();
+        region == kNoRegion ? 0 : was.groups[0].region.blocks.size();
     auto host = static_cast<int32_t>(num_shared);
-    const auto copy = [&](size_t count) {
-      std::vector<BlockId> blocks;
-      for (size_t i = 0; i < count; ++i) {
-        blocks.push_back(BlockId{next_block++});
-        plan.transfers_in.push_back({blocks.back(), HostBlockId{host++}});
-      }
-      return blocks;
+    const auto copy = [&] {
+      const BlockId block{next_block++};
+      plan.transfers_in.push_back({block, HostBlockId{host++}});
+      return block;
     };
-    const auto extend = [&](int32_t num_pages, std::vector<BlockId> blocks) {
-      while (std::ssize(blocks) < num_pages) {
-        blocks.push_back(BlockId{next_block++});
+    plan.block_offsets = {0};
+    for (size_t i = 0; i < was.groups.size(); ++i) {
+      const GroupTable& group = was.groups[i];
+      for (size_t j = i == 0 ? num_shared : 0; j < group.region.blocks.size();
+           ++j) {
+        copy();
       }
-      return blocks;
-    };
-    const int32_t num_pages = CeilDiv(kLength, kPage);
-    copy(was.region_blocks.size() - num_shared);
-    plan.blocks =
-        extend(num_pages - was.cut / kPage, copy(was.tail_blocks.size()));
-    plan.block_offsets = {0, std::ssize(plan.blocks)};
-    plan.window_offsets = {0};
-    for (size_t i = 0; i < was.window_blocks.size(); ++i) {
-      const auto first = static_cast<size_t>(was.window_regions[i].cut / kPage);
-      copy(was.window_regions[i].blocks.size());
-      std::vector<BlockId>& blocks = plan.window_blocks;
-      blocks.insert(blocks.end(), first, kNullBlock);
-      const std::vector<BlockId> pages =
-          extend(num_pages - static_cast<int32_t>(first),
-                 copy(was.window_blocks[i].size() - first));
-      blocks.insert(blocks.end(), pages.begin(), pages.end());
-      plan.window_offsets.push_back(std::ssize(blocks));
+      const auto num_pages =
+          static_cast<size_t>(CeilDiv(kLength - group.region.cut, kPage));
+      for (size_t j = 0; j < num_pages; ++j) {
+        plan.blocks.push_back(j < group.blocks.size() ? copy()
+                                                      : BlockId{next_block++});
+      }
+      plan.block_offsets.push_back(std::ssize(plan.blocks));
     }
     plan.starts = {
         {.slot = SequenceSlot{slot},
@@ -204,10 +189,11 @@ class TinyKeptRegionsTest : public ::testing::TestWithParam<KeptRegionsCase> {
   const SequenceTable& row(int32_t slot) {
     return host_.engine().tables().row(SequenceSlot{slot});
   }
-  int32_t NumWindowRegions(int32_t slot) {
+  // Of all groups.
+  int32_t NumRegions(int32_t slot) {
     int32_t num_regions = 0;
-    for (const TableRegion& region : row(slot).window_regions) {
-      num_regions += region.cut > 0 ? 1 : 0;
+    for (const GroupTable& group : row(slot).groups) {
+      num_regions += group.region.cut > 0 ? 1 : 0;
     }
     return num_regions;
   }
@@ -249,10 +235,10 @@ TEST_P(TinyKeptRegionsTest, WhoStartsOnThemComputesWhatTheirMakerDoes) {
     host_.plan().dropped_regions = {kName};
     ExpectBothGoOn(*maker_);
     if (num_pages < 3) {
-      EXPECT_EQ(NumWindowRegions(1), host_.layout().num_window_groups());
+      EXPECT_EQ(NumRegions(1), host_.layout().num_groups());
     }
     if (num_pages == 5) {
-      EXPECT_EQ(NumWindowRegions(1), 0);
+      EXPECT_EQ(NumRegions(1), 1);
     }
     host_.Release(1);
     host_.Release(0);
@@ -278,9 +264,10 @@ TEST_P(TinyKeptRegionsTest, OlderOnesAreKeptAsLongAsWindowsReachThem) {
     host_.plan().dropped_regions = {kName, kLater};
     ExpectBothGoOn(*maker_);
     if (length == 128) {
-      EXPECT_EQ(NumWindowRegions(1), host_.layout().num_window_groups());
+      EXPECT_EQ(NumRegions(1), host_.layout().num_groups());
     }
-    for (const TableRegion& region : row(1).window_regions) {
+    for (size_t group = 1; group < row(1).groups.size(); ++group) {
+      const TableRegion& region = row(1).groups[group].region;
       EXPECT_TRUE(region.cut == 0 || region.length == 112) << region.length;
     }
     host_.Release(1);
@@ -314,7 +301,7 @@ TEST_P(TinyKeptRegionsTest, RandomOrdersAreKeptAsTheyWereMade) {
       RunOrders(&*maker_);
       if (HasFatalFailure()) return;
     }
-    const int32_t last_cut = row(0).cut;
+    const int32_t last_cut = row(0).groups[0].region.cut;
     const int32_t num_pages = 1 + up_to(2);
     MakeMore(last_cut + kPage * num_pages);
     host_.StartOnRegion(1, prompt_, 0, RegionId{num_names}, num_pages);
@@ -338,8 +325,8 @@ TEST_P(TinyKeptRegionsTest, WhatAnOrderDidNotMakeIsNotKept) {
   EXPECT_THAT(host_.result().evictions[1].error, Not(IsEmpty()));
   host_.StartOnRegion(1, prompt_, 0, kName);
   ExpectBothGoOn(*maker_);
-  EXPECT_EQ(NumWindowRegions(1), host_.layout().num_window_groups() - 1);
-  EXPECT_EQ(row(1).window_regions[0].cut, 0);
+  EXPECT_EQ(NumRegions(1), host_.layout().num_groups() - 1);
+  EXPECT_EQ(row(1).groups[1].region.cut, 0);
 }
 
 // Two start on the same; one of them evicts, and a third starts on that.
@@ -407,8 +394,9 @@ TEST_P(TinyKeptRegionsTest, AStartGoesOnAfterASwap) {
     const std::vector<double> expected =
         dense.Forward(std::span(prompt_).subspan(123));
     ExpectEqualsDense(host_.logits(4), expected);
-    EXPECT_EQ(row(4).region_blocks == row(0).region_blocks, is_shared);
-    EXPECT_EQ(NumWindowRegions(4), host_.layout().num_window_groups());
+    EXPECT_EQ(row(4).groups[0].region.blocks == row(0).groups[0].region.blocks,
+              is_shared);
+    EXPECT_EQ(NumRegions(4), host_.layout().num_groups());
     host_.plan().dropped_regions = {kName};
     host_.plan().released = {SequenceSlot{4}};
     host_.Release(2);

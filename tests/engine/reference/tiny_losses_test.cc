@@ -30,7 +30,7 @@ class TinyLossesTest : public ::testing::Test {
     for (int32_t i = 0; i < 4; ++i) expected_.push_back(host_.Decode(0));
     host_.engine().set_fault([this](const StepPlan&) {
       std::vector<BlockId> lost;
-      if (next_.has_value()) lost.push_back(host_.tail_blocks(0)[*next_]);
+      if (next_.has_value()) lost.push_back(host_.blocks(0)[*next_]);
       next_.reset();
       return lost;
     });
@@ -47,7 +47,7 @@ class TinyLossesTest : public ::testing::Test {
 TEST_F(TinyLossesTest, ReportsThemWithTheStep) {
   LoseNext(2);
   host_.Decode(0);
-  EXPECT_THAT(host_.result().lost_blocks, ElementsAre(host_.tail_blocks(0)[2]));
+  EXPECT_THAT(host_.result().lost_blocks, ElementsAre(host_.blocks(0)[2]));
   EXPECT_FALSE(host_.logits(0).empty());  // computed before
   host_.Decode(0);
   EXPECT_THAT(host_.result().lost_blocks, IsEmpty());
@@ -59,7 +59,7 @@ TEST_F(TinyLossesTest, ASequenceStartsAgainAfterWhatIsLeft) {
   host_.Decode(0);
   const SequenceSlot slot{0};
   const SequenceTable& table = host_.engine().tables().row(slot);
-  const std::vector<BlockId> tail = table.tail_blocks;
+  const std::vector<BlockId> tail = table.groups[0].blocks;
   StepPlan plan;
   plan.starts = {{.slot = slot,
                   .request = RequestId{9},
@@ -86,7 +86,7 @@ TEST_F(TinyLossesTest, ASequenceStartsAgainAfterWhatIsLeft) {
   StepResult result;
   ASSERT_OK(host_.engine().Run(plan, &result));
   EXPECT_EQ(logits, expected_[1]);
-  EXPECT_THAT(table.tail_blocks,
+  EXPECT_THAT(table.groups[0].blocks,
               ElementsAre(tail[0], tail[1], tail[2], tail[3], tail[4]));
 }
 
@@ -117,7 +117,7 @@ TEST_F(TinyLossesTest, ACopyOfALostBlockIsLost) {
   plan.samples = {1};
   plan.block_offsets = {0, 0};
   plan.copies = {{.slot = SequenceSlot{0},
-                  .blocks = {host_.tail_blocks(0)[4], BlockId{200}},
+                  .blocks = {host_.blocks(0)[4], BlockId{200}},
                   .num_tokens = plan.positions[0] % 16}};
   StepResult result;
   ASSERT_OK(host_.engine().Run(plan, &result));

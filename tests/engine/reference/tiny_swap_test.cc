@@ -56,10 +56,10 @@ class TinySwapTest
   // Everything computed leaves, into the host blocks from `first_host` on.
   StepResult Leave(int32_t first_host) {
     StepPlan plan;
-    std::vector<BlockId> blocks = row().region_blocks;
+    const GroupTable& group = row().groups[0];
+    std::vector<BlockId> blocks = group.region.blocks;
     num_region_ = blocks.size();
-    blocks.insert(blocks.end(), row().tail_blocks.begin(),
-                  row().tail_blocks.end());
+    blocks.insert(blocks.end(), group.blocks.begin(), group.blocks.end());
     num_tokens_ = row().num_computed;
     tokens_ = row().tokens;
     for (const BlockId block : blocks) {
@@ -155,7 +155,7 @@ TEST_P(TinySwapTest, ReportsHostMemoryThatLosesItsContent) {
 }
 
 TEST_P(TinySwapTest, ReportsCopiesOfLostBlocks) {
-  const BlockId lost = row().tail_blocks[0];
+  const BlockId lost = row().groups[0].blocks[0];
   host_.engine().set_fault(
       [lost](const StepPlan&) { return std::vector<BlockId>{lost}; });
   host_.Decode(1);

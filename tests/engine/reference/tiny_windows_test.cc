@@ -12,8 +12,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/reference/tiny_engine.h"
 #include "blockmgr/base/bits.h"
+#include "engine/reference/tiny_engine.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/dense_reference.h"
@@ -161,8 +161,7 @@ TEST_P(TinyWindowsTest, AForkComputesWhatItWouldAlone) {
                   .source = SequenceSlot{0}}};
   plan.start_tokens = tokens;
   for (int32_t group = 0; group < layout.num_groups(); ++group) {
-    const BlockId last = group == 0 ? host.tail_blocks(0).back()
-                                    : host.window_blocks(0, group).back();
+    const BlockId last = host.blocks(0, group).back();
     plan.copies.push_back({.slot = SequenceSlot{1},
                            .blocks = {last, BlockId{80 + group}},
                            .num_tokens = 70 % kPage,
@@ -172,11 +171,7 @@ TEST_P(TinyWindowsTest, AForkComputesWhatItWouldAlone) {
   plan.positions = {70};
   plan.num_tokens = {1};
   plan.samples = {1};
-  plan.block_offsets = {0, 0};
-  if (layout.num_window_groups() > 0) {
-    plan.window_offsets.assign(
-        static_cast<size_t>(layout.num_window_groups()) + 1, 0);
-  }
+  plan.block_offsets.assign(static_cast<size_t>(layout.num_groups()) + 1, 0);
   StepResult result;
   ASSERT_OK(host.engine().Run(plan, &result));
   DenseReference reference(model.get());
@@ -239,8 +234,7 @@ TEST_P(TinyWindowsTest, GoesOnBitForBitAfterASwap) {
     const int32_t first = layout.FirstPage(group, before.num_computed);
     tables[g].assign(static_cast<size_t>(first), kNullBlock);
     for (int32_t i = first; i < num_pages; ++i) {
-      const BlockId block =
-          group == 0 ? host.tail_blocks(0)[i] : host.window_blocks(0, group)[i];
+      const BlockId block = host.blocks(0, group)[static_cast<size_t>(i)];
       const HostBlockId place{static_cast<int32_t>(out.transfers_out.size())};
       out.transfers_out.push_back({.block = block, .host = place});
       tables[g].push_back(BlockId{199 - Index(place)});
@@ -266,13 +260,10 @@ TEST_P(TinyWindowsTest, GoesOnBitForBitAfterASwap) {
   in.positions = {before.num_computed};
   in.num_tokens = {1};
   in.samples = {1};
-  in.blocks = tables[0];
-  in.block_offsets = {0, std::ssize(in.blocks)};
-  if (num_groups > 1) in.window_offsets.push_back(0);
-  for (size_t g = 1; g < num_groups; ++g) {
-    in.window_blocks.insert(in.window_blocks.end(), tables[g].begin(),
-                            tables[g].end());
-    in.window_offsets.push_back(std::ssize(in.window_blocks));
+  in.block_offsets = {0};
+  for (const std::vector<BlockId>& blocks : tables) {
+    in.blocks.insert(in.blocks.end(), blocks.begin(), blocks.end());
+    in.block_offsets.push_back(std::ssize(in.blocks));
   }
   ASSERT_OK(host.engine().Run(in, &result));
   EXPECT_THAT(result.lost_blocks, IsEmpty());
@@ -288,9 +279,7 @@ TEST_P(TinyWindowsTest, WhatComesOfALostBlockIsShownToNobody) {
   host.Start(0, RandomTokens(79, 64, &random));
   host.Prefill(0, std::vector{79});
   const int32_t last_group = host.layout().num_groups() - 1;
-  const BlockId lost = last_group == 0
-                           ? host.tail_blocks(0).back()
-                           : host.window_blocks(0, last_group).back();
+  const BlockId lost = host.blocks(0, last_group).back();
   host.engine().set_fault([&](const StepPlan&) { return std::vector{lost}; });
   EXPECT_THAT(host.Decode(0), ::testing::Not(IsEmpty()));  // computed before
   EXPECT_THAT(host.result().lost_blocks, ElementsAre(lost));
@@ -317,8 +306,7 @@ TEST_P(TinyWindowsTest, WhatIsLostBehindTheWindowDoesNotMatter) {
   host.Start(0, prompt);
   host.Schedule(0, 120);
   const int32_t group = host.layout().num_groups() - 1;
-  const BlockId first = group == 0 ? host.plan().blocks.front()
-                                   : host.plan().window_blocks.end()[-8];
+  const BlockId first = host.plan().NewBlocks(host.layout(), 0, group).front();
   ASSERT_OK(host.Run());
   host.engine().set_fault([&](const StepPlan&) { return std::vector{first}; });
   DenseReference reference(model.get());

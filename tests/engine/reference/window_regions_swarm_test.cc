@@ -210,19 +210,20 @@ class Swarm {
     return std::ranges::none_of(plan.starts, starts) &&
            engine_.tables()
                    .row(order.slot)
-                   .window_regions[static_cast<size_t>(order.group - 1)]
-                   .cut > 0;
+                   .groups[static_cast<size_t>(order.group)]
+                   .region.cut > 0;
   }
 
   void CountRegions(const StepPlan& plan) {
     for (const SequenceStart& start : plan.starts) {
       // Who comes back from the host tier brings its own.
       if (start.region == kNoRegion || start.swap != kNoSwap) continue;
-      tally_->num_window_regions += std::ranges::count_if(
-          engine_.tables().row(start.slot).window_regions,
-          [&](const TableRegion& region) {
+      const auto& groups = engine_.tables().row(start.slot).groups;
+      tally_->num_window_regions += std::count_if(
+          groups.begin() + 1, groups.end(), [&](const GroupTable& group) {
             // And not one that this step has made.
-            return region.cut > 0 && region.length <= start.num_cached_tokens;
+            return group.region.cut > 0 &&
+                   group.region.length <= start.num_cached_tokens;
           });
     }
   }

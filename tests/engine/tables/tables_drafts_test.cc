@@ -43,7 +43,7 @@ TEST_F(EngineTablesDraftsTest, TheFirstOnesAreTokensWhileTheyRun) {
   EXPECT_EQ(row().tokens[40], 9);
   EXPECT_EQ(row().tokens[41], 100);
   EXPECT_EQ(row().tokens[50], 109);
-  EXPECT_THAT(row().tail_blocks, SizeIs(4));
+  EXPECT_THAT(row().groups[0].blocks, SizeIs(4));
   EXPECT_THAT(row().drafts, IsEmpty());
 }
 
@@ -53,7 +53,7 @@ TEST_F(EngineTablesDraftsTest, RejectedOnesAreForgottenWithTheirBlocks) {
   EXPECT_EQ(row().num_computed, 48);
   ASSERT_THAT(row().tokens, SizeIs(48));
   EXPECT_EQ(row().tokens.back(), 106);
-  EXPECT_THAT(row().tail_blocks,
+  EXPECT_THAT(row().groups[0].blocks,
               ElementsAre(BlockId{1}, BlockId{2}, BlockId{3}));
   tables_.AddSampled(kTestSlot, 4);
   StepPlan next = DecodePlan();
@@ -67,7 +67,7 @@ TEST_F(EngineTablesDraftsTest, AcceptedOnesStay) {
   ASSERT_OK(tables_.Apply(DraftPlan()));
   tables_.RejectDrafts(kTestSlot, 10, 10);
   EXPECT_EQ(row().num_computed, 51);
-  EXPECT_THAT(row().tail_blocks, SizeIs(4));
+  EXPECT_THAT(row().groups[0].blocks, SizeIs(4));
   tables_.AddSampled(kTestSlot, 4);
   EXPECT_THAT(row().tokens, SizeIs(52));
 }

@@ -17,12 +17,12 @@ namespace blockmgr {
 inline constexpr SequenceSlot kTestSlot{3};
 
 inline const ModelLayout kTablesLayout{.num_layers = 2,
-                                 .num_heads = 2,
-                                 .num_q_heads = 4,
-                                 .head_dim = 16,
-                                 .page_size = 16,
-                                 .dtype = DType::kFloat32,
-                                 .num_blocks = 64};
+                                       .num_heads = 2,
+                                       .num_q_heads = 4,
+                                       .head_dim = 16,
+                                       .page_size = 16,
+                                       .dtype = DType::kFloat32,
+                                       .num_blocks = 64};
 
 inline std::vector<BlockId> Blocks(int32_t first, int32_t count) {
   std::vector<BlockId> blocks;
@@ -86,7 +86,15 @@ class EngineTablesTest : public ::testing::Test {
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          testing::HasSubstr(message)));
     EXPECT_EQ(tables_.row(kTestSlot).num_computed, 40);
-    EXPECT_THAT(tables_.row(kTestSlot).tail_blocks, testing::SizeIs(3));
+    EXPECT_THAT(BlocksOf(kTestSlot), testing::SizeIs(3));
+  }
+
+  // Of group 0.
+  const std::vector<BlockId>& BlocksOf(SequenceSlot slot) {
+    return tables_.row(slot).groups.front().blocks;
+  }
+  const TableRegion& RegionOf(SequenceSlot slot) {
+    return tables_.row(slot).groups.front().region;
   }
 
   void ExpectOrderRefused(const std::function<void(StepPlan*)>& spoil,

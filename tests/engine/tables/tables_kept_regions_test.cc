@@ -66,68 +66,67 @@ class EngineTablesKeptRegionsTest : public EngineTablesWindowRegionsTest {
   }
   // What is read of both groups then: from pages 3 and 2 on.
   static StepPlan StartOn80() {
-    return StartOn(80, {{5, 50}, {0, 0, 0, 0, 15, 51}, {0, 0, 0, 0, 25, 52}});
+    return StartOn(80, {{5, 50}, {15, 51}, {25, 52}});
   }
-  const SequenceTable& other() { return tables_.row(kStarter); }
+  // Of a group of kStarter.
+  const TableRegion& Other(size_t group) {
+    return tables_.row(kStarter).groups[group].region;
+  }
 };
 
 TEST_F(EngineTablesKeptRegionsTest, AStartTakesWhatItsWindowsReach) {
   KeepAll();
   ASSERT_OK(tables_.Apply(StartOn80()));
-  EXPECT_EQ(other().cut, 64);
-  EXPECT_THAT(other().region_blocks, ElementsAre(BlockId{30}));
-  EXPECT_THAT(other().tail_blocks, ElementsAre(BlockId{5}, BlockId{50}));
-  ASSERT_THAT(other().window_region(2), NotNull());
-  EXPECT_EQ(other().window_region(2)->cut, 64);
-  EXPECT_EQ(other().window_region(2)->length, 71);
-  EXPECT_THAT(other().window_region(2)->blocks, ElementsAre(BlockId{32}));
-  EXPECT_THAT(other().window_region(2)->kept, ElementsAre(16, 3, 0, 16));
-  EXPECT_EQ(other().window_regions[0].cut, 64);
-  EXPECT_THAT(other().window_regions[0].blocks, ElementsAre(BlockId{31}));
-  EXPECT_THAT(other().window_blocks, ElementsAre(Ids({0, 0, 0, 0, 15, 51}),
-                                                 Ids({0, 0, 0, 0, 25, 52})));
+  for (const int32_t group : {0, 1, 2}) {
+    const TableRegion& region = Other(static_cast<size_t>(group));
+    EXPECT_EQ(region.cut, 64);
+    EXPECT_EQ(region.length, 71);
+    EXPECT_THAT(region.blocks, ElementsAre(BlockId{30 + group}));
+    EXPECT_THAT(region.kept, ElementsAre(16, 3, 0, 16));
+  }
+  EXPECT_THAT(Tables(kStarter),
+              ElementsAre(Ids({5, 50}), Ids({15, 51}), Ids({25, 52})));
   // So does who made them.
-  EXPECT_THAT(row().window_region(1)->blocks, ElementsAre(BlockId{31}));
+  ASSERT_THAT(Attended(1), NotNull());
+  EXPECT_THAT(Attended(1)->blocks, ElementsAre(BlockId{31}));
 }
 
 TEST_F(EngineTablesKeptRegionsTest, WhatTheWindowHasPassedIsNotTaken) {
   KeepAll();
   // From page 4 on in the first group, from page 3 on in the second.
-  ASSERT_OK(tables_.Apply(StartOn(
-      96, {{5, 40, 50}, {0, 0, 0, 0, 15, 41, 51}, {0, 0, 0, 0, 25, 42, 52}})));
-  EXPECT_EQ(other().window_regions[0].cut, 0);
-  EXPECT_THAT(other().window_region(2)->blocks, ElementsAre(BlockId{32}));
+  ASSERT_OK(tables_.Apply(
+      StartOn(96, {{5, 40, 50}, {0, 0, 0, 0, 15, 41, 51}, {25, 42, 52}})));
+  EXPECT_EQ(Other(1).cut, 0);
+  EXPECT_THAT(Other(2).blocks, ElementsAre(BlockId{32}));
   // From pages 5 and 4 on.
   StepPlan plan = StartOn(112, {{5, 40, 43, 50},
                                 {0, 0, 0, 0, 0, 41, 44, 51},
                                 {0, 0, 0, 0, 25, 42, 45, 52}});
   plan.released = {kStarter};
   ASSERT_OK(tables_.Apply(plan));
-  EXPECT_EQ(other().cut, 64);
-  EXPECT_EQ(other().window_regions[0].cut, 0);
-  EXPECT_EQ(other().window_regions[1].cut, 0);
+  EXPECT_EQ(Other(0).cut, 64);
+  EXPECT_EQ(Other(1).cut, 0);
+  EXPECT_EQ(Other(2).cut, 0);
 }
 
 TEST_F(EngineTablesKeptRegionsTest, RefusesTablesThatSayOtherwise) {
   KeepAll();
   ExpectRefused(
-      StartOn80(), [](StepPlan* p) { p->window_blocks[3] = BlockId{14}; },
-      "of slot 1, group 1: expected no block as number 3, got 14");
+      StartOn80(), [](StepPlan* p) { p->blocks[2] = kNullBlock; },
+      "of slot 1, group 1: expected a block for page 4, got 0");
+  // Below the cut of a region that it takes there is nothing.
   ExpectRefused(
-      StartOn80(), [](StepPlan* p) { p->window_blocks[4] = kNullBlock; },
-      "of slot 1, group 1: expected a block as number 4, got 0");
-  ExpectRefused(
-      StartOn80(), [](StepPlan* p) { p->window_blocks[9] = BlockId{24}; },
-      "of slot 1, group 2: expected no block as number 3, got 24");
+      StartOn(80, {{5, 50}, {14, 15, 51}, {25, 52}}), [](StepPlan*) {},
+      "of slot 1, group 1: expected blocks for positions below 96, as in "
+      "group 0");
   // Without the name all that the window reaches is in blocks.
   ExpectRefused(
-      StartOn80(),
-      [](StepPlan* p) {
-        p->starts[0].region = kNoRegion;
-        p->blocks = Ids({1, 2, 3, 4, 5, 50});
-        p->block_offsets = {0, 6};
-      },
-      "of slot 1, group 1: expected a block as number 3, got 0");
+      StartOn(
+          80,
+          {{1, 2, 3, 4, 5, 50}, {0, 0, 0, 0, 15, 51}, {0, 0, 23, 24, 25, 52}},
+          kNoRegion),
+      [](StepPlan*) {},
+      "of slot 1, group 1: expected a block for page 3, got 0");
   ExpectRefused(
       StartOn80(), [](StepPlan* p) { p->starts[0].num_cached_tokens = 64; },
       "at least 71 (of the sequence that made region 8), got 64");
@@ -140,22 +139,21 @@ TEST_F(EngineTablesKeptRegionsTest, TheNameStandsForTheLastOfEveryGroup) {
   // In group 1 with an order of its own, in group 2 with what it has.
   KeepMore({0, 1}, 80, RegionId{9});
   ASSERT_OK(tables_.Apply(
-      StartOn(96, {{40, 50}, {0, 0, 0, 0, 0, 41, 51}, {0, 0, 0, 0, 25, 42, 52}},
-              RegionId{9})));
-  EXPECT_EQ(other().cut, 80);
-  EXPECT_THAT(other().region_blocks, ElementsAre(BlockId{60}));
-  EXPECT_EQ(other().window_regions[0].cut, 80);
-  EXPECT_EQ(other().window_regions[0].length, 86);
-  EXPECT_THAT(other().window_regions[0].blocks, ElementsAre(BlockId{61}));
-  EXPECT_EQ(other().window_regions[1].cut, 64);
-  EXPECT_EQ(other().window_regions[1].length, 71);
-  EXPECT_THAT(other().window_regions[1].blocks, ElementsAre(BlockId{32}));
+      StartOn(96, {{40, 50}, {41, 51}, {25, 42, 52}}, RegionId{9})));
+  EXPECT_EQ(Other(0).cut, 80);
+  EXPECT_THAT(Other(0).blocks, ElementsAre(BlockId{60}));
+  EXPECT_EQ(Other(1).cut, 80);
+  EXPECT_EQ(Other(1).length, 86);
+  EXPECT_THAT(Other(1).blocks, ElementsAre(BlockId{61}));
+  EXPECT_EQ(Other(2).cut, 64);
+  EXPECT_EQ(Other(2).length, 71);
+  EXPECT_THAT(Other(2).blocks, ElementsAre(BlockId{32}));
   // The name before stands for what it did.
   StepPlan start = StartOn80();
   start.released = {kStarter};
   ASSERT_OK(tables_.Apply(start));
-  EXPECT_EQ(other().cut, 64);
-  EXPECT_THAT(other().window_regions[0].blocks, ElementsAre(BlockId{31}));
+  EXPECT_EQ(Other(0).cut, 64);
+  EXPECT_THAT(Other(1).blocks, ElementsAre(BlockId{31}));
 }
 
 TEST_F(EngineTablesKeptRegionsTest, WhatWasPastIsNotKept) {
@@ -163,11 +161,10 @@ TEST_F(EngineTablesKeptRegionsTest, WhatWasPastIsNotKept) {
   DecodeTo(84);
   KeepMore({0, 2}, 80, RegionId{9});
   // Of group 1 there is none, though there was one before.
-  ASSERT_OK(tables_.Apply(
-      StartOn(96, {{40, 50}, {0, 0, 0, 0, 15, 41, 51}, {0, 0, 0, 0, 0, 42, 52}},
-              RegionId{9})));
-  EXPECT_EQ(other().window_regions[0].cut, 0);
-  EXPECT_EQ(other().window_regions[1].cut, 80);
+  ASSERT_OK(tables_.Apply(StartOn(
+      96, {{40, 50}, {0, 0, 0, 0, 15, 41, 51}, {42, 52}}, RegionId{9})));
+  EXPECT_EQ(Other(1).cut, 0);
+  EXPECT_EQ(Other(2).cut, 80);
 }
 
 TEST_F(EngineTablesKeptRegionsTest, IsMadeBeforeOrAfterByNoOtherStep) {
@@ -193,8 +190,8 @@ TEST_F(EngineTablesKeptRegionsTest, IsMadeBeforeOrAfterByNoOtherStep) {
   EXPECT_EQ(tables_.KeptName(kTestSlot), kNoRegion);
   ASSERT_OK(tables_.Apply(
       StartOn(80, {{5, 53}, {0, 0, 0, 14, 15, 54}, {0, 0, 23, 24, 25, 55}})));
-  EXPECT_EQ(other().window_regions[0].cut, 0);
-  EXPECT_EQ(other().window_regions[1].cut, 0);
+  EXPECT_EQ(Other(1).cut, 0);
+  EXPECT_EQ(Other(2).cut, 0);
 }
 
 // One that fails has made nothing, whatever becomes of the name.
@@ -206,10 +203,10 @@ TEST_F(EngineTablesKeptRegionsTest, OnlyOrdersThatAreCarriedOutAreKept) {
     ASSERT_OK(tables_.CheckOrder(plan, order));
     tables_.Commit(plan, order, std::vector<int32_t>{2, 2, 2, 2});
   }
-  ASSERT_OK(tables_.Apply(
-      StartOn(80, {{5, 50}, {0, 0, 0, 14, 15, 51}, {0, 0, 0, 0, 25, 52}})));
-  EXPECT_EQ(other().window_regions[0].cut, 0);
-  EXPECT_EQ(other().window_regions[1].cut, 64);
+  ASSERT_OK(
+      tables_.Apply(StartOn(80, {{5, 50}, {0, 0, 0, 14, 15, 51}, {25, 52}})));
+  EXPECT_EQ(Other(1).cut, 0);
+  EXPECT_EQ(Other(2).cut, 64);
 }
 
 TEST_F(EngineTablesKeptRegionsTest, ANameInUseStandsForNothingElse) {
@@ -228,7 +225,7 @@ TEST_F(EngineTablesKeptRegionsTest, ANameInUseStandsForNothingElse) {
   ASSERT_OK(tables_.CheckOrder(plan, plan.evictions[1]));
   tables_.Commit(plan, plan.evictions[1], std::vector<int32_t>{2, 2, 2, 2});
   ASSERT_OK(tables_.Apply(StartOn80()));
-  EXPECT_THAT(other().window_regions[0].blocks, ElementsAre(BlockId{31}));
+  EXPECT_THAT(Other(1).blocks, ElementsAre(BlockId{31}));
 }
 
 TEST_F(EngineTablesKeptRegionsTest, GoesWithItsName) {
@@ -236,7 +233,7 @@ TEST_F(EngineTablesKeptRegionsTest, GoesWithItsName) {
   StepPlan last = StartOn80();
   last.dropped_regions = {kKeptName};  // after the starts
   ASSERT_OK(tables_.Apply(last));
-  EXPECT_EQ(other().window_regions[0].cut, 64);
+  EXPECT_EQ(Other(1).cut, 64);
   StepPlan late = StartOn80();
   late.released = {kStarter};
   EXPECT_THAT(tables_.Apply(late),
@@ -265,8 +262,7 @@ TEST_F(EngineTablesKeptRegionsTest, WhatComesBackBringsItsOwn) {
   }
   ASSERT_OK(tables_.Apply(out));
   // All but the region, and the page behind it, which is cached.
-  StepPlan in = RunPlan(kStarter, 81, 1,
-                        {{5, 50}, {0, 0, 0, 0, 52, 53}, {0, 0, 0, 0, 55, 56}});
+  StepPlan in = RunPlan(kStarter, 81, 1, {{5, 50}, {52, 53}, {55, 56}});
   in.samples = {1};
   in.start_tokens = tokens;
   in.starts = {{.slot = kStarter,
@@ -280,11 +276,11 @@ TEST_F(EngineTablesKeptRegionsTest, WhatComesBackBringsItsOwn) {
     in.transfers_in.push_back(Transfer(50 + i, 2 + i));
   }
   ASSERT_OK(tables_.Apply(in));
-  EXPECT_THAT(other().region_blocks, ElementsAre(BlockId{30}));
-  EXPECT_THAT(other().tail_blocks, ElementsAre(BlockId{5}, BlockId{50}));
-  EXPECT_THAT(other().window_region(1)->blocks, ElementsAre(BlockId{51}));
-  EXPECT_THAT(other().window_region(2)->blocks, ElementsAre(BlockId{54}));
-  EXPECT_EQ(other().window_region(2)->length, 71);
+  EXPECT_THAT(Other(0).blocks, ElementsAre(BlockId{30}));
+  EXPECT_EQ(Tables(kStarter)[0], Ids({5, 50}));
+  EXPECT_THAT(Other(1).blocks, ElementsAre(BlockId{51}));
+  EXPECT_THAT(Other(2).blocks, ElementsAre(BlockId{54}));
+  EXPECT_EQ(Other(2).length, 71);
 }
 
 // Who has started on them goes on as if they were its own.
@@ -298,7 +294,7 @@ TEST_F(EngineTablesKeptRegionsTest, AreForkedAndSwappedOutAndEvictedFrom) {
   fork.starts[0].region = kNoRegion;
   fork.slots = {SequenceSlot{2}};
   ASSERT_OK(tables_.Apply(fork));
-  EXPECT_THAT(tables_.row(SequenceSlot{2}).window_region(2)->blocks,
+  EXPECT_THAT(tables_.row(SequenceSlot{2}).groups[2].region.blocks,
               ElementsAre(BlockId{32}));
   // An eviction of what is left of its windows.
   StepPlan more = RunPlan(kStarter, 96, 16, {{56}, {57}, {58}});
@@ -329,8 +325,8 @@ TEST_F(EngineTablesKeptRegionsTest, AreForkedAndSwappedOutAndEvictedFrom) {
   ASSERT_OK(tables_.Apply(out));
   // The name still stands for what it did.
   ASSERT_OK(tables_.Apply(StartOn80()));
-  EXPECT_THAT(other().window_regions[0].blocks, ElementsAre(BlockId{31}));
-  EXPECT_THAT(other().window_regions[1].kept, ElementsAre(16, 3, 0, 16));
+  EXPECT_THAT(Other(1).blocks, ElementsAre(BlockId{31}));
+  EXPECT_THAT(Other(2).kept, ElementsAre(16, 3, 0, 16));
 }
 
 }  // namespace

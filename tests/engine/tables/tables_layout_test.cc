@@ -74,7 +74,7 @@ TEST(EngineTablesLayoutTest, DerivesTheListsOfTheVectors) {
       ASSERT_OK(tables.CheckCounts(order, vector.kept));
       tables.Commit(plan, order, vector.kept);
       EXPECT_EQ(tables.ChecksumOf(order), vector.layout_checksum);
-      EXPECT_THAT(tables.row(kLayoutSlot).region_layout->blocks(),
+      EXPECT_THAT(tables.row(kLayoutSlot).groups[0].region.layout->blocks(),
                   testing::ElementsAreArray(vector.blocks));
       ++num_evictions;
     }

@@ -23,13 +23,12 @@ TEST_F(EngineTablesTest, CommitReplacesTheTokensBelowTheCut) {
   const std::vector<int32_t> counts = {16, 3, 0, 16};
   ASSERT_OK(tables_.CheckCounts(plan.evictions[0], counts));
   tables_.Commit(plan, plan.evictions[0], counts);
-  const SequenceTable& row = tables_.row(kTestSlot);
-  EXPECT_EQ(row.cut, 32);
-  EXPECT_EQ(row.region_entries, 35);
-  EXPECT_THAT(row.kept, ElementsAre(16, 3, 0, 16));
-  EXPECT_THAT(row.region_blocks, ElementsAre(BlockId{10}));
-  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{3}));
-  EXPECT_EQ(row.tail_length(), 9);
+  const TableRegion& region = RegionOf(kTestSlot);
+  EXPECT_EQ(region.cut, 32);
+  EXPECT_THAT(region.shard_entries, ElementsAre(35));
+  EXPECT_THAT(region.kept, ElementsAre(16, 3, 0, 16));
+  EXPECT_THAT(region.blocks, ElementsAre(BlockId{10}));
+  EXPECT_THAT(BlocksOf(kTestSlot), ElementsAre(BlockId{3}));
   EXPECT_THAT(
       tables_.CheckOrder(plan, plan.evictions[0]),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("second order")));
@@ -87,8 +86,8 @@ TEST_F(EngineTablesTest, CountsMustFitEveryShard) {
   refused({0, 32, 0, 1}, "destinations' 2 pages in shard 1, got 3");
   ASSERT_OK(tables.CheckOrder(plan, plan.evictions[0]));
   tables.Commit(plan, plan.evictions[0], std::vector<int32_t>{3, 32, 2, 0});
-  EXPECT_THAT(tables.row(kTestSlot).shard_entries, ElementsAre(5, 32));
-  EXPECT_EQ(tables.row(kTestSlot).region_entries, 37);
+  EXPECT_THAT(tables.row(kTestSlot).groups[0].region.shard_entries,
+              ElementsAre(5, 32));
 }
 
 TEST_F(EngineTablesTest, RefusesBadOrders) {

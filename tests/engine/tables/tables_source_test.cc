@@ -61,8 +61,8 @@ TEST_F(EngineTablesSourceTest, AForkSharesTheTableOfItsSource) {
   EXPECT_EQ(row.request, RequestId{8});
   EXPECT_EQ(row.num_computed, 21);
   EXPECT_THAT(row.tokens, SizeIs(21));
-  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{1}, BlockId{20}));
-  EXPECT_THAT(tables_.row(kTestSlot).tail_blocks,
+  EXPECT_THAT(BlocksOf(SequenceSlot{5}), ElementsAre(BlockId{1}, BlockId{20}));
+  EXPECT_THAT(BlocksOf(kTestSlot),
               ElementsAre(BlockId{1}, BlockId{2}, BlockId{3}));
 }
 
@@ -77,17 +77,20 @@ TEST_F(EngineTablesSourceTest, AForkSharesTheRegionOfItsSource) {
   fork.start_tokens.assign(42, 5);
   fork.start_tokens[40] = 9;
   fork.positions = {31};
-  EXPECT_THAT(tables_.Apply(fork), StatusIs(absl::StatusCode::kInvalidArgument,
-                                            HasSubstr("in [32, 41]")));
+  EXPECT_THAT(tables_.Apply(fork),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected at least the 32 tokens "
+                                 "of the region of group 0 in slot 3")));
   fork.starts[0].num_cached_tokens = 41;
   fork.positions = {41};
   fork.copies[0].blocks.source = BlockId{3};
   ASSERT_OK(tables_.Apply(fork));
   const SequenceTable& row = tables_.row(SequenceSlot{5});
-  EXPECT_EQ(row.cut, 32);
-  EXPECT_THAT(row.region_blocks, ElementsAre(BlockId{10}));
-  EXPECT_EQ(row.region_entries, 35);
-  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{20}));
+  const TableRegion& region = RegionOf(SequenceSlot{5});
+  EXPECT_EQ(region.cut, 32);
+  EXPECT_THAT(region.blocks, ElementsAre(BlockId{10}));
+  EXPECT_THAT(region.shard_entries, ElementsAre(35));
+  EXPECT_THAT(BlocksOf(SequenceSlot{5}), ElementsAre(BlockId{20}));
   EXPECT_EQ(row.num_evictions, 0);
 }
 
@@ -96,7 +99,8 @@ TEST_F(EngineTablesSourceTest, ASequenceStartsAgainInItsSlot) {
   const SequenceTable& row = tables_.row(kTestSlot);
   EXPECT_EQ(row.num_computed, 40);
   EXPECT_THAT(row.tokens, SizeIs(40));  // what it had sampled is forgotten
-  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{1}, BlockId{2}, BlockId{9}));
+  EXPECT_THAT(BlocksOf(kTestSlot),
+              ElementsAre(BlockId{1}, BlockId{2}, BlockId{9}));
   tables_.AddSampled(kTestSlot, 4);
 }
 
@@ -110,7 +114,7 @@ TEST_F(EngineTablesSourceTest, ARestartMayRunLater) {
   plan.blocks.clear();
   ASSERT_OK(tables_.Apply(plan));
   EXPECT_EQ(tables_.row(kTestSlot).num_computed, 32);
-  EXPECT_THAT(tables_.row(kTestSlot).tail_blocks, SizeIs(2));
+  EXPECT_THAT(BlocksOf(kTestSlot), SizeIs(2));
 }
 
 TEST_F(EngineTablesSourceTest, RefusesBadSources) {
@@ -152,9 +156,8 @@ StepPlan PartPlan() {
 
 TEST_F(EngineTablesSourceTest, StartsOnAPartOfACachedBlock) {
   ASSERT_OK(tables_.Apply(PartPlan()));
-  const SequenceTable& row = tables_.row(SequenceSlot{5});
-  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{30}, BlockId{20}));
-  EXPECT_EQ(row.num_computed, 21);
+  EXPECT_THAT(BlocksOf(SequenceSlot{5}), ElementsAre(BlockId{30}, BlockId{20}));
+  EXPECT_EQ(tables_.row(SequenceSlot{5}).num_computed, 21);
 }
 
 TEST_F(EngineTablesSourceTest, RefusesBadParts) {

@@ -79,7 +79,7 @@ TEST_F(EngineTablesSwapTest, ASequenceLeavesAndComesBack) {
   const SequenceTable& row = tables_.row(SequenceSlot{2});
   EXPECT_EQ(row.num_computed, 41);
   EXPECT_THAT(row.tokens, SizeIs(41));
-  EXPECT_THAT(row.tail_blocks,
+  EXPECT_THAT(row.groups[0].blocks,
               ElementsAre(BlockId{1}, BlockId{21}, BlockId{22}));
   // It is forgotten, and so is what it held.
   ExpectRefused(
@@ -116,11 +116,12 @@ TEST_F(EngineTablesSwapTest, ARegionComesBackToOtherBlocks) {
   plan.blocks = {BlockId{21}};
   ASSERT_OK(tables_.Apply(plan));
   const SequenceTable& row = tables_.row(SequenceSlot{2});
-  EXPECT_EQ(row.cut, 32);
-  EXPECT_THAT(row.region_blocks, ElementsAre(BlockId{30}));
-  EXPECT_THAT(row.kept, ElementsAre(16, 3, 0, 16));
-  EXPECT_EQ(row.region_entries, 35);
-  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{21}));
+  const TableRegion& region = row.groups[0].region;
+  EXPECT_EQ(region.cut, 32);
+  EXPECT_THAT(region.blocks, ElementsAre(BlockId{30}));
+  EXPECT_THAT(region.kept, ElementsAre(16, 3, 0, 16));
+  EXPECT_THAT(region.shard_entries, ElementsAre(35));
+  EXPECT_THAT(row.groups[0].blocks, ElementsAre(BlockId{21}));
   EXPECT_EQ(row.num_computed, 41);
 }
 
@@ -160,7 +161,7 @@ TEST_F(EngineTablesSwapTest, RefusesWhatCannotLeave) {
   ExpectRefused(
       LeavePlan(),
       [](StepPlan* plan) { plan->transfers_out[1].block = BlockId{3}; },
-      "expected block 2 of its tail, got 3");
+      "expected block 2 of group 0, got 3");
   ExpectRefused(
       LeavePlan(),
       [](StepPlan* plan) { plan->transfers_out[1].host = HostBlockId{6}; },
@@ -175,11 +176,11 @@ TEST_F(EngineTablesSwapTest, RefusesWhatCannotLeave) {
         plan->swap_outs[0].num_transfers = 4;
         plan->transfers_out.insert(plan->transfers_out.begin(), Transfer(9, 1));
       },
-      "expected block 1 of its tail, got 9");
+      "expected block 1 of group 0, got 9");
   ExpectRefused(
       LeavePlan(), [](StepPlan* plan) { plan->dropped_swaps = {kTableSwap}; },
       "plan.dropped_swaps of swap 4");
-  EXPECT_THAT(tables_.row(kTestSlot).tail_blocks, SizeIs(3));
+  EXPECT_THAT(tables_.row(kTestSlot).groups[0].blocks, SizeIs(3));
   EXPECT_OK(tables_.Apply(LeavePlan()));
 }
 
@@ -206,7 +207,7 @@ TEST_F(EngineTablesSwapTest, RefusesWhatCannotComeBack) {
   refuse([](StepPlan* plan) { plan->transfers_in[0].block = BlockId{64}; },
          "to a block in [1, 64), got of 0 to 64");
   refuse([](StepPlan* plan) { plan->transfers_in[0].block = BlockId{23}; },
-         "expected a copy to block 21 of its run, got 23");
+         "expected a copy to block 21 of its run, group 0, got 23");
   EXPECT_OK(tables_.Apply(ReturnPlan()));
 }
 

@@ -23,8 +23,8 @@ TEST_F(EngineTablesTest, FollowsStartsAndDecodes) {
   EXPECT_EQ(row.query_window, 8);
   EXPECT_EQ(row.num_computed, 41);
   EXPECT_EQ(row.tokens.back(), 9);
-  EXPECT_EQ(row.tail_length(), 41);
-  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{1}, BlockId{2}, BlockId{3}));
+  EXPECT_THAT(BlocksOf(kTestSlot),
+              ElementsAre(BlockId{1}, BlockId{2}, BlockId{3}));
 }
 
 TEST_F(EngineTablesTest, AReleasedSlotCanStartInTheSamePlan) {
@@ -123,7 +123,8 @@ TEST_F(EngineTablesTest, RefusesTooFewBlocks) {
         p->blocks.pop_back();
         p->block_offsets = {0, 2};
       },
-      "expected blocks for 40 tail tokens, got 2");
+      "plan.blocks of slot 3, group 0: expected blocks for positions below 40, "
+      "got blocks for positions below 32");
 }
 
 TEST_F(EngineTablesTest, RefusesBadStarts) {
@@ -189,7 +190,8 @@ TEST_F(EngineTablesTest, SequencesStartOnARegionUntilItIsDropped) {
       [](StepPlan* p) {
         p->block_offsets = {0, 1}, p->blocks.pop_back();
       },
-      "expected blocks for 28 tail tokens, got 1");
+      "expected blocks for positions below 60, got blocks for positions below "
+      "48");
   refused(
       [](StepPlan* p) {
         p->dropped_regions = {RegionId{8}, RegionId{8}};
@@ -197,13 +199,12 @@ TEST_F(EngineTablesTest, SequencesStartOnARegionUntilItIsDropped) {
       "plan.dropped_regions: expected regions that are kept");
   start.dropped_regions = {RegionId{8}};  // after the starts
   ASSERT_OK(tables_.Apply(start));
-  const SequenceTable& row = tables_.row(other);
-  EXPECT_EQ(row.cut, 32);
-  EXPECT_THAT(row.kept, ElementsAre(16, 3, 0, 16));
-  EXPECT_EQ(row.region_entries, 35);
-  EXPECT_THAT(row.region_blocks, ElementsAre(BlockId{10}));
-  EXPECT_THAT(row.tail_blocks, ElementsAre(BlockId{20}, BlockId{21}));
-  EXPECT_EQ(row.num_computed, 60);
+  EXPECT_EQ(RegionOf(other).cut, 32);
+  EXPECT_THAT(RegionOf(other).kept, ElementsAre(16, 3, 0, 16));
+  EXPECT_THAT(RegionOf(other).shard_entries, ElementsAre(35));
+  EXPECT_THAT(RegionOf(other).blocks, ElementsAre(BlockId{10}));
+  EXPECT_THAT(BlocksOf(other), ElementsAre(BlockId{20}, BlockId{21}));
+  EXPECT_EQ(tables_.row(other).num_computed, 60);
   // It is gone for those to come.
   start.released = {other};
   start.dropped_regions.clear();

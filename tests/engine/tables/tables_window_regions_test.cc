@@ -26,16 +26,15 @@ TEST_F(EngineTablesWindowRegionsTest, EveryGroupHasItsOwn) {
   EXPECT_EQ(tables_.HeldBelow(plan.evictions[1], 0), 16);
   EXPECT_EQ(tables_.HeldBelow(plan.evictions[2], 0), 48);
   CommitAll(plan, {16, 3, 0, 16});
-  EXPECT_EQ(row().cut, 64);
-  EXPECT_THAT(row().tail_blocks, ElementsAre(BlockId{5}));
-  ASSERT_THAT(row().window_region(1), NotNull());
-  EXPECT_EQ(row().window_region(1)->cut, 64);
-  EXPECT_EQ(row().window_region(1)->length, 71);
-  EXPECT_THAT(row().window_region(1)->blocks, ElementsAre(BlockId{31}));
-  EXPECT_THAT(row().window_region(2)->blocks, ElementsAre(BlockId{32}));
-  EXPECT_THAT(row().window_region(2)->kept, ElementsAre(16, 3, 0, 16));
-  EXPECT_THAT(row().window_blocks,
-              ElementsAre(Ids({0, 0, 0, 0, 15}), Ids({0, 0, 0, 0, 25})));
+  for (const int32_t group : {0, 1, 2}) {
+    const TableRegion* const region = Attended(static_cast<size_t>(group));
+    ASSERT_THAT(region, NotNull());
+    EXPECT_EQ(region->cut, 64);
+    EXPECT_EQ(region->length, 71);
+    EXPECT_THAT(region->blocks, ElementsAre(BlockId{30 + group}));
+    EXPECT_THAT(region->kept, ElementsAre(16, 3, 0, 16));
+  }
+  EXPECT_THAT(Tables(kTestSlot), ElementsAre(Ids({5}), Ids({15}), Ids({25})));
 }
 
 TEST_F(EngineTablesWindowRegionsTest, OneGroupMayHaveOneAlone) {
@@ -43,10 +42,10 @@ TEST_F(EngineTablesWindowRegionsTest, OneGroupMayHaveOneAlone) {
   plan.evictions = {OrderIn(2, 2)};
   ASSERT_OK(tables_.Apply(plan));
   CommitAll(plan, {1, 2, 3, 4});
-  EXPECT_EQ(row().cut, 0);
-  EXPECT_THAT(row().window_region(1), IsNull());
-  EXPECT_THAT(row().window_blocks,
-              ElementsAre(Blocks(11, 5), Ids({0, 0, 0, 0, 25})));
+  EXPECT_THAT(Attended(0), IsNull());
+  EXPECT_THAT(Attended(1), IsNull());
+  EXPECT_THAT(Tables(kTestSlot),
+              ElementsAre(Blocks(1, 5), Blocks(11, 5), Ids({25})));
 }
 
 // Into the host tier, group by group: the region's block, and the page behind.
@@ -75,8 +74,7 @@ class EngineTablesSwappedRegionsTest : public EngineTablesWindowRegionsTest {
     return plan;
   }
   StepPlan ReturnPlan() const {
-    StepPlan plan =
-        RunPlan(kTestSlot, 71, 1, {{41}, {0, 0, 0, 0, 43}, {0, 0, 0, 0, 45}});
+    StepPlan plan = RunPlan(kTestSlot, 71, 1, {{41}, {43}, {45}});
     plan.samples = {1};
     plan.start_tokens = tokens_;
     plan.starts = {{.slot = kTestSlot,
@@ -98,17 +96,15 @@ class EngineTablesSwappedRegionsTest : public EngineTablesWindowRegionsTest {
 TEST_F(EngineTablesSwappedRegionsTest, LeaveAndComeBack) {
   ASSERT_OK(tables_.Apply(LeavePlan()));
   ASSERT_OK(tables_.Apply(ReturnPlan()));
-  EXPECT_EQ(row().cut, 64);
-  EXPECT_THAT(row().region_blocks, ElementsAre(BlockId{40}));
-  EXPECT_THAT(row().tail_blocks, ElementsAre(BlockId{41}));
-  ASSERT_THAT(row().window_region(1), NotNull());
-  EXPECT_EQ(row().window_region(1)->cut, 64);
-  EXPECT_EQ(row().window_region(1)->length, 71);
-  EXPECT_THAT(row().window_region(1)->blocks, ElementsAre(BlockId{42}));
-  EXPECT_THAT(row().window_region(1)->kept, ElementsAre(16, 3, 0, 16));
-  EXPECT_THAT(row().window_region(2)->blocks, ElementsAre(BlockId{44}));
-  EXPECT_THAT(row().window_blocks,
-              ElementsAre(Ids({0, 0, 0, 0, 43}), Ids({0, 0, 0, 0, 45})));
+  for (const int32_t group : {0, 1, 2}) {
+    const TableRegion* const region = Attended(static_cast<size_t>(group));
+    ASSERT_THAT(region, NotNull());
+    EXPECT_EQ(region->cut, 64);
+    EXPECT_EQ(region->length, 71);
+    EXPECT_THAT(region->blocks, ElementsAre(BlockId{40 + 2 * group}));
+    EXPECT_THAT(region->kept, ElementsAre(16, 3, 0, 16));
+  }
+  EXPECT_THAT(Tables(kTestSlot), ElementsAre(Ids({41}), Ids({43}), Ids({45})));
 }
 
 TEST_F(EngineTablesSwappedRegionsTest, RefusesOthers) {
@@ -134,8 +130,12 @@ TEST_F(EngineTablesSwappedRegionsTest, RefusesOthers) {
       ReturnPlan(), [](StepPlan* p) { p->transfers_in[3].block = BlockId{46}; },
       "expected a copy to block 43 of its run, group 1, got 46");
   ExpectRefused(
-      ReturnPlan(), [](StepPlan* p) { p->window_blocks[3] = BlockId{46}; },
-      "expected no block as number 3, got 46");
+      ReturnPlan(),
+      [](StepPlan* p) {
+        p->blocks.push_back(BlockId{46});
+        ++p->block_offsets[3];
+      },
+      "group 2: expected blocks for positions below 80, as in group 0");
   ExpectRefused(
       ReturnPlan(), [](StepPlan* p) { p->starts[0].num_cached_tokens = 70; },
       "expected num_cached_tokens in [71, 71], got 70");
@@ -148,12 +148,12 @@ TEST_F(EngineTablesWindowRegionsTest, IsPastWhenItsCutHasFallenOut) {
   CommitAll(plan, {16, 3, 0, 16});
   // The token at position 82 attends to 63, the next one does not.
   DecodeTo(83);
-  EXPECT_THAT(row().window_region(1), NotNull());
+  EXPECT_THAT(Attended(1), NotNull());
   DecodeTo(84);
-  EXPECT_THAT(row().window_region(1), IsNull());
-  EXPECT_THAT(row().window_region(2), NotNull());
+  EXPECT_THAT(Attended(1), IsNull());
+  EXPECT_THAT(Attended(2), NotNull());
   DecodeTo(112);
-  EXPECT_THAT(row().window_region(2), IsNull());
+  EXPECT_THAT(Attended(2), IsNull());
 }
 
 TEST_F(EngineTablesWindowRegionsTest, TheNextOneIsMadeOfTheLastAndTheTail) {
@@ -200,10 +200,10 @@ TEST_F(EngineTablesWindowRegionsTest, ASequenceGoesBackToItsLengthAtMost) {
                HasSubstr("expected at least the 71 tokens of the region "
                          "of group 1 in slot 3, got 70")));
   // It has been past, and is not any more.
-  EXPECT_THAT(row().window_region(1), IsNull());
+  EXPECT_THAT(Attended(1), IsNull());
   ASSERT_OK(tables_.Apply(again(76)));
-  ASSERT_THAT(row().window_region(1), NotNull());
-  EXPECT_EQ(row().window_region(1)->cut, 64);
+  ASSERT_THAT(Attended(1), NotNull());
+  EXPECT_EQ(Attended(1)->cut, 64);
 }
 
 TEST_F(EngineTablesWindowRegionsTest, RefusesOrdersOutOfTurn) {

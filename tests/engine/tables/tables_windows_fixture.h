@@ -31,7 +31,7 @@ inline std::vector<BlockId> Ids(const std::vector<int32_t>& numbers) {
   return ids;
 }
 
-// A run of one slot, with new blocks of group 0 and of the window groups.
+// A run of one slot, with the new blocks of every group.
 inline StepPlan RunPlan(SequenceSlot slot, int32_t position, int32_t num_tokens,
                         const std::vector<std::vector<int32_t>>& blocks) {
   StepPlan plan;
@@ -39,14 +39,10 @@ inline StepPlan RunPlan(SequenceSlot slot, int32_t position, int32_t num_tokens,
   plan.positions = {position};
   plan.num_tokens = {num_tokens};
   plan.samples = {position + num_tokens == 70 ? uint8_t{1} : uint8_t{0}};
-  plan.blocks = Ids(blocks[0]);
-  plan.block_offsets = {0, std::ssize(plan.blocks)};
-  if (blocks.size() > 1) plan.window_offsets = {0};
-  for (size_t group = 1; group < blocks.size(); ++group) {
-    for (const BlockId block : Ids(blocks[group])) {
-      plan.window_blocks.push_back(block);
-    }
-    plan.window_offsets.push_back(std::ssize(plan.window_blocks));
+  plan.block_offsets = {0};
+  for (const std::vector<int32_t>& group : blocks) {
+    for (const BlockId block : Ids(group)) plan.blocks.push_back(block);
+    plan.block_offsets.push_back(std::ssize(plan.blocks));
   }
   return plan;
 }
@@ -76,9 +72,13 @@ class EngineTablesWindowsTest : public ::testing::Test {
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          testing::HasSubstr(message)));
   }
-  // Of a slot that some plan has started.
-  std::vector<std::vector<BlockId>> Windows(SequenceSlot slot) {
-    return tables_.row(slot).window_blocks;
+  // Block tables of a slot that some plan has started, [num_groups].
+  std::vector<std::vector<BlockId>> Tables(SequenceSlot slot) {
+    std::vector<std::vector<BlockId>> tables;
+    for (const GroupTable& group : tables_.row(slot).groups) {
+      tables.push_back(group.blocks);
+    }
+    return tables;
   }
   // All 70 tokens in kTestSlot.
   void ComputeAll() {
@@ -151,6 +151,10 @@ class EngineTablesWindowRegionsTest : public EngineTablesWindowsTest {
     }
   }
   const SequenceTable& row() { return tables_.row(kTestSlot); }
+  // The region of a group of kTestSlot that the last run attended to, or null.
+  const TableRegion* Attended(size_t group) {
+    return row().groups[group].attended_region();
+  }
 
   // The order in this group, spoilt, after those of the groups before.
   void ExpectOrderRefused(

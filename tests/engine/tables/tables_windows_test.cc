@@ -1,4 +1,4 @@
-// Block tables of window groups, and of a model with a window.
+// Block tables of several groups, and of a model with a window.
 
 #include <functional>
 #include <vector>
@@ -13,9 +13,11 @@
 namespace blockmgr {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr BlockId kNone = kNullBlock;
 constexpr SequenceSlot kOther{4};
@@ -23,24 +25,25 @@ constexpr SwapId kWindowSwap{5};
 
 TEST_F(EngineTablesWindowsTest, AllTablesGrowInStep) {
   ComputeAll();
-  EXPECT_THAT(tables_.row(kTestSlot).tail_blocks,
-              testing::ElementsAreArray(Blocks(1, 5)));
-  EXPECT_THAT(Windows(kTestSlot), ElementsAre(Blocks(11, 5), Blocks(21, 5)));
+  EXPECT_THAT(Tables(kTestSlot),
+              ElementsAre(Blocks(1, 5), Blocks(11, 5), Blocks(21, 5)));
   ASSERT_OK(tables_.Apply(Decode(1, {{}, {}, {}})));
-  EXPECT_THAT(Windows(kTestSlot), ElementsAre(Blocks(11, 5), Blocks(21, 5)));
+  EXPECT_THAT(Tables(kTestSlot),
+              ElementsAre(Blocks(1, 5), Blocks(11, 5), Blocks(21, 5)));
   tables_.AddSampled(kTestSlot, 9);
   StepPlan leave;
   leave.released = {kTestSlot};
   ASSERT_OK(tables_.Apply(leave));
-  EXPECT_THAT(Windows(kTestSlot), ElementsAre(IsEmpty(), IsEmpty()));
+  EXPECT_THAT(Tables(kTestSlot), Each(IsEmpty()));
 }
 
 TEST_F(EngineTablesWindowsTest, ACachedStartLeavesOutWhatNoWindowReaches) {
   ASSERT_OK(tables_.Apply(
       StartRun(kTestSlot, 64, 6,
                {{1, 2, 3, 4, 5}, {0, 0, 13, 14, 15}, {0, 22, 23, 24, 25}})));
-  EXPECT_THAT(Windows(kTestSlot),
-              ElementsAre(Ids({0, 0, 13, 14, 15}), Ids({0, 22, 23, 24, 25})));
+  EXPECT_THAT(Tables(kTestSlot),
+              ElementsAre(Blocks(1, 5), Ids({0, 0, 13, 14, 15}),
+                          Ids({0, 22, 23, 24, 25})));
 }
 
 TEST_F(EngineTablesWindowsTest, RefusesStartsWithOtherPages) {
@@ -48,51 +51,55 @@ TEST_F(EngineTablesWindowsTest, RefusesStartsWithOtherPages) {
       StartRun(kTestSlot, 64, 6,
                {{1, 2, 3, 4, 5}, {0, 0, 13, 14, 15}, {0, 22, 23, 24, 25}});
   ExpectRefused(
-      plan, [](StepPlan* p) { p->window_blocks[1] = BlockId{12}; },
-      "plan.window_blocks of slot 3, group 1: expected no block as number 1, "
-      "got 12");
+      plan, [](StepPlan* p) { p->blocks[6] = BlockId{12}; },
+      "plan.blocks of slot 3, group 1: expected no block for page 1, got 12");
   ExpectRefused(
-      plan, [](StepPlan* p) { p->window_blocks[6] = kNone; },
-      "plan.window_blocks of slot 3, group 2: expected a block as number 1, "
-      "got 0");
+      plan, [](StepPlan* p) { p->blocks[11] = kNone; },
+      "plan.blocks of slot 3, group 2: expected a block for page 1, got 0");
   ExpectRefused(
-      plan, [](StepPlan* p) { p->window_offsets[1] = 4; },
-      "group 1: expected 5 blocks (to page 5, as in group 0), got 4");
+      plan, [](StepPlan* p) { p->block_offsets[2] = 9; },
+      "group 1: expected blocks for positions below 70, got blocks for "
+      "positions below 64");
+  ExpectRefused(
+      plan,
+      [](StepPlan* p) {
+        p->blocks.push_back(BlockId{26});
+        ++p->block_offsets[3];
+      },
+      "group 2: expected blocks for positions below 80, as in group 0, got "
+      "blocks for positions below 96");
   ExpectRefused(
       plan, [](StepPlan* p) { p->blocks[0] = kNone; },
-      "plan.blocks: expected block ids in [1, 64), got 0");
+      "plan.blocks of slot 3, group 0: expected a block for page 0, got 0");
 }
 
 TEST_F(EngineTablesWindowsTest, RefusesArraysThatDoNotFit) {
   const StepPlan plan =
       StartRun(kTestSlot, 0, 40, {{1, 2, 3}, {11, 12, 13}, {21, 22, 23}});
   ExpectRefused(
-      plan, [](StepPlan* p) { p->window_offsets.pop_back(); },
-      "plan.window_offsets: expected 3 elements, got 2");
+      plan, [](StepPlan* p) { p->block_offsets.pop_back(); },
+      "plan.block_offsets: expected 4 elements, got 3");
   ExpectRefused(
-      plan, [](StepPlan* p) { p->window_offsets[1] = 7; },
-      "plan.window_offsets: expected ascending offsets from 0 to 6");
+      plan, [](StepPlan* p) { p->block_offsets[2] = 10; },
+      "plan.block_offsets: expected ascending offsets from 0 to 9");
   ExpectRefused(
-      plan, [](StepPlan* p) { p->window_blocks[2] = BlockId{64}; },
-      "plan.window_blocks: expected block ids in [0, 64), got 64");
-  ExpectRefused(
-      StepPlan(), [](StepPlan* p) { p->window_blocks = Blocks(1, 1); },
-      "plan.window_blocks: expected 0 elements, got 1");
+      plan, [](StepPlan* p) { p->blocks[5] = BlockId{64}; },
+      "plan.blocks: expected block ids in [1, 64), got 64");
   EngineTables plain(kTablesLayout, 8);
   EXPECT_THAT(plain.Apply(plan),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("plan.window_offsets: expected 0 elements, "
-                                 "got 3")));
+                       HasSubstr("plan.block_offsets: expected 2 elements, "
+                                 "got 4")));
 }
 
 TEST_F(EngineTablesWindowsTest, RunsThatGoOnAddWhatTheTailDoes) {
   ComputeAll();
   ExpectRefused(
       Decode(1, {{}, {}, {26}}), [](StepPlan*) {},
-      "group 2: expected 0 blocks (to page 5, as in group 0), got 1");
+      "group 2: expected blocks for positions below 80, as in group 0");
   ExpectRefused(
       Decode(1, {{6}, {16}, {0}}), [](StepPlan*) {},
-      "group 2: expected a block as number 0, got 0");
+      "group 2: expected a block for page 5, got 0");
 }
 
 TEST_F(EngineTablesWindowsTest, RejectedDraftsLeaveNoPages) {
@@ -101,9 +108,11 @@ TEST_F(EngineTablesWindowsTest, RejectedDraftsLeaveNoPages) {
   StepPlan plan = Decode(13, {{6}, {16}, {26}});
   plan.num_drafts = {12};
   ASSERT_OK(tables_.Apply(plan));
-  EXPECT_THAT(Windows(kTestSlot), ElementsAre(Blocks(11, 6), Blocks(21, 6)));
+  EXPECT_THAT(Tables(kTestSlot),
+              ElementsAre(Blocks(1, 6), Blocks(11, 6), Blocks(21, 6)));
   tables_.RejectDrafts(kTestSlot, 12, 9);
-  EXPECT_THAT(Windows(kTestSlot), ElementsAre(Blocks(11, 5), Blocks(21, 5)));
+  EXPECT_THAT(Tables(kTestSlot),
+              ElementsAre(Blocks(1, 5), Blocks(11, 5), Blocks(21, 5)));
 }
 
 // A sequence of the first 69 tokens and one more.
@@ -128,11 +137,11 @@ StepPlan WindowsForkPlan() {
 TEST_F(EngineTablesWindowsTest, AForkSharesEveryTableAndCopiesEveryLastBlock) {
   ComputeAll();
   ASSERT_OK(tables_.Apply(WindowsForkPlan()));
-  EXPECT_THAT(tables_.row(kOther).tail_blocks,
-              testing::ElementsAreArray(Ids({1, 2, 3, 4, 50})));
-  EXPECT_THAT(Windows(kOther), ElementsAre(Ids({11, 12, 13, 14, 51}),
-                                           Ids({21, 22, 23, 24, 52})));
-  EXPECT_THAT(Windows(kTestSlot), ElementsAre(Blocks(11, 5), Blocks(21, 5)));
+  EXPECT_THAT(Tables(kOther),
+              ElementsAre(Ids({1, 2, 3, 4, 50}), Ids({11, 12, 13, 14, 51}),
+                          Ids({21, 22, 23, 24, 52})));
+  EXPECT_THAT(Tables(kTestSlot),
+              ElementsAre(Blocks(1, 5), Blocks(11, 5), Blocks(21, 5)));
 }
 
 TEST_F(EngineTablesWindowsTest, RefusesCopiesOfSomeGroups) {
@@ -225,8 +234,9 @@ TEST_F(EngineTablesWindowsTest, WindowsLeaveAndComeBack) {
   ComputeAll();
   ASSERT_OK(tables_.Apply(WindowsLeavePlan()));
   ASSERT_OK(tables_.Apply(WindowsReturnPlan()));
-  EXPECT_THAT(Windows(kOther),
-              ElementsAre(Ids({0, 0, 0, 44, 45}), Ids({0, 52, 53, 54, 55})));
+  EXPECT_THAT(Tables(kOther),
+              ElementsAre(Ids({1, 2, 33, 34, 35}), Ids({0, 0, 0, 44, 45}),
+                          Ids({0, 52, 53, 54, 55})));
 }
 
 TEST_F(EngineTablesWindowsTest, RefusesSwapsOfOtherPages) {
@@ -234,8 +244,7 @@ TEST_F(EngineTablesWindowsTest, RefusesSwapsOfOtherPages) {
   ExpectRefused(
       WindowsLeavePlan(),
       [](StepPlan* p) { p->transfers_out[5].block = BlockId{13}; },
-      "plan.swap_outs of swap 5: expected block 14 of its window group 1, got "
-      "13");
+      "plan.swap_outs of swap 5: expected block 14 of group 1, got 13");
   ExpectRefused(
       WindowsLeavePlan(),
       [](StepPlan* p) { p->swap_outs[0].num_transfers = 10; },
@@ -279,8 +288,8 @@ TEST_F(EngineTablesWindowsTest, ADestinationIsNoLiveBlockOfAWindow) {
   plan.destinations = Blocks(13, 1);
   ASSERT_OK(tables_.CheckOrder(plan, plan.evictions[0]));
   tables_.Commit(plan, plan.evictions[0], std::vector<int32_t>(4, 16));
-  EXPECT_THAT(tables_.row(kTestSlot).tail_blocks, ElementsAre(BlockId{5}));
-  EXPECT_THAT(Windows(kTestSlot), ElementsAre(Blocks(11, 5), Blocks(21, 5)));
+  EXPECT_THAT(Tables(kTestSlot),
+              ElementsAre(Blocks(5, 1), Blocks(11, 5), Blocks(21, 5)));
 }
 
 // The only group of layers has a window of 20 tokens.
@@ -294,14 +303,13 @@ class EngineTablesWindowTest : public ::testing::Test {
 };
 
 TEST_F(EngineTablesWindowTest, TheTailBeginsWithPagesLeftOut) {
-  EXPECT_THAT(tables_.row(kTestSlot).tail_blocks,
-              testing::ElementsAreArray(Ids({0, 0, 3, 4, 5})));
-  EXPECT_THAT(tables_.row(kTestSlot).window_blocks, IsEmpty());
+  ASSERT_THAT(tables_.row(kTestSlot).groups, SizeIs(1));
+  EXPECT_EQ(tables_.row(kTestSlot).groups[0].blocks, Ids({0, 0, 3, 4, 5}));
   StepPlan plan = StartRun(kOther, 64, 6, {{0, 0, 0, 4, 5}});
   EXPECT_THAT(tables_.Apply(plan),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("plan.blocks of slot 4, group 0: expected a "
-                                 "block as number 2, got 0")));
+                                 "block for page 2, got 0")));
 }
 
 TEST_F(EngineTablesWindowTest, NothingIsEvicted) {
@@ -344,8 +352,7 @@ TEST_F(EngineTablesWindowTest, OnlyTheWindowLeavesAndComesBack) {
                        HasSubstr("expected a copy of host block 0")));
   plan.transfers_in[0].host = HostBlockId{0};
   ASSERT_OK(tables_.Apply(plan));
-  EXPECT_THAT(tables_.row(kOther).tail_blocks,
-              testing::ElementsAreArray(Ids({0, 0, 0, 4, 9})));
+  EXPECT_EQ(tables_.row(kOther).groups[0].blocks, Ids({0, 0, 0, 4, 9}));
 }
 
 }  // namespace
