@@ -135,11 +135,11 @@ class BlockManager {
   // group the pages inside the window must be cached, too. With a query, a
   // compressed prefix is preferred to blocks of the same or a shorter length
   // (the query has its limit). The match is valid until the cache changes.
-  // `used` is an old match whose vectors are reused: the call allocates nothing
-  // unless the new match is longer.
+  // With `memory`, the call allocates nothing unless the match is longer than
+  // those whose memory it was given.
   PrefixMatch Match(const BlockChain& chain, std::span<const int32_t> tokens,
                     int32_t max_tokens, const RegionQuery* query = nullptr,
-                    PrefixMatch used = {}) const;
+                    MatchMemory* memory = nullptr) const;
 
   // Extends a match by the first rows of a cached block whose tokens begin as
   // the sequence goes on, up to max_tokens in all. The sequence that Open makes
@@ -382,10 +382,10 @@ class BlockManager {
   // num_cooling.
   void CountUnused(PrefixMatch* match) const;
   // Returns the longest match that begins with a cached region, in the memory
-  // of `used`. Adds the number of entries that it looked at to `num_looks`.
+  // given. Adds the number of entries that it looked at to `num_looks`.
   PrefixMatch MatchOver(const BlockChain& chain,
                         std::span<const int32_t> tokens, RegionQuery query,
-                        PrefixMatch used, int64_t* num_looks) const;
+                        MatchMemory* memory, int64_t* num_looks) const;
   // Passes a sequence's retention wish for the entry on. Null is no wish.
   void ApplyRetention(int32_t entry, const Retention* wish) {
     if (wish != nullptr) cache_.SetRetention(entry, *wish);

@@ -17,8 +17,10 @@ constexpr int32_t kMaxRegionsWithoutWindows = 4;
 PrefixMatch BlockManager::Match(const BlockChain& chain,
                                 std::span<const int32_t> tokens,
                                 int32_t max_tokens, const RegionQuery* query,
-                                PrefixMatch used) const {
-  PrefixMatch match = PrefixMatch::InMemoryOf(std::move(used));
+                                MatchMemory* memory) const {
+  MatchMemory own;
+  if (memory == nullptr) memory = &own;
+  PrefixMatch match = memory->Take();
   if (!prefix_caching_) return match;
   const int32_t page_size = layout_.page_size;
   const auto num_pages =
@@ -29,13 +31,12 @@ PrefixMatch BlockManager::Match(const BlockChain& chain,
   int64_t num_looks = std::ssize(match.blocks);
   if (layout_.has_windows()) FitWindows(&match);
   if (query != nullptr) {
-    PrefixMatch over =
-        MatchOver(chain, tokens, *query, match.TakeSpare(), &num_looks);
+    PrefixMatch over = MatchOver(chain, tokens, *query, memory, &num_looks);
     const bool is_longer = over.num_tokens >= match.num_tokens;
     if (over.cached != nullptr && is_longer) std::swap(match, over);
-    match.GiveSpare(std::move(over));
+    memory->Give(std::move(over));
   }
-  match.num_looks = num_looks;
+  match.cost.num_looks = num_looks;
   CountUnused(&match);
   return match;
 }
@@ -59,8 +60,8 @@ void BlockManager::MatchPart(const BlockChain& chain,
   match->num_tokens += num_tokens;
   match->blocks.push_back(block);
   match->has_part = true;
-  match->part_is_reclaimable = cache_.IsReclaimable(Index(block));
-  ++match->num_looks;
+  match->cost.part_is_reclaimable = cache_.IsReclaimable(Index(block));
+  ++match->cost.num_looks;
 }
 
 bool BlockManager::WillPublish(SequenceSlot slot, int32_t num_tokens) const {
@@ -91,9 +92,9 @@ void BlockManager::CountUnused(PrefixMatch* match) const {
   const auto count = [&](int32_t entry) {
     const int32_t num_blocks = cache_.num_blocks(entry);
     if (cache_.IsReclaimable(entry)) {
-      match->num_reclaimable += num_blocks;
+      match->cost.num_reclaimable += num_blocks;
     } else if (cooling_.Contains(entry)) {
-      match->num_cooling += num_blocks;
+      match->cost.num_cooling += num_blocks;
     } else {
       return num_blocks;
     }
@@ -102,10 +103,10 @@ void BlockManager::CountUnused(PrefixMatch* match) const {
   for (const BlockId block : match->blocks) {
     if (block == kNullBlock) continue;
     const int32_t num_used = count(Index(block));
-    match->num_moving += layout_.window > 0 ? num_used : 0;
+    match->cost.num_moving += layout_.window > 0 ? num_used : 0;
   }
   for (const BlockId block : match->window_blocks) {
-    match->num_moving += count(Index(block));
+    match->cost.num_moving += count(Index(block));
   }
   if (match->cached == nullptr) return;
   count(match->region);
@@ -115,17 +116,18 @@ void BlockManager::CountUnused(PrefixMatch* match) const {
     if (window.num_region_blocks() == 0) continue;
     if (window.IsPast(layout_, group, match->num_tokens)) continue;
     const int32_t num_used = count(cache_.FindRegion(window.region->id));
-    match->num_moving += num_used;
-    match->num_window_region_blocks += window.num_region_blocks() - num_used;
+    match->cost.num_moving += num_used;
+    match->cost.num_window_region_blocks +=
+        window.num_region_blocks() - num_used;
   }
 }
 
 PrefixMatch BlockManager::MatchOver(const BlockChain& chain,
                                     std::span<const int32_t> tokens,
-                                    RegionQuery query, PrefixMatch used,
+                                    RegionQuery query, MatchMemory* memory,
                                     int64_t* num_looks) const {
   for (int32_t i = 0; i < kMaxRegionsWithoutWindows; ++i) {
-    PrefixMatch match = PrefixMatch::InMemoryOf(std::move(used));
+    PrefixMatch match = memory->Take();
     match.region = cache_.MatchRegion(chain, tokens, query, num_looks);
     if (match.region == PrefixCache::kNone) return match;
     match.cached = cache_.region(match.region);
@@ -137,9 +139,9 @@ PrefixMatch BlockManager::MatchOver(const BlockChain& chain,
     *num_looks += std::ssize(match.blocks);
     if (!layout_.has_windows() || FitWindows(&match)) return match;
     query.max_length = match.length() - 1;
-    used = std::move(match);
+    memory->Give(std::move(match));
   }
-  return PrefixMatch::InMemoryOf(std::move(used));
+  return memory->Take();
 }
 
 void BlockManager::ContinueAfter(int32_t entry, SequenceCache* sequence) const {

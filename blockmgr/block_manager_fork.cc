@@ -31,7 +31,7 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
     match.num_window_blocks += num_full - FirstHeld(sequence, group) +
                                sequence.groups[group].num_region_blocks();
   }
-  match.num_moving =
+  match.cost.num_moving =
       match.num_window_blocks +
       (layout_.window > 0 ? num_full - FirstHeld(sequence, 0) : 0);
   return match;

@@ -92,22 +92,21 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
           : match->cached != nullptr && match->cut() == first.cut() &&
                 match->length() == length && !match->blocks.empty();
   if (!has_same_past) {
-    const int64_t num_looks = match->num_looks;
+    const int64_t num_looks = match->cost.num_looks;
     *match = PrefixMatch();
-    match->num_looks = num_looks;
+    match->cost.num_looks = num_looks;
   }
   match->window_blocks.clear();
   match->swap = swap;
-  match->num_reclaimable = match->num_cooling = match->num_moving = 0;
+  match->cost = {.num_looks = match->cost.num_looks};
   CountUnused(match);
   match->num_tokens = num_tokens;
   match->num_tail_ins = first.PagesBehind(layout_, 0, num_tokens).size() -
                         static_cast<int32_t>(match->blocks.size());
   match->num_window_blocks = 0;
-  match->num_window_region_blocks = 0;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const GroupRegion& region = swapped.regions[group];
-    match->num_window_region_blocks += region.num_region_blocks();
+    match->cost.num_window_region_blocks += region.num_region_blocks();
     match->num_window_blocks +=
         region.num_region_blocks() +
         region.PagesBehind(layout_, group, num_tokens).size();

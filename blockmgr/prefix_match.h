@@ -2,6 +2,7 @@
 #ifndef BLOCKMGR_PREFIX_MATCH_H_
 #define BLOCKMGR_PREFIX_MATCH_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -13,91 +14,73 @@
 
 namespace blockmgr {
 
+// What it costs to use a match, and what it took to find it. Blocks count in
+// all layer groups together.
+struct MatchCost {
+  // Blocks that only the cache holds: full ones, those of the region, and those
+  // of window groups. Using them costs as much of the available blocks as
+  // taking fresh ones.
+  int32_t num_reclaimable = 0;
+  // Blocks that only the cache holds, and that wait for their fence: they are
+  // not available yet.
+  int32_t num_cooling = 0;
+  // Blocks in groups with a window that others use, too. When the window moves
+  // on, the sequence takes blocks of its own in their place.
+  int32_t num_moving = 0;
+  // Blocks of the regions of window groups that others do not use.
+  int32_t num_window_region_blocks = 0;
+  // Whether only the cache holds the block with the part.
+  bool part_is_reclaimable = false;
+  // Pages compared and lengths of regions tried.
+  int64_t num_looks = 0;
+};
+
 // What holds the first tokens of a prompt already: perhaps a region, then
-// blocks, in the prefix cache or in a sequence that can be forked; and perhaps,
-// behind those of the cache, the host tier.
+// blocks, in the prefix cache or in a sequence that can be forked. The host
+// tier may hold what comes behind the blocks of the cache.
 struct PrefixMatch {
   int32_t num_tokens = 0;  // covered
-  // Entry of the prefix cache, or PrefixCache::kNone; then `cached` tells what
-  // it stands for.
+  // The region's entry in the prefix cache and what the entry stands for.
+  // PrefixCache::kNone and null: no region of the cache.
   int32_t region = PrefixCache::kNone;
   const CachedRegion* cached = nullptr;
-  // The full ones, then perhaps one of which only the first rows are of use.
-  // With a window, the first num_out are outside of it, and null.
+  // The blocks of group 0 from the region's cut on: full ones, then perhaps one
+  // (has_part) of which only the first rows are of use. In a group with a
+  // window, the first num_out pages are outside of it, and null.
   std::vector<BlockId> blocks;
   int32_t num_out = 0;
-  // Of a prefix in the cache, of each window group in turn the pages from
-  // FirstPage on.
-  std::vector<BlockId> window_blocks;
-  // What the window groups hold of it in the end, wherever it comes from.
-  int32_t num_window_blocks = 0;
-  // Of what is held in groups with a window, blocks that others use, too: when
-  // the window moves on, own ones take their place.
-  int32_t num_moving = 0;
   bool has_part = false;
-  bool part_is_reclaimable = false;
-  // Full blocks, the region's too, that only the cache holds: using them costs
-  // as much of the available blocks as taking fresh ones.
-  int32_t num_reclaimable = 0;
-  // Likewise, but waiting for their fence: they are not available yet.
-  int32_t num_cooling = 0;
-  // What looking for it took: pages compared and lengths of regions tried.
-  int64_t num_looks = 0;
-  // The sequence, if it is one; then there may be a part of a block that is
-  // not named, and nothing is reclaimable.
+  // A prefix in the cache: of each window group in turn, the blocks of the
+  // pages from FirstPage on.
+  std::vector<BlockId> window_blocks;
+  // The blocks that the window groups hold of the match in the end, from
+  // wherever they come.
+  int32_t num_window_blocks = 0;
+  // The sequence to fork. Then `blocks` does not name the block with a part,
+  // and nothing is reclaimable.
   SequenceSlot source = kNoSequenceSlot;
-  // The sequence that was swapped out, if its KV comes back: the last
-  // num_tail_ins blocks of the tail, what the window groups have, and the
-  // region unless it is cached.
+  // The swapped-out sequence whose KV comes back: the last num_tail_ins blocks
+  // of group 0, all that the window groups have, and the region unless it is
+  // cached.
   SwapId swap = kNoSwap;
   int32_t num_tail_ins = 0;
-  // Of num_window_blocks, those of regions that others do not use.
-  int32_t num_window_region_blocks = 0;
-  // Of `source`, or of `swap`.
+  // The region of `source` or of `swap`, and the tokens computed when it was
+  // made. Null and 0: none. The caller of MatchFork sets the length.
   const RegionRecord* source_region = nullptr;
-  int32_t source_length = 0;  // see length(); set by whoever knows
-  // Memory of matches that were not as long as this one.
-  std::vector<BlockId> spare_blocks;
-  std::vector<BlockId> spare_window_blocks;
+  int32_t source_length = 0;
 
-  // An empty one that takes the memory of one that is of no use any more.
-  static PrefixMatch InMemoryOf(PrefixMatch used) {
-    PrefixMatch match;
-    match.blocks = std::move(used.blocks);
-    match.window_blocks = std::move(used.window_blocks);
-    match.spare_blocks = std::move(used.spare_blocks);
-    match.spare_window_blocks = std::move(used.spare_window_blocks);
-    match.blocks.clear();
-    match.window_blocks.clear();
-    return match;
-  }
-  // Another match in this one's spare memory, and back: then either has room
-  // for as many blocks as the other, whichever is kept.
-  PrefixMatch TakeSpare() {
-    PrefixMatch match;
-    match.blocks = std::move(spare_blocks);
-    match.window_blocks = std::move(spare_window_blocks);
-    return InMemoryOf(std::move(match));
-  }
-  void GiveSpare(PrefixMatch match) {
-    spare_blocks = std::move(match.blocks);
-    spare_window_blocks = std::move(match.window_blocks);
-    spare_blocks.reserve(blocks.capacity());
-    blocks.reserve(spare_blocks.capacity());
-    spare_window_blocks.reserve(window_blocks.capacity());
-    window_blocks.reserve(spare_window_blocks.capacity());
-  }
+  MatchCost cost;
 
-  // Null without a region.
+  // Returns the region of group 0. Null: none.
   const RegionRecord* record() const {
     return cached == nullptr ? source_region : cached->record.get();
   }
   int32_t cut() const { return record() == nullptr ? 0 : record()->cut; }
-  // Without the one of which only the first rows are of use.
+  // Returns `blocks` without the one that holds only a part.
   std::span<const BlockId> full_blocks() const {
     return std::span(blocks).first(blocks.size() - (has_part ? 1 : 0));
   }
-  // Tokens computed when the region was made; 0: without one.
+  // Returns the tokens computed when the region was made. 0: no region.
   int32_t length() const {
     return cached == nullptr ? source_length : cached->length;
   }
@@ -105,32 +88,74 @@ struct PrefixMatch {
     return record() == nullptr ? 0
                                : static_cast<int32_t>(record()->blocks.size());
   }
-  // Of those, blocks to be taken for a region that comes back.
+  // Returns how many blocks are taken for a region that comes back.
   int32_t num_region_ins() const {
     return swap == kNoSwap || cached != nullptr ? 0 : num_region_blocks();
   }
-  // What is held of it in the end: a part is copied.
+  // Returns how many blocks the sequence holds of the match in the end. A part
+  // is copied, and does not count.
   int32_t num_blocks() const {
     return static_cast<int32_t>(blocks.size()) - num_out - (has_part ? 1 : 0) +
            num_tail_ins + num_region_blocks() + num_window_blocks;
   }
-  // Of those, the ones that come back.
+  // Returns how many of num_blocks() come back from the host tier.
   int32_t num_ins() const {
     return swap == kNoSwap
                ? 0
                : num_tail_ins + num_region_ins() + num_window_blocks;
   }
-  // Of those, how many cost as much of the available blocks as fresh ones.
-  int32_t num_taken() const { return num_reclaimable + num_ins(); }
-  // Of num_blocks(), those that need never be taken: others use them.
-  int32_t num_saved() const { return num_blocks() - num_taken() - num_moving; }
-  // The same without the part.
+  // Returns how many of num_blocks() cost as much of the available blocks as
+  // fresh ones.
+  int32_t num_taken() const { return cost.num_reclaimable + num_ins(); }
+  // Returns how many of num_blocks() need never be taken: others use them.
+  int32_t num_saved() const {
+    return num_blocks() - num_taken() - cost.num_moving;
+  }
+  // Shortens the match to its full blocks.
   void DropPart(int32_t page_size) {
     if (!has_part) return;
     blocks.pop_back();
     num_tokens -= num_tokens % page_size;
-    has_part = part_is_reclaimable = false;
+    has_part = cost.part_is_reclaimable = false;
   }
+};
+
+// Memory of matches that are of no use any more, for the next ones: a planner
+// that looks up prefixes in every step allocates nothing in a steady state.
+class MatchMemory {
+ public:
+  // Returns an empty match.
+  PrefixMatch Take() {
+    PrefixMatch match;
+    if (num_spare_ == 0) return match;
+    Spare& spare = spare_[--num_spare_];
+    match.blocks = std::move(spare.blocks);
+    match.window_blocks = std::move(spare.window_blocks);
+    return match;
+  }
+  void Give(PrefixMatch match) {
+    if (num_spare_ == spare_.size()) return;
+    Spare& spare = spare_[num_spare_++];
+    spare.blocks = std::move(match.blocks);
+    spare.window_blocks = std::move(match.window_blocks);
+    spare.blocks.clear();
+    spare.window_blocks.clear();
+    if (num_spare_ < spare_.size()) return;
+    // A search uses two matches and keeps the longer one. Both get room for the
+    // longest, because either may be kept.
+    for (const auto blocks : {&Spare::blocks, &Spare::window_blocks}) {
+      (spare_[0].*blocks).reserve((spare_[1].*blocks).capacity());
+      (spare_[1].*blocks).reserve((spare_[0].*blocks).capacity());
+    }
+  }
+
+ private:
+  struct Spare {
+    std::vector<BlockId> blocks;
+    std::vector<BlockId> window_blocks;
+  };
+  std::array<Spare, 2> spare_;
+  size_t num_spare_ = 0;
 };
 
 }  // namespace blockmgr

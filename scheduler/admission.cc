@@ -116,7 +116,7 @@ Admission::Verdict Admission::TryAdmit(const RequestState* request,
   const bool may_prefill = MayPrefill(*request);
   if (!may_prefill && request->swap == kNoSwap) return Verdict::kIsTooLong;
   PrefixMatch& match = finder_.Find(*request, decision_.EvictionOf(*request));
-  decision_.num_looked_blocks += match.num_looks;
+  decision_.num_looked_blocks += match.cost.num_looks;
   if (request->swap != kNoSwap) {
     finder_.AddSwapped(*request, decision_.EvictionOf(*request));
   }
@@ -129,7 +129,7 @@ Admission::Verdict Admission::TryAdmit(const RequestState* request,
     }
   }
   const bool matched = match.num_tokens > 0;
-  if (match.part_is_reclaimable) {
+  if (match.cost.part_is_reclaimable) {
     // The source of a copy takes a block until the copy is made.
     if (PlanAdmission(request, &match, budget, token_budget)) {
       return Verdict::kAdmitted;
@@ -144,7 +144,7 @@ Admission::Verdict Admission::TryAdmit(const RequestState* request,
   const bool alone = state_.running.empty() && decision_.runs.empty() &&
                      state_.in_flight.empty() && matched;
   if (alone) {
-    match = PrefixMatch::InMemoryOf(std::move(match));
+    match = PrefixMatch();
     if (PlanAdmission(request, &match, budget, token_budget)) {
       return Verdict::kAdmitted;
     }
@@ -170,9 +170,9 @@ bool Admission::PlanAdmission(const RequestState* request, PrefixMatch* taken,
       (CeilDiv(num_cached + num_tokens, page_size) -
        (match.swap == kNoSwap ? num_cached / page_size
                               : CeilDiv(num_cached, page_size)));
-  const int32_t num_held = match.num_blocks() - match.num_moving + num_new;
+  const int32_t num_held = match.num_blocks() - match.cost.num_moving + num_new;
   const int32_t needed =
-      num_new + match.num_taken() + (match.part_is_reclaimable ? 1 : 0);
+      num_new + match.num_taken() + (match.cost.part_is_reclaimable ? 1 : 0);
   if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
     return false;
   }
@@ -208,7 +208,7 @@ bool Admission::PlanAdmission(const RequestState* request, PrefixMatch* taken,
         std::max(0, promises_.NeededOn(*request, match, kind) - num_held);
   }
   budget->available -= needed + num_fresh;
-  budget->coming -= match.num_cooling;
+  budget->coming -= match.cost.num_cooling;
   decision_.matches.push_back(std::move(*taken));
   *token_budget -= num_tokens;
   return true;

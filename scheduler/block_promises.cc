@@ -124,7 +124,7 @@ int32_t BlockPromises::NeededOn(const RequestState& request,
                  to_come, state_.layout(),
                  {.region_blocks = match.num_region_blocks(),
                   .cut = match.cut(),
-                  .window_region_blocks = match.num_window_region_blocks},
+                  .window_region_blocks = match.cost.num_window_region_blocks},
                  eviction.decode.get(), eviction.squeeze.get());
   const bool is_copied =
       promise == Promise::kCompletion && IsCopied(request, match);
@@ -146,9 +146,9 @@ int64_t BlockPromises::BlocksPromised(Promise promise) const {
   for (const StepDecision::Run& run : decision_.runs) {
     if (run.match < 0) continue;
     const PrefixMatch& match = decision_.matches[run.match];
-    promised +=
-        std::max(0, NeededOn(*run.request, match, promise) + match.num_moving -
-                        match.num_blocks() - run.num_blocks);
+    promised += std::max(0, NeededOn(*run.request, match, promise) +
+                                match.cost.num_moving - match.num_blocks() -
+                                run.num_blocks);
   }
   return promised;
 }

@@ -56,7 +56,7 @@ class BlockPromises {
 
   // Returns the blocks of a match that other sequences use.
   static int32_t NumInUse(const PrefixMatch& match) {
-    return match.num_saved() - match.num_cooling;
+    return match.num_saved() - match.cost.num_cooling;
   }
   // Returns the blocks of a request at its peak, when it starts on `match`:
   // those of the match included, and those in use twice if they are copied on

@@ -10,14 +10,14 @@ namespace blockmgr {
 
 PrefixMatch& PrefixFinder::Find(const RequestState& request,
                                 const EvictionPlan& eviction) {
-  PrefixMatch used = std::move(match_);
+  memory_.Give(std::move(match_));
   match_ = {};
   if (!manager_.prefix_caching()) return match_;
   const int64_t num_tokens = std::ssize(request.tokens);
   const int32_t max_tokens = eviction.MaxCachedTokens(num_tokens, 0);
   if (eviction.sharing == nullptr) {
     match_ = manager_.Match(request.chain, request.tokens, max_tokens, nullptr,
-                            std::move(used));
+                            &memory_);
     MatchPart(request, max_tokens);
     return match_;
   }
@@ -46,7 +46,7 @@ PrefixMatch& PrefixFinder::Find(const RequestState& request,
       .any_history = !request.was_admitted && request.fork_of == RequestId{0},
       .max_tokens_over = limit};
   match_ = manager_.Match(request.chain, request.tokens, max_tokens, &query,
-                          std::move(used));
+                          &memory_);
   MatchPart(request,
             match_.cached == nullptr ? max_tokens : limit(match_.length()));
   return match_;

@@ -38,6 +38,7 @@ class PrefixFinder {
   const BlockManager& manager_;
   const SchedulerOptions& options_;
   PrefixMatch match_;
+  MatchMemory memory_;
   std::string history_;          // scratch of Find
   std::vector<int32_t> limits_;  // scratch of Find
 };

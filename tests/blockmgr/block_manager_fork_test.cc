@@ -94,8 +94,8 @@ TEST_F(BlockManagerForkTest, CopiesTheFirstRowsOfACachedBlock) {
   EXPECT_EQ(match.num_tokens, 7);
   EXPECT_EQ(match.blocks, blocks);
   EXPECT_TRUE(match.has_part);
-  EXPECT_TRUE(match.part_is_reclaimable);
-  EXPECT_EQ(match.num_reclaimable, 1);
+  EXPECT_TRUE(match.cost.part_is_reclaimable);
+  EXPECT_EQ(match.cost.num_reclaimable, 1);
   EXPECT_EQ(match.num_blocks(), 1);
   const int32_t available = manager_->num_available();
   const SequenceSlot slot = manager_->Open(Chain(prompt), match);

@@ -80,7 +80,7 @@ TEST_F(BlockManagerTest, OpensOnTheCachedPrefixOfWholeBlocks) {
   const std::vector<int32_t> prompt = Prompt(1, 11);
   const SequenceSlot first = Compute(prompt);
   const PrefixMatch shared = Match(prompt);
-  EXPECT_EQ(shared.num_reclaimable, 0);
+  EXPECT_EQ(shared.cost.num_reclaimable, 0);
   const SequenceSlot second = manager_->Open({}, shared);
   EXPECT_EQ(manager_->sequence(second).num_settled, 8);
   EXPECT_EQ(manager_->sequence(second).first().tail[1],
@@ -91,7 +91,7 @@ TEST_F(BlockManagerTest, OpensOnTheCachedPrefixOfWholeBlocks) {
   EXPECT_EQ(manager_->NumReleasable(second), 2);
   manager_->Close(second);
   EXPECT_EQ(manager_->stats().cached_blocks, 2);
-  EXPECT_EQ(Match(prompt).num_reclaimable, 2);
+  EXPECT_EQ(Match(prompt).cost.num_reclaimable, 2);
 }
 
 TEST_F(BlockManagerTest, ReclaimsTheLeastRecentlyUsedSequenceTailFirst) {
@@ -122,9 +122,9 @@ TEST_F(BlockManagerTest, CachedBlockBehindAFenceIsNotReclaimed) {
   EXPECT_FALSE(Reserve(other, 7 * 4));
   // It can be used again at once: nothing is written to it.
   EXPECT_EQ(Match(prompt).blocks.size(), 3u);
-  EXPECT_EQ(Match(prompt).num_reclaimable, 0);
+  EXPECT_EQ(Match(prompt).cost.num_reclaimable, 0);
   Acknowledge(1);
-  EXPECT_EQ(Match(prompt).num_reclaimable, 3);
+  EXPECT_EQ(Match(prompt).cost.num_reclaimable, 3);
   EXPECT_TRUE(Reserve(other, 9 * 4));
 }
 
@@ -140,8 +140,8 @@ TEST_F(BlockManagerTest, BlockInUseAgainAndAgainHoldsUpNoOther) {
     Dispatch(step);
     manager_->Close(slot);
     Acknowledge(step - 1);
-    EXPECT_EQ(Match(common).num_reclaimable, 0);
-    EXPECT_EQ(Match(Prompt(2, 4)).num_reclaimable, 1) << "step " << step;
+    EXPECT_EQ(Match(common).cost.num_reclaimable, 0);
+    EXPECT_EQ(Match(Prompt(2, 4)).cost.num_reclaimable, 1) << "step " << step;
   }
 }
 

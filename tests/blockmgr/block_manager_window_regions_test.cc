@@ -117,8 +117,8 @@ TEST_F(SharedWindowRegionsTest, IsFoundWithTheRegionOfGroup0) {
   // The page after the cut, and the region.
   EXPECT_THAT(match.window_blocks, SizeIs(1));
   EXPECT_EQ(match.num_window_blocks, 1 + 2);
-  EXPECT_EQ(match.num_moving, 1 + 2);
-  EXPECT_EQ(match.num_reclaimable, 0);
+  EXPECT_EQ(match.cost.num_moving, 1 + 2);
+  EXPECT_EQ(match.cost.num_reclaimable, 0);
   const int32_t available = manager_->num_available();
   const SequenceSlot other = manager_->Open(Chain(tokens_), match);
   manager_->CheckInvariants();
@@ -135,7 +135,7 @@ TEST_F(SharedWindowRegionsTest, IsFoundWithTheRegionOfGroup0) {
   manager_->Close(slot);
   manager_->Close(other);
   EXPECT_EQ(manager_->num_available(), 59);
-  EXPECT_EQ(MatchUpTo(60).num_reclaimable, MatchUpTo(60).num_blocks());
+  EXPECT_EQ(MatchUpTo(60).cost.num_reclaimable, MatchUpTo(60).num_blocks());
 }
 
 using WindowRegionsDeathTest = WindowRegionsTest;

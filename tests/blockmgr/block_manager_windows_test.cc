@@ -63,7 +63,7 @@ TEST_F(BlockManagerWindowsTest, HitNeedsOnlyTheWindowOfAWindowGroup) {
   EXPECT_EQ(match.num_tokens, 40);
   EXPECT_THAT(match.blocks, SizeIs(10));
   EXPECT_THAT(match.window_blocks, SizeIs(2));
-  EXPECT_EQ(match.num_reclaimable, 12);
+  EXPECT_EQ(match.cost.num_reclaimable, 12);
   const SequenceSlot slot = manager_->Open(Chain(tokens), match);
   manager_->CheckInvariants();
   EXPECT_EQ(manager_->NumBlocks(slot), 12);

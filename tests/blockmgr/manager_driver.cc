@@ -283,7 +283,7 @@ void ManagerDriver::Open() {
   // Every matched block that only the cache held is used now.
   const int32_t woken = before.cached_blocks - manager_.stats().cached_blocks;
   const int32_t num_reclaimable =
-      match.num_reclaimable + (match.part_is_reclaimable ? 1 : 0);
+      match.cost.num_reclaimable + (match.cost.part_is_reclaimable ? 1 : 0);
   EXPECT_EQ(available - manager_.num_available(), num_reclaimable);
   tally_->matched_blocks += std::ssize(match.blocks);
   tally_->matched_parts += match.has_part ? 1 : 0;
@@ -302,16 +302,16 @@ void ManagerDriver::Open() {
 void ManagerDriver::CheckMatch(const PrefixMatch& match,
                                const NaiveMatch& expected) {
   EXPECT_EQ(match.has_part, expected.has_part);
-  EXPECT_EQ(match.part_is_reclaimable, expected.part_is_reclaimable);
+  EXPECT_EQ(match.cost.part_is_reclaimable, expected.cost.part_is_reclaimable);
   EXPECT_EQ(match.num_tokens, expected.num_tokens);
   EXPECT_EQ(match.cached != nullptr, expected.region != PrefixCache::kNone);
   EXPECT_EQ(match.blocks, expected.blocks);
   EXPECT_EQ(match.num_out, expected.num_out);
   EXPECT_EQ(match.window_blocks, expected.window_blocks);
   EXPECT_EQ(match.num_window_blocks, expected.num_window_blocks);
-  EXPECT_EQ(match.num_reclaimable, expected.num_reclaimable);
-  EXPECT_EQ(match.num_cooling, expected.num_cooling);
-  EXPECT_EQ(match.num_moving, expected.num_moving);
+  EXPECT_EQ(match.cost.num_reclaimable, expected.cost.num_reclaimable);
+  EXPECT_EQ(match.cost.num_cooling, expected.cost.num_cooling);
+  EXPECT_EQ(match.cost.num_moving, expected.cost.num_moving);
   tally_->naive.shortened_matches += expected.is_shortened ? 1 : 0;
   tally_->naive.refused_regions += expected.has_refused_region ? 1 : 0;
 }

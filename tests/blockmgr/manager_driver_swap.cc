@@ -129,7 +129,8 @@ void ManagerDriver::SwapIn(SwapId swap) {
   EXPECT_EQ(match.swap, expected.swap);
   EXPECT_EQ(match.num_tail_ins, expected.num_tail_ins);
   EXPECT_EQ(match.num_ins(), expected.num_ins);
-  EXPECT_EQ(match.num_taken(), expected.num_reclaimable + expected.num_ins);
+  EXPECT_EQ(match.num_taken(),
+            expected.cost.num_reclaimable + expected.num_ins);
   if (match.swap == kNoSwap) {
     (is_needless ? tally_->needless_ins : tally_->stuck_ins) += 1;
     return;
@@ -151,7 +152,7 @@ void ManagerDriver::SwapIn(SwapId swap) {
   ++tally_->swap_ins;
   tally_->shortened_ins += num_tokens < sequence.num_settled ? 1 : 0;
   tally_->region_ins += match.num_region_ins() > 0 ? 1 : 0;
-  tally_->window_region_ins += match.num_window_region_blocks > 0 ? 1 : 0;
+  tally_->window_region_ins += match.cost.num_window_region_blocks > 0 ? 1 : 0;
   tally_->ins_behind_cache += match.blocks.empty() ? 0 : 1;
   tally_->ins_behind_region += match.cached == nullptr ? 0 : 1;
 }

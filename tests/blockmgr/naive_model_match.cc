@@ -93,21 +93,22 @@ void NaiveModel::CountReclaimable(NaiveMatch* match) const {
       const bool is_used = holders[Index(block)] > 0;
       const bool is_fenced = released_[Index(block)] > acknowledged_;
       num_used += is_used ? 1 : 0;
-      match->num_cooling += !is_used && is_fenced ? 1 : 0;
-      match->num_reclaimable += !is_used && !is_fenced ? 1 : 0;
+      match->cost.num_cooling += !is_used && is_fenced ? 1 : 0;
+      match->cost.num_reclaimable += !is_used && !is_fenced ? 1 : 0;
     }
     return num_used;
   };
-  match->num_moving = count(match->window_blocks);
+  match->cost.num_moving = count(match->window_blocks);
   const int32_t in_tail = count(match->blocks);
-  if (layout_.window > 0) match->num_moving += in_tail;
+  if (layout_.window > 0) match->cost.num_moving += in_tail;
   if (match->region == PrefixCache::kNone) return;
   const auto id = static_cast<uint64_t>(match->region);
   count(regions_.at(id).book.blocks);
   if (match->swap != kNoSwap) return;
   for (int32_t group = 1; group < num_groups(); ++group) {
     const Window* window = CachedWindowRegion(id, group, match->num_tokens);
-    if (window != nullptr) match->num_moving += count(window->region.blocks);
+    if (window != nullptr)
+      match->cost.num_moving += count(window->region.blocks);
   }
 }
 
@@ -141,8 +142,9 @@ void NaiveModel::MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
     if (match->has_part) match->blocks.pop_back();
     match->has_part = true;
     match->blocks.push_back(block);
-    match->part_is_reclaimable = Holders()[Index(block)] == 0 &&
-                                 released_.at(Index(block)) <= acknowledged_;
+    match->cost.part_is_reclaimable =
+        Holders()[Index(block)] == 0 &&
+        released_.at(Index(block)) <= acknowledged_;
   }
   match->num_tokens = best;
 }

@@ -145,8 +145,8 @@ void NaiveModel::MatchSwapped(SwapId id, int32_t num_tokens,
   if (layout_.window > 0 || !HasPastOf(id, *match)) *match = NaiveMatch();
   match->window_blocks.clear();
   match->swap = id;
-  match->num_reclaimable = 0;
-  match->num_cooling = 0;
+  match->cost.num_reclaimable = 0;
+  match->cost.num_cooling = 0;
   CountReclaimable(match);
   match->num_tokens = num_tokens;
   const auto count = [&](const auto& is_wanted) {
