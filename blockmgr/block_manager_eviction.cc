@@ -86,7 +86,7 @@ EvictionReceipt BlockManager::CommitEviction(
   const HeldBlocks covered = CoveredBy(slot, group);
   const std::shared_ptr<const PendingEviction> pending =
       std::move(cache.pending);
-  BM_CHECK(layout_.window_of(group) == 0
+  BM_CHECK(layout_.kind_of(group) == GroupKind::kFull
                ? pending->cut <= sequence.num_settled
                : pending->length == sequence.num_settled);
   const std::vector<BlockId> before(covered.tail.begin(), covered.tail.end());

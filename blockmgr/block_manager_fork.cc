@@ -32,8 +32,9 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
                                sequence.groups[group].num_region_blocks();
   }
   match.cost.num_moving =
-      match.num_window_blocks +
-      (layout_.window > 0 ? num_full - FirstHeld(sequence, 0) : 0);
+      match.num_window_blocks + (layout_.kind_of(0) == GroupKind::kWindow
+                                     ? num_full - FirstHeld(sequence, 0)
+                                     : 0);
   return match;
 }
 

@@ -42,7 +42,7 @@ OwnInWindows BlockManager::NumOwnInWindows(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
   OwnInWindows own;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    if (layout_.window_of(group) == 0) continue;
+    if (layout_.kind_of(group) != GroupKind::kWindow) continue;
     const GroupCache& cache = sequence.groups[group];
     int32_t first = std::max(FirstHeld(sequence, group),
                              layout_.FirstPage(group, sequence.num_reserved));
@@ -75,8 +75,9 @@ bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
     }
     // Full attention goes on from any position behind the region. A region in a
     // window lacks what left the span before it was made.
-    const int32_t least =
-        layout_.window_of(group) == 0 ? cache.cut() : cache.region_length;
+    const int32_t least = layout_.kind_of(group) == GroupKind::kFull
+                              ? cache.cut()
+                              : cache.region_length;
     if (num_tokens < least) return false;
   }
   return true;
@@ -110,7 +111,8 @@ void BlockManager::ReleaseOutOfSpan(SequenceCache* sequence,
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     GroupCache& cache = sequence->groups[group];
     // An order covers what is in the span then.
-    BM_CHECK(cache.pending == nullptr || layout_.window_of(group) == 0 ||
+    BM_CHECK(cache.pending == nullptr ||
+             layout_.kind_of(group) == GroupKind::kFull ||
              sequence->num_settled <= cache.pending->length);
     const int32_t end = layout_.FirstPage(group, sequence->num_settled);
     for (int32_t i =

@@ -44,7 +44,7 @@ SwapId BlockManager::SwapOut(SequenceSlot slot,
     const GroupCache& cache = sequence.groups[group];
     swapped.regions.push_back(cache);
     swapped.evicted_in_windows |=
-        layout_.window_of(group) > 0 && cache.region_length > 0;
+        layout_.kind_of(group) == GroupKind::kWindow && cache.region_length > 0;
     if (cache.region != nullptr) {
       blocks.insert(blocks.end(), cache.region->blocks.begin(),
                     cache.region->blocks.end());
@@ -78,7 +78,7 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
         region.PagesBehind(layout_, group, swapped.num_tokens).begin) {
       return;
     }
-    BM_CHECK(layout_.window_of(group) == 0 ||
+    BM_CHECK(layout_.kind_of(group) == GroupKind::kFull ||
              num_tokens >= region.region_length);
   }
   match->DropPart(layout_.page_size);
@@ -86,7 +86,8 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   // between a region and what was computed over it comes with the region. What
   // was computed after an eviction in windows alone is not told apart.
   const bool has_same_past =
-      layout_.window > 0 || swapped.evicted_in_windows ? false
+      layout_.kind_of(0) == GroupKind::kWindow || swapped.evicted_in_windows
+          ? false
       : first.region == nullptr
           ? match->record() == nullptr
           : match->cached != nullptr && match->cut() == first.cut() &&

@@ -77,7 +77,7 @@ absl::Status ValidateTarget(const EvictionTarget& target) {
 
 // Returns whether the model has layers to evict from.
 absl::Status ValidateLayers(const ModelLayout& layout) {
-  if (layout.window == 0) return absl::OkStatus();
+  if (layout.kind_of(0) == GroupKind::kFull) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "eviction: expected none for a model whose layers all have a sliding "
       "window (",

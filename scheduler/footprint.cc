@@ -112,7 +112,8 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
                &walk);
   }
   walk.ComputeUntil(length);
-  if (layout.window > 0) return WindowPeak(length, chunk, 0, layout);
+  if (layout.kind_of(0) == GroupKind::kWindow)
+    return WindowPeak(length, chunk, 0, layout);
   // All points of a request ask the same of windows, or nothing. Where there
   // are regions to come, there is room for those that are.
   const auto evicts = [](const CompressionPoint& point) {
@@ -149,7 +150,7 @@ int32_t RemainingBlocks(const RequestState& request,
   }
   if (length <= sequence.num_reserved) return 0;
   int32_t held = in_windows.num_blocks;
-  if (layout.window == 0) {
+  if (layout.kind_of(0) == GroupKind::kFull) {
     held += now.region_blocks +
             CeilDiv(sequence.num_reserved - now.cut, layout.page_size);
   }
@@ -167,8 +168,8 @@ int32_t WindowGrowth(int32_t num_reserved, int32_t num_tokens, int32_t chunk,
   const int32_t num_pages = CeilDiv(num_reserved, layout.page_size);
   const int32_t end = CeilDiv(num_reserved + num_tokens, layout.page_size);
   int32_t growth = 0;
-  for (int32_t group = layout.window > 0 ? 0 : 1; group < layout.num_groups();
-       ++group) {
+  for (int32_t group = 0; group < layout.num_groups(); ++group) {
+    if (layout.kind_of(group) != GroupKind::kWindow) continue;
     const int32_t held = num_pages - layout.FirstPage(group, num_reserved);
     const int32_t room =
         WindowPeak(num_reserved + num_tokens, chunk, group, layout) - held;

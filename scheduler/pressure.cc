@@ -79,7 +79,7 @@ int64_t BlocksSoon(const SchedulerState& state) {
     if (num_tokens <= 0) continue;
     tokens -= num_tokens;
     const SequenceCache& sequence = state.manager.sequence(request->slot);
-    if (state.layout().window == 0) {
+    if (state.layout().kind_of(0) == GroupKind::kFull) {
       blocks += sequence.BlocksFor(num_tokens, state.layout().page_size);
     }
     if (state.layout().has_windows()) {

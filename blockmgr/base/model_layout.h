@@ -14,6 +14,13 @@
 
 namespace blockmgr {
 
+// What the layers of a group attend to. The kind decides which pages a sequence
+// holds in the group, and nothing else.
+enum class GroupKind : uint8_t {
+  kFull,    // all tokens before the query
+  kWindow,  // a window of the last tokens before the query
+};
+
 // The shape of a model's cache. A plain value. Daemon and engine compare it
 // when an engine attaches.
 //

@@ -306,7 +306,7 @@ uint64_t TinyShard::Evict(const StepPlan& plan, const EvictionOrder& order,
   auto region = std::make_shared<Region>(
       Region{std::move(next), std::move(positions), {}});
   const uint64_t checksum = ChecksumOf(region->layout);
-  if (layout_.window_of(order.group) > 0) {
+  if (layout_.kind_of(order.group) == GroupKind::kWindow) {
     region->page_positions = PagePositions(*region);
   }
   const auto index = static_cast<size_t>(order.group);

@@ -93,9 +93,10 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
 void EngineTables::Run(const StepPlan& plan, size_t i) {
   SequenceTable& table = table_of(plan.slots[i]);
   const size_t num_groups = table.groups.size();
+  const bool has_windows = layout_.has_windows();
   for (size_t g = 0; g < num_groups; ++g) {
     GroupTable& group = table.groups[g];
-    if (group.region.cut > 0) {
+    if (has_windows && group.region.cut > 0) {
       group.region_is_past = !IsAttended(group.region, static_cast<int32_t>(g),
                                          table.num_computed + 1);
     }

@@ -245,7 +245,8 @@ class EngineTables {
   // on from. The region of a window group lacks what tokens before `length`
   // attend to.
   int32_t LeastTokens(const TableRegion& region, int32_t group) const {
-    return layout_.window_of(group) == 0 ? region.cut : region.length;
+    return layout_.kind_of(group) == GroupKind::kFull ? region.cut
+                                                      : region.length;
   }
   // Returns how many pages of `length` tokens, behind a cut, a group needs.
   int32_t NumPages(int32_t group, int32_t length, int32_t cut) const {

@@ -79,7 +79,7 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
   if (!InUse(order.slot)) {
     return BadOrder("slot: ", Index(order.slot), " is not in use");
   }
-  if (layout_.window > 0) {
+  if (layout_.kind_of(0) == GroupKind::kWindow) {
     return BadOrder("cut: expected no order in a model with a window, got ",
                     order.cut);
   }
@@ -103,7 +103,7 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
                     " in [", cut_now, ", ", order.length, "), got ", order.cut);
   }
   BM_RETURN_IF_ERROR(CheckPolicy(order.policy));
-  if (layout_.window_of(order.group) > 0) {
+  if (layout_.kind_of(order.group) == GroupKind::kWindow) {
     BM_RETURN_IF_ERROR(CheckWindowOrder(order));
   }
   if (order.region != kNoRegion && regions_.contains(order.region)) {
