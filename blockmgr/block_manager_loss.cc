@@ -14,10 +14,11 @@ namespace blockmgr {
 
 void BlockManager::LoseEngine() {
   BM_CHECK(free_slots_.size() == sequences_.size());
-  pool_.ForgetSteps();
+  blocks_.pool().ForgetSteps();
   host_.LoseEngine();
-  BM_CHECK(ResetPrefixCache().num_in_use == 0);
-  dropped_regions_.clear();
+  BM_CHECK(blocks_.Reset().num_in_use == 0);
+  std::vector<RegionId> dropped;  // the engine has forgotten them, too
+  blocks_.TakeDroppedRegions(&dropped);
 }
 
 absl::StatusOr<LossReport> BlockManager::LoseBlocks(
@@ -38,13 +39,13 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
     if (num_tokens.has_value()) report.sequences.push_back({slot, *num_tokens});
   }
   // Entries first, so that no sequence goes on after one of them.
-  const int32_t num_held = cache_.num_blocks_held();
+  const int32_t num_held = blocks_.cache().num_blocks_held();
   absl::flat_hash_set<EntrySerial> gone;
-  for (const int32_t entry : cache_.FindLost(lost, &gone)) {
+  for (const int32_t entry : blocks_.cache().FindLost(lost, &gone)) {
     // A window block goes with what it is found by.
-    if (cache_.serial(entry) != kNoSerial) DropAnyEntry(entry);
+    if (blocks_.cache().serial(entry) != kNoSerial) blocks_.Drop(entry);
   }
-  report.dropped_blocks = num_held - cache_.num_blocks_held();
+  report.dropped_blocks = num_held - blocks_.cache().num_blocks_held();
   for (const CutSequence& cut : report.sequences) {
     AbortEvictions(cut.slot);
     CutBack(cut.slot, cut.num_tokens);
