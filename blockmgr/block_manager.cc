@@ -169,7 +169,7 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
   }
   const auto num_copies = static_cast<int64_t>(copies_.size() - first_copy);
   if (needed + num_copies > num_available()) {
-    ForgetPlanned(first_copy);
+    copies_.Shrink(first_copy);
     return false;
   }
   BM_CHECK(num_copies == 0 || copies != nullptr);
@@ -282,8 +282,8 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
     count += static_cast<int32_t>(cache.pending->destinations.size()) -
              cache.pending->num_own;
   }
-  for (const CopyOnWrite& copy : copies_) {
-    if (copy.slot == slot) count += blocks_.IsOwn(copy.blocks.source) ? 1 : 0;
+  for (const CopyOnWrite& copy : copies_.Of(slot)) {
+    count += blocks_.IsOwn(copy.blocks.source) ? 1 : 0;
   }
   return count;
 }

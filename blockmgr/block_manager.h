@@ -72,6 +72,7 @@
 #include "blockmgr/prefix_match.h"
 #include "blockmgr/ragged_region.h"
 #include "blockmgr/sequence_cache.h"
+#include "blockmgr/step_copies.h"
 
 namespace blockmgr {
 
@@ -425,36 +426,20 @@ class BlockManager {
   // Adds to copies_ what the sequence's next write needs, still without a
   // destination.
   void PlanCopy(SequenceSlot slot);
-  // Forgets all copies but the first num_kept, which have no destination yet.
-  void ForgetPlanned(size_t num_kept);
   // Puts fresh blocks in the place of the sources of copies_ from `first` on.
   void CarryOut(size_t first, std::vector<CopyOnWrite>* copies);
   // If the sequence has a copy in copies_, it takes the source back.
   void UndoCopy(SequenceSlot slot);
   // The first positions after the settled ones were given back, if all were.
   void ReturnToSettled(SequenceSlot slot);
-  absl::flat_hash_map<BlockId, LeavingSequences> CountLeaving() const;
   void ReleaseCopySources();
 
   // Evictions (block_manager_eviction.cc).
-  // Returns the covered blocks that no other sequence holds, in table order.
-  std::vector<BlockId> OwnOf(const HeldBlocks& covered) const;
-  // For an order that covers those. False, with nothing changed: too few.
-  bool TakeDestinations(const HeldBlocks& covered, const EvictionDemand& demand,
-                        PendingEviction* pending);
-  // Appends num_own of the candidates, which are its own, in their order, and
-  // drops what the cache has of them.
-  void TakeOwn(const RegionRecord* region, std::span<const BlockId> candidates,
-               int64_t num_own, std::vector<BlockId>* taken);
   const PendingEviction& PendingOf(SequenceSlot slot, int32_t group) const;
   // The highest cut of the evictions that are pending, in any group; 0: none.
   int32_t PendingCut(const SequenceCache& sequence) const;
   // What the group's pending order covers.
   HeldBlocks CoveredBy(SequenceSlot slot, int32_t group) const;
-  // Gives up what the new region stands for, or has no use for.
-  EvictionReceipt Replace(const HeldBlocks& covered,
-                          const PendingEviction& pending,
-                          const RegionRecord& region);
   void AbortEvictions(SequenceSlot slot);
 
   // Losses (block_manager_loss.cc).
@@ -475,10 +460,7 @@ class BlockManager {
   HostTier host_;
   std::vector<SequenceCache> sequences_;  // by slot
   std::vector<SequenceSlot> free_slots_;  // stack
-  // Of the step being planned, at most one per sequence. A source keeps the
-  // hold that the sequence had, so that Abort finds it.
-  std::vector<CopyOnWrite> copies_;  // [copying sequences, groups]
-  absl::flat_hash_map<BlockId, LeavingSequences> leaving_;  // copies_ by source
+  StepCopies copies_;                     // of the step being planned
   uint64_t next_region_ = 1;
 };
 

@@ -65,7 +65,7 @@ uint64_t BlockManager::StateHash() const {
       for (const BlockId block : cache.pending->destinations) mix(Index(block));
     }
   }
-  for (const CopyOnWrite& copy : copies_) {
+  for (const CopyOnWrite& copy : copies_.all()) {
     mix(Index(copy.slot));
     mix(Index(copy.blocks.source));
     mix(Index(copy.blocks.destination));
@@ -152,21 +152,21 @@ void BlockManager::CheckGroup(const SequenceCache& sequence, int32_t group,
 void BlockManager::CheckCopies(std::vector<int32_t>* holders) const {
   BM_CHECK(copies_.size() % layout_.num_groups() == 0);
   for (size_t i = 0; i < copies_.size(); ++i) {
-    const CopyOnWrite& copy = copies_[i];
+    const CopyOnWrite& copy = copies_.all()[i];
     const SequenceCache& sequence = at(copy.slot);
     BM_CHECK(!sequence.shares_last_block);
     BM_CHECK(sequence.num_reserved > sequence.num_settled);
     BM_CHECK(sequence.num_settled % layout_.page_size == copy.num_tokens);
     BM_CHECK(copy.group == static_cast<int32_t>(i) % layout_.num_groups());
-    BM_CHECK(copy.slot == copies_[i - copy.group].slot);
+    BM_CHECK(copy.slot == copies_.all()[i - copy.group].slot);
     BM_CHECK(sequence.groups[copy.group].block(sequence.num_settled /
                                                layout_.page_size) ==
              copy.blocks.destination);
-    BM_CHECK(std::ranges::count(copies_, copy.slot, &CopyOnWrite::slot) ==
+    BM_CHECK(std::ranges::count(copies_.all(), copy.slot, &CopyOnWrite::slot) ==
              layout_.num_groups());
     ++(*holders)[Index(copy.blocks.source)];
   }
-  BM_CHECK(leaving_ == CountLeaving());
+  copies_.CheckInvariants();
 
   // A partly filled block has one writer at most; who holds it besides looks
   // before it writes, and has no more rows than the writer.

@@ -1,19 +1,14 @@
 // Evictions, of any layer group.
 
 #include <algorithm>
-#include <array>
-#include <iterator>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <utility>
-
-#include <absl/container/flat_hash_map.h>
-#include <absl/container/flat_hash_set.h>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/block_manager.h"
+#include "blockmgr/eviction_blocks.h"
 
 namespace blockmgr {
 
@@ -52,7 +47,11 @@ bool BlockManager::ReserveEviction(SequenceSlot slot,
       cache.Covered(layout_, demand.group, demand.cut, sequence.num_reserved);
   BM_CHECK(!covered.tail.empty());
   PendingEviction pending;
-  if (!TakeDestinations(covered, demand, &pending)) return false;
+  if (!TakeDestinations(layout_, covered, demand, RegionId{next_region_},
+                        &blocks_, &pending)) {
+    return false;
+  }
+  ++next_region_;
   pending.length = sequence.num_reserved;
   destinations->insert(destinations->end(), pending.destinations.begin(),
                        pending.destinations.end());
@@ -86,7 +85,8 @@ EvictionReceipt BlockManager::CommitEviction(
   const std::vector<BlockId> before(covered.tail.begin(), covered.tail.end());
   std::shared_ptr<const RegionRecord> region =
       MakeRegion(layout_, *pending, covered, counts);
-  EvictionReceipt receipt = Replace(covered, *pending, *region);
+  EvictionReceipt receipt =
+      ReplaceBlocks(layout_, covered, *pending, *region, &blocks_);
   const int32_t cut_before = cache.cut();
   const RegionId region_before =
       covered.region == nullptr ? kNoRegion : covered.region->id;
@@ -130,92 +130,6 @@ RaggedRegion BlockManager::DeriveRegion(SequenceSlot slot,
   return {layout_, LayoutOf(layout_, *region)};
 }
 
-std::vector<BlockId> BlockManager::OwnOf(const HeldBlocks& covered) const {
-  std::vector<BlockId> blocks;
-  if (covered.region != nullptr && blocks_.IsOwn(*covered.region)) {
-    blocks = covered.region->blocks;
-  }
-  std::ranges::copy_if(covered.tail, std::back_inserter(blocks),
-                       [this](BlockId block) { return blocks_.IsOwn(block); });
-  return blocks;
-}
-
-bool BlockManager::TakeDestinations(const HeldBlocks& covered,
-                                    const EvictionDemand& demand,
-                                    PendingEviction* pending) {
-  const int64_t num_destinations =
-      CeilDiv<int64_t>(demand.page_total, layout_.shard_pages_per_block());
-  const int64_t num_own = num_destinations - demand.num_fresh;
-  BM_CHECK(demand.num_fresh >= 0 && num_own >= 0);
-  const std::span<const int64_t> shard_page_totals = demand.shard_page_totals;
-  BM_CHECK(shard_page_totals.empty() ||
-           (std::ssize(shard_page_totals) == layout_.num_shards &&
-            std::ranges::max(shard_page_totals) <= demand.page_total));
-  if (demand.num_fresh > num_available()) return false;
-  std::vector<BlockId> candidates;  // none are asked for when all is copied
-  if (num_own > 0) candidates = OwnOf(covered);
-  if (std::ssize(candidates) < num_own) return false;
-
-  pending->region = RegionId{next_region_++};
-  pending->cut = demand.cut;
-  pending->page_totals.assign(layout_.num_shards, demand.page_total);
-  std::ranges::copy(shard_page_totals, pending->page_totals.begin());
-  pending->num_own = static_cast<int32_t>(num_own);
-  pending->destinations.reserve(num_destinations);
-  if (num_own > 0) {
-    TakeOwn(covered.region, candidates, num_own, &pending->destinations);
-  }
-  pending->destinations.resize(num_destinations);
-  blocks_.Take(std::span(pending->destinations).subspan(num_own));
-  return true;
-}
-
-void BlockManager::TakeOwn(const RegionRecord* region,
-                           std::span<const BlockId> candidates, int64_t num_own,
-                           std::vector<BlockId>* taken) {
-  // Blocks that are not in the prefix cache first, a cached region's last:
-  // taking a cached one costs its entry. Table order among the chosen keeps the
-  // layout derivable.
-  enum Rank : uint8_t { kUncached, kCached, kRegion };
-  absl::flat_hash_map<BlockId, int32_t> region_entries;
-  if (region != nullptr) {
-    const int32_t entry = blocks_.cache().FindRegion(region->id);
-    if (entry != PrefixCache::kNone) {
-      for (const BlockId block : region->blocks) {
-        region_entries[block] = entry;
-      }
-      const CachedRegion& cached = *blocks_.cache().region(entry);
-      if (!cached.in_window &&
-          blocks_.cache().serial(Index(cached.tail)) == cached.tail_serial) {
-        region_entries[cached.tail] = Index(cached.tail);
-      }
-    }
-  }
-  std::vector<Rank> ranks;
-  std::array<int64_t, 3> wanted{};
-  for (const BlockId block : candidates) {
-    ranks.push_back(region_entries.contains(block)    ? kRegion
-                    : blocks_.cache().Contains(block) ? kCached
-                                                      : kUncached);
-    ++wanted[ranks.back()];
-  }
-  for (int64_t& count : wanted) {
-    count = std::min(count, num_own);
-    num_own -= count;
-  }
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    if (wanted[ranks[i]] == 0) continue;
-    --wanted[ranks[i]];
-    taken->push_back(candidates[i]);
-    if (ranks[i] == kUncached) continue;
-    // A region is dropped with the first of its blocks that is taken.
-    const int32_t entry = ranks[i] == kCached ? Index(candidates[i])
-                                              : region_entries[candidates[i]];
-    if (blocks_.cache().serial(entry) != kNoSerial)
-      blocks_.DropFromCache(entry);
-  }
-}
-
 const PendingEviction& BlockManager::PendingOf(SequenceSlot slot,
                                                int32_t group) const {
   const GroupCache& cache = at(slot).groups[group];
@@ -235,53 +149,6 @@ HeldBlocks BlockManager::CoveredBy(SequenceSlot slot, int32_t group) const {
   const PendingEviction& pending = PendingOf(slot, group);
   return at(slot).groups[group].Covered(layout_, group, pending.cut,
                                         pending.length);
-}
-
-EvictionReceipt BlockManager::Replace(const HeldBlocks& covered,
-                                      const PendingEviction& pending,
-                                      const RegionRecord& region) {
-  EvictionReceipt receipt;
-  const auto sum = [](std::span<const int32_t> kept) {
-    return std::accumulate(kept.begin(), kept.end(), int64_t{0});
-  };
-  receipt.evicted_entries = std::ssize(covered.tail) * layout_.page_size *
-                                int64_t{layout_.pages_per_block()} -
-                            sum(region.kept);
-  if (covered.region != nullptr) {
-    receipt.evicted_entries += sum(covered.region->kept);
-  }
-  receipt.freed_blocks =
-      covered.num_blocks() - static_cast<int32_t>(region.blocks.size());
-  // The region takes over the holds on its blocks; everything else that the
-  // order involved is released, the tail's end first.
-  // Nothing to look up in the common case: all is copied, and all is used.
-  const bool all_stay = region.blocks.size() == pending.destinations.size();
-  absl::flat_hash_set<BlockId> stays;
-  if (!all_stay || pending.num_own > 0) {
-    stays.reserve(region.blocks.size());
-    stays.insert(region.blocks.begin(), region.blocks.end());
-  }
-  for (size_t i = pending.num_own; !all_stay && i < pending.destinations.size();
-       ++i) {
-    if (!stays.contains(pending.destinations[i])) {
-      blocks_.Release(pending.destinations[i]);
-    }
-  }
-  const auto release = [&](std::span<const BlockId> blocks) {
-    for (size_t i = blocks.size(); i-- > 0;) {
-      if (pending.num_own > 0 && stays.contains(blocks[i])) continue;
-      blocks_.Release(blocks[i]);
-    }
-  };
-  release(covered.tail);
-  if (covered.region == nullptr) return receipt;
-  if (blocks_.cache().FindRegion(covered.region->id) != PrefixCache::kNone) {
-    // Not written to, or it would have left the cache.
-    blocks_.Release(*covered.region);
-  } else {
-    release(covered.region->blocks);
-  }
-  return receipt;
 }
 
 void BlockManager::AbortEvictions(SequenceSlot slot) {

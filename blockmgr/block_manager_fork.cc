@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <absl/container/flat_hash_map.h>
-
 #include "blockmgr/base/check.h"
 #include "blockmgr/block_manager.h"
 
@@ -40,8 +38,7 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
 
 bool BlockManager::CanFork(SequenceSlot slot) const {
   return !free_slots_.empty() && PendingCut(at(slot)) == 0 &&
-         !IsComingBack(slot) &&
-         std::ranges::count(copies_, slot, &CopyOnWrite::slot) == 0;
+         !IsComingBack(slot) && copies_.Of(slot).empty();
 }
 
 SequenceSlot BlockManager::Fork(SequenceSlot slot) {
@@ -86,13 +83,9 @@ bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
   // hold any.
   return std::ranges::any_of(sequence.groups, [&](const GroupCache& cache) {
     const BlockId block = cache.tail.back();
-    int32_t num_leaving = 0;
-    const auto leaving = leaving_.find(block);
-    if (leaving != leaving_.end()) {
-      if (leaving->second.max_tokens > num_rows) return true;
-      num_leaving = leaving->second.num_sequences;
-    }
-    return blocks_.pool().num_holders(block) - num_leaving > 1;
+    const StepCopies::Leaving leaving = copies_.LeavingOf(block);
+    return leaving.max_tokens > num_rows ||
+           blocks_.pool().num_holders(block) - leaving.num_sequences > 1;
   });
 }
 
@@ -102,47 +95,39 @@ void BlockManager::PlanCopy(SequenceSlot slot) {
   const int32_t num_tokens = sequence.num_reserved % layout_.page_size;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const BlockId source = sequence.groups[group].tail.back();
-    copies_.push_back({.slot = slot,
-                       .blocks = {source, kNullBlock},
-                       .num_tokens = num_tokens,
-                       .group = group});
-    LeavingSequences& leaving = leaving_[source];
-    ++leaving.num_sequences;
-    leaving.max_tokens = std::max(leaving.max_tokens, num_tokens);
+    copies_.Add({.slot = slot,
+                 .blocks = {source, kNullBlock},
+                 .num_tokens = num_tokens,
+                 .group = group});
   }
 }
 
-void BlockManager::ForgetPlanned(size_t num_kept) {
-  if (copies_.size() == num_kept) return;
-  copies_.resize(num_kept);
-  leaving_ = CountLeaving();
-}
-
 void BlockManager::CarryOut(size_t first, std::vector<CopyOnWrite>* copies) {
-  for (CopyOnWrite& copy : std::span(copies_).subspan(first)) {
-    blocks_.Take(std::span(&copy.blocks.destination, 1));
-    at(copy.slot).groups[copy.group].tail.back() = copy.blocks.destination;
+  for (size_t i = first; i < copies_.size(); ++i) {
+    BlockId destination = kNullBlock;
+    blocks_.Take(std::span(&destination, 1));
+    copies_.SetDestination(i, destination);
+    const CopyOnWrite& copy = copies_.all()[i];
+    at(copy.slot).groups[copy.group].tail.back() = destination;
     copies->push_back(copy);
   }
 }
 
 void BlockManager::UndoCopy(SequenceSlot slot) {
-  const auto first = std::ranges::find(copies_, slot, &CopyOnWrite::slot);
-  if (first == copies_.end()) return;
+  const std::span<const CopyOnWrite> undone = copies_.Of(slot);
+  if (undone.empty()) return;
   SequenceCache& sequence = at(slot);
-  const auto end = first + layout_.num_groups();
   // Nothing was settled since, so the last settled position is in the source.
   const int32_t page = sequence.num_settled / layout_.page_size;
-  for (auto copy = first; copy != end; ++copy) {
-    GroupCache& cache = sequence.groups[copy->group];
+  for (const CopyOnWrite& copy : undone) {
+    GroupCache& cache = sequence.groups[copy.group];
     BlockId& block = cache.tail[page - cache.tail_begin];
-    BM_CHECK(block == copy->blocks.destination);
+    BM_CHECK(block == copy.blocks.destination);
     blocks_.pool().ReleaseUntouched(block);
-    block = copy->blocks.source;
+    block = copy.blocks.source;
   }
   sequence.shares_last_block = true;
-  copies_.erase(first, end);
-  leaving_ = CountLeaving();
+  copies_.Remove(slot);
 }
 
 void BlockManager::ReturnToSettled(SequenceSlot slot) {
@@ -152,26 +137,14 @@ void BlockManager::ReturnToSettled(SequenceSlot slot) {
   sequence.shares_last_block = sequence.shared_when_settled;
 }
 
-absl::flat_hash_map<BlockId, LeavingSequences> BlockManager::CountLeaving()
-    const {
-  absl::flat_hash_map<BlockId, LeavingSequences> by_source;
-  for (const CopyOnWrite& copy : copies_) {
-    LeavingSequences& leaving = by_source[copy.blocks.source];
-    ++leaving.num_sequences;
-    leaving.max_tokens = std::max(leaving.max_tokens, copy.num_tokens);
-  }
-  return by_source;
-}
-
 void BlockManager::ReleaseCopySources() {
   // After the step was dispatched, so that it is the fence.
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    for (const CopyOnWrite& copy : copies_) {
+    for (const CopyOnWrite& copy : copies_.all()) {
       if (copy.group == group) blocks_.Release(copy.blocks.source);
     }
   }
-  copies_.clear();
-  leaving_.clear();
+  copies_.Clear();
 }
 
 }  // namespace blockmgr

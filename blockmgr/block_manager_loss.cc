@@ -73,10 +73,9 @@ std::optional<int32_t> BlockManager::SoundTokens(
     moved.insert(destinations.begin(),
                  destinations.begin() + cache.pending->num_own);
   }
-  const bool lost_source =
-      std::ranges::any_of(copies_, [&](const CopyOnWrite& copy) {
-        return copy.slot == slot && is_lost(copy.blocks.source);
-      });
+  const bool lost_source = std::ranges::any_of(
+      copies_.Of(slot),
+      [&](const CopyOnWrite& copy) { return is_lost(copy.blocks.source); });
   if (!has_lost && !lost_source) return std::nullopt;
 
   const auto is_unsound = [&](BlockId block) {

@@ -57,14 +57,6 @@ struct OwnInWindows {
   int32_t num_in_regions = 0;  // of these
 };
 
-// Sequences whose next step copies the rows they have of one block.
-struct LeavingSequences {
-  int32_t num_sequences = 0;
-  int32_t max_tokens = 0;  // of their copies
-  friend bool operator==(const LeavingSequences&,
-                         const LeavingSequences&) = default;
-};
-
 // What an eviction covers: blocks, and those of them that nobody else holds.
 struct CoveredBlocks {
   int32_t num_blocks = 0;
