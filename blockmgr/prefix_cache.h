@@ -115,10 +115,10 @@ struct CachedRegion {
   EntrySerial root = kNoSerial;
   BlockId tail = kNullBlock;  // the block of positions [cut, length)
   EntrySerial tail_serial = kNoSerial;
-  // What the window groups held at `length`. A block is gone if its serial is
-  // no longer the one in window_serials. A region is gone if FindRegion does
-  // not find it. The block of the tail block's page is used only if
-  // WindowBlock(tail) is null.
+  // Memory that the window groups held at `length`. A block is gone if its
+  // serial is no longer the one in window_serials. A region is gone if
+  // FindRegion does not find it. The block of the tail block's page is used
+  // only if WindowBlock(tail) is null.
   RegionWindows windows = {};
   std::vector<EntrySerial> window_serials = {};  // [windows.blocks]
 
@@ -327,7 +327,7 @@ class PrefixCache {
         false;  // `parent` is a root, and this entry one of its users
     bool has_media = false;  // media_ has an item for this block
   };
-  // What leads to the entry of a window block.
+  // The links to the entry of a window block.
   struct WindowLinks {
     bool cached = false;    // the block is the entry of a window block
     int32_t entry = kNone;  // group 0's block with the same tokens
