@@ -9,7 +9,8 @@
 namespace blockmgr {
 namespace {
 
-// Compressed prefixes that are tried, the longer first, when windows are gone.
+// How many compressed prefixes are tried, the longest first, if windows are
+// gone.
 constexpr int32_t kMaxRegionsWithoutWindows = 4;
 
 }  // namespace
@@ -48,7 +49,7 @@ void BlockManager::MatchPart(const BlockChain& chain,
   if (!prefix_caching_ || layout_.has_windows()) return;
   int32_t before = PrefixCache::kNone;
   if (match->cached != nullptr && match->blocks.size() == 1) {
-    // The block between is not part of the region's chain.
+    // The tail block of a region is not part of the region's chain.
     before = match->region;
   } else if (!match->blocks.empty()) {
     before = Index(match->blocks.back());
@@ -111,7 +112,7 @@ void BlockManager::CountUnused(PrefixMatch* match) const {
   }
   if (match->cached == nullptr) return;
   count(match->region);
-  if (match->swap != kNoSwap) return;  // what is in windows comes back
+  if (match->swap != kNoSwap) return;  // windows come from the host
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const GroupRegion& window = match->cached->window(group);
     if (window.num_region_blocks() == 0) continue;
@@ -163,8 +164,8 @@ void BlockManager::CutChain(SequenceCache* sequence) const {
   if (num_full >= sequence->num_published) return;
   sequence->num_published = num_full;
   if (sequence->chain_serial == kNoSerial) return;
-  // Over a region the first page of the tail was computed before it, and what
-  // follows that page comes after the region.
+  // The first page behind a region was computed before the region. The page
+  // after it follows the region's entry.
   int32_t entry = PrefixCache::kNone;
   if (first.region == nullptr || num_full > first.tail_begin + 1) {
     const BlockId last = first.block(num_full - 1);
@@ -248,7 +249,8 @@ bool BlockManager::PublishRegion(SequenceSlot slot,
 
 BlockId BlockManager::PublishTail(const SequenceCache& sequence,
                                   const RegionPublication& publication) {
-  // Its own, even if an equal one is in the cache: that may be about to go.
+  // Publishes the sequence's own block, even if the cache has an equal block,
+  // which may be reclaimed soon.
   const BlockId tail = sequence.first().tail.front();
   const int32_t length = publication.name.length;
   if (!cache_.Contains(tail)) {
@@ -290,7 +292,7 @@ void BlockManager::Supersede(int32_t num_found,
                              std::span<const BlockId> blocks) {
   const auto first =
       static_cast<size_t>(std::max(0, CeilDiv(num_found, layout_.page_size)));
-  // The end first, as they were released.
+  // From the end on, in the order in which the blocks were released.
   for (size_t i = blocks.size(); i-- > first;) {
     if (cache_.Contains(blocks[i]) && pool_.num_holders(blocks[i]) == 1) {
       cache_.SetSuperseded(Index(blocks[i]), true);
@@ -311,7 +313,7 @@ void BlockManager::ReclaimNext() {
   const int32_t before = cache_.num_reclaimable();
   cache_.RemoveReclaimable(entry);
   DropFromCache(entry);
-  // Window blocks may have gone with it.
+  // Window blocks may have been dropped with the entry.
   reclaimed_blocks_ += static_cast<uint64_t>(before - cache_.num_reclaimable());
 }
 
@@ -333,7 +335,7 @@ void BlockManager::DropFromCache(int32_t entry) {
     return;
   }
   const std::shared_ptr<const RegionRecord> record = cached->record;
-  // An engine knows those of windows by that of group 0.
+  // The engine knows regions of window groups by the name of group 0's region.
   if (!cached->in_window) dropped_regions_.push_back(record->id);
   cache_.Remove(entry);
   for (const BlockId block : record->blocks) pool_.ReleaseUntouched(block);

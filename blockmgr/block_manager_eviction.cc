@@ -1,4 +1,4 @@
-// Evictions, of any layer group.
+// BlockManager: evictions, of any layer group.
 
 #include <algorithm>
 #include <array>
@@ -34,7 +34,8 @@ CoveredBlocks BlockManager::CountCovered(SequenceSlot slot, int32_t group,
     covered.num_own += RegionBlocksOf(cache, Owned::kOwn);
   }
   for (int32_t i = pages.begin; i < pages.end; ++i) {
-    // The last block will be full by then, hence its own or replaced.
+    // By then the sequence has filled the last block, so the block is its own
+    // or was replaced by a copy.
     const bool will_leave = i + 1 == cache.tail_end() &&
                             sequence.shares_last_block &&
                             cut > sequence.num_reserved;
@@ -96,7 +97,7 @@ EvictionReceipt BlockManager::CommitEviction(
   const int32_t cut_before = cache.cut();
   const RegionId region_before =
       covered.region == nullptr ? kNoRegion : covered.region->id;
-  // What else is below the cut is outside of the span.
+  // All other memory below the cut is outside of the span.
   for (int32_t i = cache.tail_begin; i < covered.cut / layout_.page_size; ++i) {
     if (cache.block(i) != kNullBlock) ReleaseFrom(cache.block(i));
   }
@@ -163,7 +164,7 @@ bool BlockManager::TakeDestinations(const HeldBlocks& covered,
            (std::ssize(shard_page_totals) == layout_.num_shards &&
             std::ranges::max(shard_page_totals) <= demand.page_total));
   if (demand.num_fresh > num_available()) return false;
-  std::vector<BlockId> candidates;  // none are asked for when all is copied
+  std::vector<BlockId> candidates;  // unused if all is copied
   if (num_own > 0) candidates = OwnOf(covered);
   if (std::ssize(candidates) < num_own) return false;
 
@@ -184,9 +185,9 @@ bool BlockManager::TakeDestinations(const HeldBlocks& covered,
 void BlockManager::TakeOwn(const RegionRecord* region,
                            std::span<const BlockId> candidates, int64_t num_own,
                            std::vector<BlockId>* taken) {
-  // Blocks that are not in the prefix cache first, a cached region's last:
-  // taking a cached one costs its entry. Table order among the chosen keeps the
-  // layout derivable.
+  // Takes uncached blocks first, because taking a cached block drops its entry,
+  // and the blocks of a cached region last. The chosen blocks stay in table
+  // order, because the page lists follow from it.
   enum Rank : uint8_t { kUncached, kCached, kRegion };
   absl::flat_hash_map<BlockId, int32_t> region_entries;
   if (region != nullptr) {
@@ -219,7 +220,7 @@ void BlockManager::TakeOwn(const RegionRecord* region,
     --wanted[ranks[i]];
     taken->push_back(candidates[i]);
     if (ranks[i] == kUncached) continue;
-    // A region is dropped with the first of its blocks that is taken.
+    // The first block that is taken of a region drops the region's entry.
     const int32_t entry = ranks[i] == kCached ? Index(candidates[i])
                                               : region_entries[candidates[i]];
     if (cache_.serial(entry) != kNoSerial) DropFromCache(entry);
@@ -262,9 +263,9 @@ EvictionReceipt BlockManager::Replace(const HeldBlocks& covered,
   }
   receipt.freed_blocks =
       covered.num_blocks() - static_cast<int32_t>(region.blocks.size());
-  // The region takes over the holds on its blocks; everything else that the
-  // order involved is released, the tail's end first.
-  // Nothing to look up in the common case: all is copied, and all is used.
+  // The region takes over the holds on its blocks. All other blocks of the
+  // order are released, the end of the tail first. In the common case all
+  // entries are copied and all destinations used, and no set is needed.
   const bool all_stay = region.blocks.size() == pending.destinations.size();
   absl::flat_hash_set<BlockId> stays;
   if (!all_stay || pending.num_own > 0) {
@@ -286,7 +287,7 @@ EvictionReceipt BlockManager::Replace(const HeldBlocks& covered,
   release(covered.tail);
   if (covered.region == nullptr) return receipt;
   if (cache_.FindRegion(covered.region->id) != PrefixCache::kNone) {
-    // Not written to, or it would have left the cache.
+    // The region was not written to. Otherwise it would have left the cache.
     ReleaseRegion(*covered.region);
   } else {
     release(covered.region->blocks);

@@ -1,4 +1,4 @@
-// Shared blocks: the fork, and copy on write.
+// BlockManager: shared blocks, forks and copy on write.
 
 #include <algorithm>
 
@@ -27,7 +27,7 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
   }
   match.num_out = FirstHeld(sequence, 0) - num_before;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    // As in group 0, less a part, which is copied.
+    // Counts full blocks, as in group 0. A part is copied.
     match.num_window_blocks += num_full - FirstHeld(sequence, group) +
                                sequence.groups[group].num_region_blocks();
   }
@@ -48,8 +48,8 @@ SequenceSlot BlockManager::Fork(SequenceSlot slot) {
   SequenceCache& parent = at(slot);
   const SequenceSlot child = Duplicate(slot);
   if (parent.num_settled < parent.num_reserved) {
-    // The parent writes behind what the child has, in a block that they share
-    // perhaps, and the child copies its rows before it writes there.
+    // The parent may write to a block that both share, behind the child's rows.
+    // The child copies its rows before it writes there.
     CutBack(child, parent.num_settled);
   } else {
     parent.shares_last_block = parent.num_reserved % layout_.page_size != 0;
@@ -64,7 +64,7 @@ SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
   free_slots_.pop_back();
   SequenceCache& child = sequences_[Index(child_slot)];
   BM_CHECK(!child.open);
-  // Into the memory of the slot's tables, which the copies keep.
+  // Reuses the memory of the slot's tables.
   child = at(slot);
   const auto hold = [this](const std::vector<BlockId>& blocks) {
     for (const BlockId block : blocks) {
@@ -82,8 +82,8 @@ SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
 bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
   if (!sequence.shares_last_block) return false;
   const int32_t num_rows = sequence.num_reserved % layout_.page_size;
-  // Sequences share the last blocks of all groups, or of none; the cache may
-  // hold any.
+  // Sequences share their last blocks in all groups or in none. The cache may
+  // hold the last block of some groups.
   return std::ranges::any_of(sequence.groups, [&](const GroupCache& cache) {
     const BlockId block = cache.tail.back();
     int32_t num_leaving = 0;
@@ -131,7 +131,8 @@ void BlockManager::UndoCopy(SequenceSlot slot) {
   if (first == copies_.end()) return;
   SequenceCache& sequence = at(slot);
   const auto end = first + layout_.num_groups();
-  // Nothing was settled since, so the last settled position is in the source.
+  // Nothing was settled since the copy: the last settled position is in the
+  // source.
   const int32_t page = sequence.num_settled / layout_.page_size;
   for (auto copy = first; copy != end; ++copy) {
     GroupCache& cache = sequence.groups[copy->group];
@@ -164,7 +165,7 @@ absl::flat_hash_map<BlockId, LeavingSequences> BlockManager::CountLeaving()
 }
 
 void BlockManager::ReleaseCopySources() {
-  // After the step was dispatched, so that it is the fence.
+  // The step was dispatched before, so it is the fence.
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     for (const CopyOnWrite& copy : copies_) {
       if (copy.group == group) ReleaseFrom(copy.blocks.source);

@@ -2,13 +2,14 @@
 // head).
 //
 // A region replaces the positions [0, cut) of a sequence after an eviction. It
-// is built on whole blocks. Each of their pages can serve any head of its shard,
-// in any layer. So the shard that needs the most pages wastes less than one
-// block, and freeing the blocks frees the whole region. Manager and engine build equal regions from
-// equal inputs (docs/engine.md, "How a region is laid out"), so page lists are
-// never sent. Under tensor parallelism the heads of each shard are laid out
-// among themselves. A rank that lays out its own heads with ShardLayout() gets
-// the same lists as the region of the whole model has for these heads.
+// is built on whole blocks. Each of their pages can serve any head of its
+// shard, in any layer. So the shard that needs the most pages wastes less than
+// one block, and freeing the blocks frees the whole region. Manager and engine
+// build equal regions from equal inputs (docs/engine.md, "How a region is laid
+// out"), so page lists are never sent. Under tensor parallelism the heads of
+// each shard are laid out among themselves. A rank that lays out its own heads
+// with ShardLayout() gets the same lists as the region of the whole model has
+// for these heads.
 //
 // Thread-safe (immutable value).
 #ifndef BLOCKMGR_RAGGED_REGION_H_
