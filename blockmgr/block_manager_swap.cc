@@ -83,8 +83,8 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   }
   match->DropPart(layout_.page_size);
   // Cached blocks may come before the rest only if both have the same past. The
-  // tail block of a region is matched with the region. Evictions in windows
-  // alone leave no trace in the cache, so nothing cached is used after them.
+  // tail block of a region is matched with the region. The cache does not tell
+  // evictions in windows alone apart, so nothing cached is used after them.
   const bool has_same_past =
       layout_.kind_of(0) == GroupKind::kWindow || swapped.evicted_in_windows
           ? false

@@ -52,7 +52,7 @@ struct EvictionDemand {
   std::span<const int64_t> shard_page_totals = {};
 };
 
-// Blocks of window groups that only one sequence holds.
+// Blocks of a sequence in window groups that no other sequence holds.
 struct OwnInWindows {
   int32_t num_blocks = 0;
   int32_t num_in_regions = 0;  // how many of num_blocks belong to regions
@@ -70,7 +70,7 @@ struct LeavingSequences {
 // The blocks that an eviction covers.
 struct CoveredBlocks {
   int32_t num_blocks = 0;
-  int32_t num_own = 0;
+  int32_t num_own = 0;  // no other sequence holds these
 };
 
 // The result of a reset of the prefix cache, in blocks.

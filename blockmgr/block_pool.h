@@ -4,9 +4,7 @@
 // block is in one of three states:
 //
 //   held     it has one or more holders
-//   fenced   it has no holder, but a step that was dispatched before the
-//   release
-//            may still touch it
+//   fenced   it has no holder, but a step in flight may still touch it
 //   free     Allocate may hand it out
 //
 //   num_held() + num_fenced() + num_free() == num_blocks() - 1

@@ -4,10 +4,11 @@
 // The index maps the chained key of a full block to the block, and the key of a
 // compressed prefix to its region. The cache is a holder of every block that it
 // indexes: the block manager takes one reference per block in the pool and
-// drops it with the entry. An entry that only the cache holds is reclaimable.
-// When memory is short, the block manager reclaims (vLLM: evicts) entries in
-// the order of ReclaimOrder. "Evict" means something else here: dropping K and
-// V rows of a running sequence. An entry is known by a number:
+// drops it with the entry. An entry that only the cache holds, and that no step
+// in flight may touch, is reclaimable. When memory is short, the block manager
+// reclaims (vLLM: evicts) entries in the order of ReclaimOrder. "Evict" means
+// something else here: to drop K and V rows of a sequence in use. An entry is
+// known by a number:
 //
 //   0 .. num_blocks - 1          the entry of the block with this id
 //   num_blocks .. entry_limit()  the entries of regions
@@ -30,13 +31,12 @@
 // MatchPart finds a block that agrees with the sequence in its first rows only.
 // These rows can be copied.
 //
-// In a model with window groups (ModelLayout) a block of a window group has an
-// entry of its own, without a key. It is found through the block of group 0
-// with the same tokens, so it is verified with that block and removed with it.
-// It can be reclaimed alone, for example when it is outside of every window. A
-// region links the blocks and regions that the windows held at its length,
-// because no block of group 0 is left to find them through. The region of a
-// window group also has an entry of its own.
+// In a model with window groups (ModelLayout) the blocks and regions of these
+// groups have entries of their own, without a key. A window block is found
+// through the block of group 0 with the same tokens, so it is verified with
+// that block and removed with it. It can be reclaimed alone. A region of group
+// 0 has no such blocks before its cut. It links what the windows held at its
+// length instead.
 //
 // Readers learn in deltas what is cached, see prefix_cache_delta.h.
 //
@@ -73,7 +73,7 @@ namespace blockmgr {
 
 // Says how a prefix was compressed.
 struct RegionName {
-  std::string plan;  // policy and target; sharers must use equal text
+  std::string plan;  // policy and target, as canonical text
   // All compressions up to this one, encoded. The encoding of a history is a
   // prefix of the encodings of its continuations, and of no other history.
   std::string history;
@@ -250,18 +250,16 @@ class PrefixCache {
                        BlockId tail,
                        std::shared_ptr<const RegionContent> before = nullptr,
                        RegionWindows windows = {});
-  // Publishes a block of a window group (counted from 0) that has the same
-  // tokens as the block of `entry`. With kNone, only a region will link the
-  // block. REQUIRES: the block is not in the cache; `entry` has no block of
-  // this group yet.
+  // Publishes a block of a window group (from 0) with the same tokens as the
+  // block of `entry`. With kNone, only a region will link it. REQUIRES: it is
+  // not in the cache; `entry` has no block of this group yet.
   void InsertWindow(int32_t entry, int32_t group, BlockId block);
   // Publishes the region of a window group, to be linked by a region of group
   // 0. Returns its entry. REQUIRES: it has blocks, and is not in the cache.
   int32_t InsertWindowRegion(std::shared_ptr<const RegionRecord> record);
   // Removes all links from an entry that is about to be removed. Returns the
-  // window blocks and window regions that nothing leads to any more. The caller
-  // must remove these entries, too. The result is valid until the next call for
-  // an entry that can have links.
+  // window blocks and regions that nothing leads to any more, which the caller
+  // must remove, too. Valid until the next call for an entry with links.
   std::span<const int32_t> Unlink(int32_t entry);
   // Returns the entries that must be removed because the content of some blocks
   // is lost: entries with a lost block, and entries that are found only through
@@ -275,11 +273,10 @@ class PrefixCache {
   // was called for it.
   void Remove(int32_t entry);
 
-  // Returns the next changes for a reader at `position`, and advances the
-  // position. The delta has about max_blocks blocks. A region counts as the
-  // blocks that it stands for. The region that exceeds the limit is the last
-  // item of the delta. Entries of window groups are not reported.
-  // O(max_blocks).
+  // Returns the next changes for a reader at `position`, and advances it. The
+  // delta has about max_blocks blocks. A region counts as the blocks that it
+  // stands for; the one that exceeds the limit ends the delta. Window groups
+  // are not reported. O(max_blocks).
   PrefixCacheDelta Read(PrefixCachePosition* position,
                         int32_t max_blocks) const;
   // Returns a number that grows with every change that Read reports.
@@ -293,17 +290,16 @@ class PrefixCache {
     order_.SetSuperseded(entry, superseded);
   }
   void SetTime(int64_t now_ms) { order_.SetTime(now_ms); }
-  // Must be called when the cache becomes the only holder of the entry's
-  // blocks, and when it no longer is.
+  // Make an entry reclaimable whose blocks only the cache holds, and undo this
+  // before the blocks get another holder or the entry is removed.
   void AddReclaimable(int32_t entry);
   void RemoveReclaimable(int32_t entry);
   // Returns the entry that is reclaimed next. REQUIRES: one is reclaimable.
   int32_t next_to_reclaim() const { return order_.next(); }
 
-  // Returns the bytes of memory of the cache and of the regions that it holds.
-  // Only regions, media and retention durations change the result. Contents of
-  // regions that are in `counted` are left out, and the other ones are added to
-  // it. O(regions + media).
+  // Returns the bytes of memory of the cache and its regions. Only regions,
+  // media and retention durations change the result. Leaves out the contents
+  // in `counted`, and adds the others to it. O(regions + media).
   int64_t metadata_bytes(
       absl::flat_hash_set<const RegionContent*>* counted) const;
 

@@ -43,11 +43,10 @@ struct SequenceCache {
   // other groups' memory for the same tokens through group 0.
   //
   // The blocks of the first num_published pages were offered to the prefix
-  // cache. With a region, that means the blocks behind it. chain_serial is the
-  // serial of the last of these entries, or of the region's entry. chain_entry
-  // is the number of that entry, if the entry still has this serial. If
-  // chain_serial is kNoSerial, the chain is broken and nothing more is
-  // published.
+  // cache; with a region, those behind it. chain_serial is the serial that the
+  // next block follows: of the last of these blocks, of the region, or of the
+  // root. kNoSerial: the chain is broken, and nothing more is published.
+  // chain_entry is the entry with this serial, while it is in the cache.
   int32_t num_published = 0;
   EntrySerial chain_serial = kNoSerial;
   int32_t chain_entry = 0;
