@@ -5,10 +5,9 @@
 //   key of block i = hash(key of block i - 1, tokens, media)
 //   root key       = hash(tenant, adapter, salt), the parent of block 0's key
 //
-// The hashed bytes start with a tag, and every name and media hash with its
-// length, so that two contents never have the same bytes. The cache uses a key
-// to find candidates only and verifies each hit against the content. So a
-// collision is a miss, never a wrong answer.
+// The hashed bytes are tagged and length-prefixed, so two contents never have
+// the same bytes. A key only finds candidates. The cache verifies each hit
+// against the content, so a collision is a miss, never a wrong answer.
 #ifndef BLOCKMGR_BLOCK_HASH_H_
 #define BLOCKMGR_BLOCK_HASH_H_
 
@@ -54,9 +53,9 @@ struct ContentScope {
   std::vector<MediaItem> media = {};  // ascending, disjoint
 };
 
-// Decode what BlockChain::root() and BlockChain::Media() return. The `begin` of
-// a media item counts from where the encoded positions begin. It is negative if
-// the item begins before. REQUIRE: the bytes come from these functions.
+// Decode what BlockChain::root() and BlockChain::Media() return. An item's
+// `begin` counts from where the encoded positions begin, and is negative if the
+// item begins before. REQUIRE: the bytes come from these functions.
 ContentScope DecodeRoot(absl::string_view root);
 std::vector<MediaItem> DecodeMedia(absl::string_view media);
 
@@ -67,9 +66,8 @@ struct RetentionRange {
   Retention retention;
 };
 
-// Returns InvalidArgument, naming the field, if a name has more than 256 bytes,
-// if the hash of a media item is empty or has more than 64 bytes, or if the
-// items are not in order, overlap, or exceed the prompt.
+// Returns InvalidArgument, naming the field, unless names have at most 256
+// bytes and media items are valid, in order, and within the prompt.
 absl::Status ValidateScope(const ContentScope& scope, int64_t num_tokens);
 
 // The keys of one sequence's full blocks, extended when its tokens become
@@ -84,7 +82,6 @@ class BlockChain {
   // Adds keys for the full blocks of `tokens` that have none. `tokens` is the
   // sequence from position 0 on. XXH3-128, O(new tokens).
   void Extend(std::span<const int32_t> tokens, int32_t page_size);
-  // Allocates memory for num_blocks keys.
   void Reserve(int64_t num_blocks) {
     keys_.reserve(static_cast<size_t>(num_blocks));
   }
@@ -94,12 +91,11 @@ class BlockChain {
   // first num_blocks blocks. REQUIRES: these blocks have keys.
   BlockKey RegionKey(int32_t num_blocks, absl::string_view plan) const;
   // Returns the key of the block with positions [begin, begin + page_size) of
-  // `tokens` behind `parent`. For blocks that follow a region, or that follow a
-  // block computed over a region; keys() does not have their keys.
+  // `tokens` behind `parent`. For blocks computed over a region, whose keys are
+  // not in keys().
   BlockKey KeyAfter(const BlockKey& parent, std::span<const int32_t> tokens,
                     int32_t begin, int32_t page_size) const;
-  // Returns tenant, adapter and salt, encoded. The first block follows this
-  // root.
+  // Returns tenant, adapter and salt, encoded.
   const std::string& root() const { return root_; }
   // Returns the media in positions [begin, end), encoded. Empty if there are
   // none. O(log media + items found).
@@ -117,8 +113,7 @@ class BlockChain {
   // Sets the sequence's retention wishes for its blocks. They do not change
   // keys. Where ranges overlap, the highest priority wins.
   void SetRetention(std::vector<RetentionRange> ranges);
-  // Returns the wish for the block with positions [begin, end). Returns null if
-  // there is none. O(ranges).
+  // Returns the wish for the block [begin, end), or null. O(ranges).
   const Retention* RetentionOf(int32_t begin, int32_t end) const;
   // Returns the wish for a region that stands for positions [0, cut). Only a
   // wish for all of these positions counts. Otherwise a wish for a system

@@ -138,12 +138,11 @@ class PrefixCache {
               int32_t num_window_groups = 0);
 
   int32_t num_window_groups() const { return num_window_groups_; }
-  // Returns the number of references that the cache holds, one per entry and
-  // block.
+  // Counts the references that the cache holds: one per entry and block.
   int32_t num_blocks_held() const { return num_blocks_held_; }
-  // Returns how many entries were removed since creation, for any reason.
+  // Counts the entries that were removed since creation, for any reason.
   uint64_t num_removed() const { return num_removed_; }
-  // Returns how many blocks the reclaimable entries hold.
+  // Counts the blocks of reclaimable entries.
   int32_t num_reclaimable() const { return num_reclaimable_; }
   bool Contains(BlockId block) const {
     return entries_[Index(block)].serial != kNoSerial;
@@ -153,20 +152,18 @@ class PrefixCache {
   const BlockKey& key(int32_t entry) const { return entries_[entry].key; }
   // Returns a number above all entries.
   int32_t entry_limit() const { return static_cast<int32_t>(entries_.size()); }
-  // Returns the number of blocks that an entry holds.
   int32_t num_blocks(int32_t entry) const;
-  // Returns the region of an entry. Returns null for the entry of a block.
+  // Returns null for the entry of a block.
   const CachedRegion* region(int32_t entry) const {
     return entry < num_blocks_ ? nullptr : regions_[entry - num_blocks_].get();
   }
   // Returns the entry of a region, or kNone.
   int32_t FindRegion(RegionId id) const;
 
-  // Returns the serial of a root, which the first blocks of its chains have as
-  // parent, and counts one more user. A root lives until every user has
-  // released it and its last entry is removed.
+  // Adds a user to a root, and returns its serial, which first blocks have as
+  // parent. A root lives until all users and all of its entries are gone.
   EntrySerial AcquireRoot(absl::string_view root);
-  // Counts one more user of a root that has users already.
+  // Adds a user to a root that has users already.
   void AddRootUser(EntrySerial root);
   void ReleaseRoot(EntrySerial root);
 
@@ -176,8 +173,7 @@ class PrefixCache {
     return window_blocks_[static_cast<size_t>(entry) * num_window_groups_ +
                           group];
   }
-  // Returns the i-th window block of a region. Returns kNullBlock if it is
-  // gone.
+  // Returns the i-th window block of a region, or kNullBlock if it is gone.
   BlockId WindowBlockOf(const CachedRegion& cached, size_t i) const {
     const BlockId block = cached.windows.blocks[i];
     return serial(Index(block)) == cached.window_serials[i] ? block
@@ -221,10 +217,9 @@ class PrefixCache {
 
   // Publishes the block with positions [begin, begin + page_size) after
   // `parent`. `tokens` are the sequence's from position 0 on. Returns the entry
-  // that the next block of the chain follows: the new entry, or the entry of an
-  // equal block that was published before. Sets `inserted` to whether the entry
-  // is new. Only then does the cache index `block`. REQUIRES: the cache did not
-  // index `block`.
+  // that the next block follows: the new one, or that of an equal block; then
+  // `block` is not indexed, and `inserted` is false. REQUIRES: `block` is not
+  // in the cache.
   int32_t Insert(BlockId block, const BlockKey& key, const BlockChain& chain,
                  EntrySerial parent, std::span<const int32_t> tokens,
                  int32_t begin, bool* inserted);
@@ -240,7 +235,7 @@ class PrefixCache {
   // Publishes a region that stands for the first name.length - page_size of
   // `tokens`, and returns its entry. `tail` is the block behind the region.
   // `before` is the content of the region that the sequence started from, or
-  // null. The new content shares it if it is the beginning of the new content.
+  // null. The new content shares it if it begins with it.
   // REQUIRES: `tail` and everything in `windows` are in the cache
   // (InsertWindow, InsertWindowRegion); FindRegion finds no region with this
   // name and content.
@@ -319,9 +314,8 @@ class PrefixCache {
     // Only for blocks: the neighbours among the entries of one StartKey.
     int32_t older_same_start = kNone;
     int32_t younger_same_start = kNone;
-    bool follows_root =
-        false;  // `parent` is a root, and this entry one of its users
-    bool has_media = false;  // media_ has an item for this block
+    bool follows_root = false;  // `parent` is a root, and counts this entry
+    bool has_media = false;     // media_ has an item for this block
   };
   // The links to the entry of a window block.
   struct WindowLinks {
@@ -354,8 +348,7 @@ class PrefixCache {
   bool IsWindowRegion(int32_t entry) const {
     return entry >= num_blocks_ && region(entry)->in_window;
   }
-  // Counts the links to everything in `windows`, and stores the serials of
-  // blocks.
+  // Counts the links to `windows`, and stores the serials of its blocks.
   void LinkWindows(const RegionWindows& windows, CachedRegion* cached);
   // Returns an entry for a region. The caller gives it a key and a serial.
   int32_t AddRegion(std::unique_ptr<const CachedRegion> cached);
@@ -374,8 +367,7 @@ class PrefixCache {
   }
   void AddStart(int32_t block);
   void RemoveStart(int32_t block);
-  // Audits the links of a block's start. Returns whether the block is the
-  // youngest.
+  // Audits a block's start. Returns whether the block is its youngest.
   bool CheckStart(int32_t block) const;
   // Counts one region less of this plan and length.
   void ForgetLength(const CachedRegion& cached);
@@ -395,14 +387,13 @@ class PrefixCache {
   const int32_t num_window_groups_;
   // The window blocks of each block's entry, [num_blocks, num_window_groups].
   std::vector<BlockId> window_blocks_;
-  std::vector<WindowLinks> window_links_;  // [num_blocks], or empty
-  std::vector<int32_t> orphans_;           // result of the last Unlink
-  std::vector<Entry> entries_;             // blocks, then regions
-  ReclaimOrder order_;                     // over the entries
-  std::vector<int32_t> tokens_;            // [num_blocks, page_size]
-  KeyIndex index_;                         // first block of each key
-  absl::flat_hash_map<StartKey, int32_t>
-      starts_;  // youngest block of each start
+  std::vector<WindowLinks> window_links_;          // [num_blocks], or empty
+  std::vector<int32_t> orphans_;                   // result of the last Unlink
+  std::vector<Entry> entries_;                     // blocks, then regions
+  ReclaimOrder order_;                             // over the entries
+  std::vector<int32_t> tokens_;                    // [num_blocks, page_size]
+  KeyIndex index_;                                 // first block of each key
+  absl::flat_hash_map<StartKey, int32_t> starts_;  // youngest of each start
   absl::flat_hash_map<int32_t, std::string> media_;  // encoded, by block
   absl::node_hash_map<std::string, Root> roots_;
   absl::flat_hash_map<EntrySerial, const std::string*> root_names_;
@@ -411,8 +402,8 @@ class PrefixCache {
   std::vector<int32_t> num_links_;     // [regions_], links to window regions
   KeyIndex region_index_;              // first region of each key
   absl::flat_hash_map<RegionId, int32_t> region_entries_;
-  // Has room for as many changes as there are blocks. To read more changes
-  // would take as long as to read all entries.
+  // Has num_blocks changes: to read more would take as long as to read all
+  // entries.
   PrefixCacheLog log_;
   EntrySerial next_serial_ = kNoSerial + 1;
   int32_t num_blocks_held_ = 0;

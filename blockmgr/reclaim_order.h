@@ -9,9 +9,9 @@
 // high priority goes after the others, but it does go. When the duration of a
 // wish is over, the entry becomes the last one of the default priority.
 //
-// Cost: O(1), with intrusive lists and a bitmap of priorities. O(log n) for an
-// entry with a duration, with a heap. Only Grow and the first duration
-// allocate; the latter takes memory for all entries. Threads: core thread.
+// Cost: O(1) (lists, a bitmap of priorities), O(log n) for an entry with a
+// duration (a heap). Only Grow and the first duration allocate, for all
+// entries. Threads: core thread.
 #ifndef BLOCKMGR_RECLAIM_ORDER_H_
 #define BLOCKMGR_RECLAIM_ORDER_H_
 
@@ -44,8 +44,7 @@ class ReclaimOrder {
   void Grow(int32_t limit);
 
   bool IsListed(int32_t entry) const { return nodes_[entry].listed; }
-  // Lists the entry as the last one of its priority. REQUIRES: it is not
-  // listed.
+  // Lists it as the last one of its priority. REQUIRES: it is not listed.
   void List(int32_t entry);
   // REQUIRES: the entry is listed.
   void Unlist(int32_t entry);
@@ -54,9 +53,8 @@ class ReclaimOrder {
 
   // Replaces the wish for an entry, which may be listed or not.
   void SetRetention(int32_t entry, Retention retention);
-  // Sets whether another entry stands in for this one. A superseded entry goes
-  // before the entries of the default priority. Does nothing for an entry
-  // that has a wish.
+  // Sets whether another entry stands in for this one. If so, it goes before
+  // the entries of the default priority, unless there is a wish for it.
   void SetSuperseded(int32_t entry, bool superseded);
   // Forgets the wish for an entry. REQUIRES: the entry is not listed.
   void Forget(int32_t entry);

@@ -79,9 +79,8 @@ class RegionLayout {
         run_offsets_[head_index],
         run_offsets_[head_index + 1] - run_offsets_[head_index]);
   }
-  // Returns for each (layer, head) how many pages of its list come from step 1.
-  // They come first. No other head had entries there. PlaceSurvivors needs the
-  // numbers.
+  // Returns how many pages of each (layer, head)'s list come from step 1. No
+  // other head has entries there. For PlaceSurvivors.
   std::span<const int32_t> held_pages() const { return held_pages_; }
   // Returns the bytes of memory, without this object.
   int64_t metadata_bytes() const {
