@@ -14,11 +14,9 @@ BlockManager::BlockManager(const ModelLayout& layout, int32_t max_sequences,
                            bool enable_prefix_caching, int32_t num_host_blocks)
     : layout_(layout),
       prefix_caching_(enable_prefix_caching),
-      pool_(layout.num_blocks),
-      cache_(layout.num_blocks, layout.page_size, layout.num_window_groups()),
+      blocks_(layout),
       host_(num_host_blocks),
-      sequences_(max_sequences),
-      cooling_(layout.num_blocks) {
+      sequences_(max_sequences) {
   BM_CHECK(layout.Validate().ok());
   BM_CHECK(max_sequences > 0);
   for (SequenceCache& sequence : sequences_) {
@@ -43,24 +41,25 @@ int32_t BlockManager::NumBlocks(SequenceSlot slot) const {
 
 BlockManagerStats BlockManager::stats() const {
   BlockManagerStats stats = {.num_blocks = layout_.num_blocks};
-  stats.free_blocks = pool_.num_free();
-  stats.cached_blocks = cache_.num_reclaimable() + cooling_.num_blocks();
-  stats.fenced_blocks = pool_.num_fenced();
-  stats.used_blocks = pool_.num_held() - stats.cached_blocks;
-  stats.reclaimed_blocks = reclaimed_blocks_;
-  stats.dropped_entries = cache_.num_removed();
+  stats.free_blocks = blocks_.pool().num_free();
+  stats.cached_blocks = blocks_.num_cached();
+  stats.fenced_blocks = blocks_.pool().num_fenced();
+  stats.used_blocks = blocks_.pool().num_held() - stats.cached_blocks;
+  stats.reclaimed_blocks = blocks_.num_reclaimed();
+  stats.dropped_entries = blocks_.cache().num_removed();
   return stats;
 }
 
 int64_t BlockManager::metadata_bytes() const {
   absl::flat_hash_set<const RegionContent*> contents;
-  int64_t bytes = pool_.metadata_bytes() + cache_.metadata_bytes(&contents) +
+  int64_t bytes = blocks_.pool().metadata_bytes() +
+                  blocks_.cache().metadata_bytes(&contents) +
                   host_.metadata_bytes() + HeapBytes(sequences_) +
-                  HeapBytes(free_slots_) + cooling_.metadata_bytes();
-  absl::flat_hash_set<RegionId> counted;  // forks share regions
+                  HeapBytes(free_slots_) + blocks_.metadata_bytes();
+  absl::flat_hash_set<RegionId> counted;  // forks share theirs
   const auto add_region = [&](const RegionRecord* region) {
     if (region == nullptr ||
-        cache_.FindRegion(region->id) != PrefixCache::kNone) {
+        blocks_.cache().FindRegion(region->id) != PrefixCache::kNone) {
       return;
     }
     if (counted.insert(region->id).second) bytes += region->metadata_bytes();
@@ -83,17 +82,6 @@ int64_t BlockManager::metadata_bytes() const {
   return bytes;
 }
 
-void BlockManager::Acknowledge(StepId step) {
-  pool_.Acknowledge(step);
-  host_.Acknowledge(step);
-  for (int32_t entry = cooling_.Front(); entry != CoolingEntries::kNone;
-       entry = cooling_.Front()) {
-    if (!pool_.IsPastFence(SomeBlock(entry))) break;
-    cooling_.Remove(entry, cache_.num_blocks(entry));
-    cache_.AddReclaimable(entry);
-  }
-}
-
 SequenceSlot BlockManager::Open(const BlockChain& chain,
                                 const PrefixMatch& match,
                                 int32_t num_expected) {
@@ -110,17 +98,17 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
   BM_CHECK(!sequence.open);
   sequence.open = true;
   if (!prefix_caching_) return slot;
-  sequence.root_serial = cache_.AcquireRoot(chain.root());
+  sequence.root_serial = blocks_.cache().AcquireRoot(chain.root());
   sequence.chain_serial = sequence.root_serial;
   if (match.cached != nullptr) {
-    BM_CHECK(cache_.region(match.region) == match.cached);
-    HoldRegion(match.region, chain.RetentionOfRegion(match.cut()));
+    BM_CHECK(blocks_.cache().region(match.region) == match.cached);
+    blocks_.HoldRegion(match.region, chain.RetentionOfRegion(match.cut()));
     sequence.first().region = match.cached->record;
     sequence.first().region_length = match.cached->length;
     sequence.first().tail_begin = match.cut() / layout_.page_size;
     ContinueAfter(match.region, &sequence);
     sequence.content = match.cached->content;
-    cache_.SetSuperseded(match.region, false);
+    blocks_.cache().SetSuperseded(match.region, false);
   }
   if (match.swap == kNoSwap) OpenLinkedGroups(chain, match, &sequence);
   GroupCache& first = sequence.first();
@@ -138,8 +126,8 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
       wish = is_between ? chain.RetentionOfTail(begin, end)
                         : chain.RetentionOf(begin, end);
     }
-    cache_.SetSuperseded(Index(block), false);
-    HoldBlock(block, wish);
+    blocks_.cache().SetSuperseded(Index(block), false);
+    blocks_.Hold(block, wish);
     first.tail.push_back(block);
     if (!is_between) ContinueAfter(Index(block), &sequence);
   }
@@ -188,7 +176,7 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
   if (num_copies > 0) CarryOut(first_copy, copies);
   const size_t begin = blocks->size();
   blocks->resize(begin + needed);
-  Take(std::span(*blocks).subspan(begin));
+  blocks_.Take(std::span(*blocks).subspan(begin));
   size_t next = begin;
   for (const TokenDemand& demand : demands) {
     SequenceCache& sequence = at(demand.slot);
@@ -232,7 +220,7 @@ void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
   sequence.num_reserved -= num_tokens;
   BM_CHECK(PendingCut(sequence) <= sequence.num_reserved);
   Shrink(&sequence, sequence.num_reserved,
-         [this](BlockId block) { pool_.ReleaseUntouched(block); });
+         [this](BlockId block) { blocks_.pool().ReleaseUntouched(block); });
   if (num_tokens > 0) ReturnToSettled(slot);
 }
 
@@ -243,7 +231,7 @@ void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
   BM_CHECK(end >= sequence.num_settled);
   BM_CHECK(PendingCut(sequence) <= end);
   sequence.num_reserved = end;
-  Shrink(&sequence, end, [this](BlockId block) { ReleaseFrom(block); });
+  Shrink(&sequence, end, [this](BlockId block) { blocks_.Release(block); });
   if (num_tokens > 0) ReturnToSettled(slot);
 }
 
@@ -253,7 +241,8 @@ void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {
   BM_CHECK(num_tokens <= sequence.num_settled);
   BM_CHECK(CanGoBack(slot, num_tokens));
   if (!copies_.empty()) UndoCopy(slot);
-  Shrink(&sequence, num_tokens, [this](BlockId block) { ReleaseFrom(block); });
+  Shrink(&sequence, num_tokens,
+         [this](BlockId block) { blocks_.Release(block); });
   if (num_tokens == 0) {
     if (sequence.first().region != nullptr) sequence.content.reset();
     ReleaseRegions(&sequence);
@@ -269,10 +258,10 @@ void BlockManager::Close(SequenceSlot slot) {
   SequenceCache& sequence = at(slot);
   AbortEvictions(slot);
   if (!copies_.empty()) UndoCopy(slot);
-  Shrink(&sequence, 0, [this](BlockId block) { ReleaseFrom(block); });
+  Shrink(&sequence, 0, [this](BlockId block) { blocks_.Release(block); });
   ReleaseRegions(&sequence);
-  if (prefix_caching_) cache_.ReleaseRoot(sequence.root_serial);
-  // Keeps the memory of the tables for the next sequence in this slot.
+  if (prefix_caching_) blocks_.cache().ReleaseRoot(sequence.root_serial);
+  // Keeps the tables' memory for the next sequence of this slot.
   auto groups = std::move(sequence.groups);
   sequence = SequenceCache{};
   sequence.groups = std::move(groups);
@@ -286,7 +275,7 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
     const GroupCache& cache = sequence.groups[group];
     const int32_t begin = FirstHeld(sequence, group);
     for (int32_t page = begin; page < cache.tail_end(); ++page) {
-      count += IsOwn(cache.block(page)) ? 1 : 0;
+      count += blocks_.IsOwn(cache.block(page)) ? 1 : 0;
     }
     count += RegionBlocksOf(cache, Owned::kOwn);
     if (cache.pending == nullptr) continue;
@@ -294,7 +283,7 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
              cache.pending->num_own;
   }
   for (const CopyOnWrite& copy : copies_) {
-    if (copy.slot == slot) count += IsOwn(copy.blocks.source) ? 1 : 0;
+    if (copy.slot == slot) count += blocks_.IsOwn(copy.blocks.source) ? 1 : 0;
   }
   return count;
 }
@@ -331,53 +320,15 @@ void BlockManager::Shrink(SequenceCache* sequence, int32_t num_tokens,
   }
 }
 
-void BlockManager::Take(std::span<BlockId> blocks) {
-  while (pool_.num_free() < std::ssize(blocks)) ReclaimNext();
-  BM_CHECK(pool_.Allocate(blocks));
-}
-
-void BlockManager::ReleaseFrom(BlockId block) {
-  pool_.Release(block);
-  if (pool_.num_holders(block) == 1 && cache_.Contains(block)) {
-    BecomeUnused(Index(block));
-  }
-}
-
-void BlockManager::ReleaseRegion(const RegionRecord& region) {
-  const int32_t entry = cache_.FindRegion(region.id);
-  for (size_t i = region.blocks.size(); i-- > 0;) {
-    pool_.Release(region.blocks[i]);
-  }
-  if (entry != PrefixCache::kNone &&
-      pool_.num_holders(region.blocks.front()) == 1) {
-    BecomeUnused(entry);
-  }
-}
-
 void BlockManager::ReleaseRegions(SequenceCache* sequence) {
   for (GroupCache& cache : sequence->groups) {
     BM_CHECK(cache.tail.empty());
     cache.tail_begin = 0;
     cache.region_length = 0;
     if (cache.region == nullptr) continue;
-    ReleaseRegion(*cache.region);
+    blocks_.Release(*cache.region);
     cache.region.reset();
   }
-}
-
-void BlockManager::HoldBlock(BlockId block, const Retention* wish) {
-  BM_CHECK(cache_.Contains(block));
-  ApplyRetention(Index(block), wish);
-  Wake(Index(block));
-  pool_.AddRef(block);
-}
-
-void BlockManager::HoldRegion(int32_t entry, const Retention* wish) {
-  Wake(entry);
-  for (const BlockId block : cache_.region(entry)->record->blocks) {
-    pool_.AddRef(block);
-  }
-  ApplyRetention(entry, wish);
 }
 
 }  // namespace blockmgr

@@ -66,8 +66,7 @@
 #include "blockmgr/base/moves.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/block_manager_types.h"
-#include "blockmgr/block_pool.h"
-#include "blockmgr/cooling_entries.h"
+#include "blockmgr/cached_pool.h"
 #include "blockmgr/host_tier.h"
 #include "blockmgr/prefix_cache.h"
 #include "blockmgr/prefix_match.h"
@@ -86,14 +85,10 @@ class BlockManager {
   bool prefix_caching() const { return prefix_caching_; }
   // Returns how many blocks Reserve could take now: the free and the
   // reclaimable ones.
-  int32_t num_available() const {
-    return pool_.num_free() + cache_.num_reclaimable();
-  }
+  int32_t num_available() const { return blocks_.num_available(); }
   // Returns how many blocks are released but still fenced. They become
   // available when the steps in flight are acknowledged.
-  int32_t num_fenced() const {
-    return pool_.num_fenced() + cooling_.num_blocks();
-  }
+  int32_t num_fenced() const { return blocks_.num_fenced(); }
   // Returns how many blocks one sequence could use: all but the null block.
   int32_t num_usable() const { return layout_.num_blocks - 1; }
   int32_t num_open_slots() const {
@@ -112,7 +107,7 @@ class BlockManager {
   // Returns the sequence's own blocks that stay in windows then. O(windows).
   OwnInWindows NumOwnInWindows(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
-  const PrefixCache& prefix_cache() const { return cache_; }
+  const PrefixCache& prefix_cache() const { return blocks_.cache(); }
   BlockManagerStats stats() const;
   // Returns the bytes of host memory in which blocks, prefix cache, sequences
   // and regions are accounted for. O(sequences + regions), for reports.
@@ -121,11 +116,14 @@ class BlockManager {
   // Tell which steps are in flight (see BlockPool). The next dispatched step
   // carries the copies of every Reserve since the step before.
   void Dispatch(StepId step) {
-    pool_.Dispatch(step);
+    blocks_.pool().Dispatch(step);
     host_.Dispatch(step);
     if (!copies_.empty()) ReleaseCopySources();
   }
-  void Acknowledge(StepId step);
+  void Acknowledge(StepId step) {
+    blocks_.Acknowledge(step);
+    host_.Acknowledge(step);
+  }
   // Forgets all KV, in the host tier too, because the engine is gone. Fences
   // fall, and the prefix cache is emptied. REQUIRES: every sequence is closed.
   void LoseEngine();
@@ -295,8 +293,6 @@ class BlockManager {
   absl::StatusOr<std::vector<SwapId>> LoseHostBlocks(
       std::span<const HostBlockId> blocks);
 
-  // Returns whether at most one sequence holds the region.
-  bool IsOwnRegion(const RegionRecord& region) const;
   // Returns how many blocks an eviction of positions [0, cut) of a group covers
   // when `length` tokens are computed, and how many of these no other sequence
   // holds. Blocks of positions that are not reserved yet will be the sequence's
@@ -349,12 +345,14 @@ class BlockManager {
   RaggedRegion DeriveRegion(SequenceSlot slot, int32_t group) const;
 
   // Drops every cached block and region that no sequence uses.
-  CacheReset ResetPrefixCache();
+  CacheReset ResetPrefixCache() { return blocks_.Reset(); }
   // Appends the regions that the cache has dropped since the last call. No
   // sequence will be opened on them any more, so an engine may forget them.
-  void TakeDroppedRegions(std::vector<RegionId>* regions);
+  void TakeDroppedRegions(std::vector<RegionId>* regions) {
+    blocks_.TakeDroppedRegions(regions);
+  }
   // Sets the time by which retention wishes expire. See ReclaimOrder::SetTime.
-  void SetTime(int64_t now_ms) { cache_.SetTime(now_ms); }
+  void SetTime(int64_t now_ms) { blocks_.cache().SetTime(now_ms); }
   // For tests, O(pool): a hash that is equal for equal states, and a recount of
   // the holders of every block, which aborts where it differs.
   uint64_t StateHash() const;
@@ -369,27 +367,9 @@ class BlockManager {
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
               absl::FunctionRef<void(BlockId)> release);
-  // Takes available blocks, reclaiming cached ones when none is free. REQUIRES:
-  // enough are available.
-  void Take(std::span<BlockId> blocks);
-  // Drops a sequence's hold on a block of its tail, or its region.
-  void ReleaseFrom(BlockId block);
-  void ReleaseRegion(const RegionRecord& region);
   void ReleaseRegions(SequenceCache* sequence);  // of all groups
 
   // The prefix cache (block_manager_cache.cc).
-  // Counts the blocks of a match that no sequence uses: num_reclaimable and
-  // num_cooling.
-  void CountUnused(PrefixMatch* match) const;
-  // Returns the longest match that begins with a cached region, in the memory
-  // given. Adds the number of entries that it looked at to `num_looks`.
-  PrefixMatch MatchOver(const BlockChain& chain,
-                        std::span<const int32_t> tokens, RegionQuery query,
-                        MatchMemory* memory, int64_t* num_looks) const;
-  // Passes a sequence's retention wish for the entry on. Null is no wish.
-  void ApplyRetention(int32_t entry, const Retention* wish) {
-    if (wish != nullptr) cache_.SetRetention(entry, *wish);
-  }
   // Makes `entry` the predecessor of the block that the sequence publishes
   // next.
   void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
@@ -410,28 +390,6 @@ class BlockManager {
   // that the cache has already.
   BlockId PublishTail(const SequenceCache& sequence,
                       const RegionPublication& publication);
-  // Returns any block of an entry. All of its blocks were released together.
-  BlockId SomeBlock(int32_t entry) const;
-  // Makes an entry that only the cache holds reclaimable, after the fence.
-  void BecomeUnused(int32_t entry);
-  // Makes an entry that a sequence is about to use no longer reclaimable.
-  void Wake(int32_t entry);
-  // Mark entries to be reclaimed before others, because a new region is found
-  // in their place. Of `blocks` these are the ones behind the first num_found
-  // positions that only the cache holds. `region` is the one that the new
-  // region was made of.
-  void Supersede(int32_t num_found, std::span<const BlockId> blocks);
-  void Supersede(RegionId region);
-  void ReclaimNext();
-  // Give up the cache's hold on an entry. DropFromCache takes entries that are
-  // not reclaimable only.
-  void DropAnyEntry(int32_t entry);
-  void DropFromCache(int32_t entry);
-
-  // Holds what a sequence is about to use of the cache, and applies its wish.
-  void HoldBlock(BlockId block, const Retention* wish);
-  void HoldRegion(int32_t entry, const Retention* wish);
-
   // Spans of layer groups (block_manager_groups.cc).
   enum class Owned : uint8_t { kAny, kOwn };
   int32_t NumFalling(SequenceSlot slot, Owned owned) const;
@@ -446,15 +404,6 @@ class BlockManager {
   int32_t RegionBlocksOf(const GroupRegion& region, Owned owned) const;
 
   // Groups 1 and above in the prefix cache (block_manager_groups.cc).
-  // Returns the largest number of pages of the match, at least num_least, for
-  // which every group has its window. Returns -1 if there is none.
-  int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
-  // Shortens a match to that number of pages and names the window blocks.
-  // Returns false if nothing is left of the match.
-  bool FitWindows(PrefixMatch* match) const;
-  // Returns the match's block of this page in a window group, or null.
-  BlockId WindowBlock(const PrefixMatch& match, int32_t page,
-                      int32_t group) const;
   // Fills the beginning of the sequence's tables from the cache.
   void OpenLinkedGroups(const BlockChain& chain, const PrefixMatch& match,
                         SequenceCache* sequence);
@@ -488,9 +437,6 @@ class BlockManager {
   void ReleaseCopySources();
 
   // Evictions (block_manager_eviction.cc).
-  // Whether no other sequence holds a block of the tail. What the cache holds
-  // can be taken from it.
-  bool IsOwn(BlockId block) const;
   // Returns the covered blocks that no other sequence holds, in table order.
   std::vector<BlockId> OwnOf(const HeldBlocks& covered) const;
   // For an order that covers those. False, with nothing changed: too few.
@@ -522,12 +468,10 @@ class BlockManager {
   void CheckGroup(const SequenceCache& sequence, int32_t group,
                   absl::FunctionRef<void(BlockId)> hold) const;
   void CheckCopies(std::vector<int32_t>* holders) const;
-  void CheckCacheHolds(std::span<const int32_t> holders) const;
 
   const ModelLayout layout_;
   const bool prefix_caching_;
-  BlockPool pool_;
-  PrefixCache cache_;
+  CachedPool blocks_;
   HostTier host_;
   std::vector<SequenceCache> sequences_;  // by slot
   std::vector<SequenceSlot> free_slots_;  // stack
@@ -535,10 +479,7 @@ class BlockManager {
   // hold that the sequence had, so that Abort finds it.
   std::vector<CopyOnWrite> copies_;  // [copying sequences, groups]
   absl::flat_hash_map<BlockId, LeavingSequences> leaving_;  // copies_ by source
-  CoolingEntries cooling_;  // that only the cache holds
   uint64_t next_region_ = 1;
-  std::vector<RegionId> dropped_regions_;
-  uint64_t reclaimed_blocks_ = 0;
 };
 
 }  // namespace blockmgr

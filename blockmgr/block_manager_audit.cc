@@ -36,8 +36,8 @@ void CheckRegion(const ModelLayout& layout, const RaggedRegion& region,
 }  // namespace
 
 uint64_t BlockManager::StateHash() const {
-  uint64_t hash =
-      pool_.StateHash() + 5 * cache_.StateHash() + 7 * host_.StateHash();
+  uint64_t hash = blocks_.pool().StateHash() + 5 * blocks_.cache().StateHash() +
+                  7 * host_.StateHash();
   const auto mix = [&hash](uint64_t value) { hash = SplitMix64(hash ^ value); };
   for (const SequenceCache& sequence : sequences_) {
     mix(sequence.open ? 1 : 0);
@@ -47,10 +47,10 @@ uint64_t BlockManager::StateHash() const {
     mix(static_cast<uint64_t>(sequence.num_published));
     mix(sequence.chain_serial);
     mix(sequence.chain_key.low);
-    // If the sequence is the only holder, the flag changes nothing and is not
-    // part of the state.
-    const bool shares = sequence.shares_last_block &&
-                        pool_.num_holders(sequence.first().tail.back()) > 1;
+    // A flag that nobody is there to heed is no part of the state.
+    const bool shares =
+        sequence.shares_last_block &&
+        blocks_.pool().num_holders(sequence.first().tail.back()) > 1;
     mix(shares ? 1 : 0);
     for (const GroupCache& cache : sequence.groups) {
       mix(cache.tail_begin);
@@ -75,8 +75,6 @@ uint64_t BlockManager::StateHash() const {
 }
 
 void BlockManager::CheckInvariants() const {
-  pool_.CheckInvariants();
-  cache_.CheckInvariants();
   host_.CheckInvariants();
   std::vector<int32_t> holders(layout_.num_blocks, 0);
   int32_t num_open = 0;
@@ -109,8 +107,8 @@ void BlockManager::CheckInvariants() const {
         const BlockId block = pending.destinations[j];
         if (static_cast<int32_t>(j) < pending.num_own) {
           BM_CHECK(seen.contains(block));
-          BM_CHECK(!cache_.Contains(block));
-          BM_CHECK(pool_.num_holders(block) == 1);
+          BM_CHECK(!blocks_.cache().Contains(block));
+          BM_CHECK(blocks_.pool().num_holders(block) == 1);
         } else {
           hold(block);
         }
@@ -119,7 +117,7 @@ void BlockManager::CheckInvariants() const {
   }
   BM_CHECK(num_open + std::ssize(free_slots_) == std::ssize(sequences_));
   CheckCopies(&holders);
-  CheckCacheHolds(holders);
+  blocks_.CheckInvariants(holders);
 }
 
 void BlockManager::CheckGroup(const SequenceCache& sequence, int32_t group,
@@ -190,32 +188,6 @@ void BlockManager::CheckCopies(std::vector<int32_t>* holders) const {
       BM_CHECK(sequence.num_reserved <= writer->second->num_reserved);
     }
   }
-}
-
-void BlockManager::CheckCacheHolds(std::span<const int32_t> holders) const {
-  std::vector<int32_t> in_regions(layout_.num_blocks, 0);
-  int32_t num_cooling = 0;
-  for (int32_t i = layout_.num_blocks; i < cache_.entry_limit(); ++i) {
-    const CachedRegion* cached = cache_.region(i);
-    if (cached == nullptr) continue;
-    bool used = false;
-    for (const BlockId block : cached->record->blocks) {
-      BM_CHECK(++in_regions[Index(block)] == 1);
-      BM_CHECK(!cache_.Contains(block));
-      used |= holders[Index(block)] > 0;
-    }
-    BM_CHECK(!cache_.IsReclaimable(i) || !used);
-    if (!used && !cache_.IsReclaimable(i)) num_cooling += cache_.num_blocks(i);
-  }
-  for (int32_t i = 1; i < layout_.num_blocks; ++i) {
-    const BlockId block{i};
-    const bool only_cached = cache_.Contains(block) && holders[i] == 0;
-    BM_CHECK(!cache_.IsReclaimable(i) || only_cached);
-    num_cooling += only_cached && !cache_.IsReclaimable(i) ? 1 : 0;
-    BM_CHECK(pool_.num_holders(block) ==
-             holders[i] + in_regions[i] + (cache_.Contains(block) ? 1 : 0));
-  }
-  BM_CHECK(num_cooling == cooling_.num_blocks());
 }
 
 }  // namespace blockmgr

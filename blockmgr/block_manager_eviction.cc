@@ -17,12 +17,6 @@
 
 namespace blockmgr {
 
-bool BlockManager::IsOwnRegion(const RegionRecord& region) const {
-  if (region.blocks.empty()) return true;
-  const bool cached = cache_.FindRegion(region.id) != PrefixCache::kNone;
-  return pool_.num_holders(region.blocks.front()) == (cached ? 2 : 1);
-}
-
 CoveredBlocks BlockManager::CountCovered(SequenceSlot slot, int32_t group,
                                          int32_t cut, int32_t length) const {
   const SequenceCache& sequence = at(slot);
@@ -40,7 +34,7 @@ CoveredBlocks BlockManager::CountCovered(SequenceSlot slot, int32_t group,
                             sequence.shares_last_block &&
                             cut > sequence.num_reserved;
     const bool is_own =
-        i >= cache.tail_end() || will_leave || IsOwn(cache.block(i));
+        i >= cache.tail_end() || will_leave || blocks_.IsOwn(cache.block(i));
     covered.num_own += is_own ? 1 : 0;
   }
   return covered;
@@ -99,10 +93,10 @@ EvictionReceipt BlockManager::CommitEviction(
       covered.region == nullptr ? kNoRegion : covered.region->id;
   // All other memory below the cut is outside of the span.
   for (int32_t i = cache.tail_begin; i < covered.cut / layout_.page_size; ++i) {
-    if (cache.block(i) != kNullBlock) ReleaseFrom(cache.block(i));
+    if (cache.block(i) != kNullBlock) blocks_.Release(cache.block(i));
   }
   if (cache.region != nullptr && covered.region == nullptr) {
-    ReleaseRegion(*cache.region);
+    blocks_.Release(*cache.region);
   }
   cache.tail.erase(
       cache.tail.begin(),
@@ -114,8 +108,9 @@ EvictionReceipt BlockManager::CommitEviction(
                       PublishRegion(slot, *publication, &receipt.cached);
   if (!receipt.published) sequence.chain_serial = kNoSerial;
   if (receipt.cached) {
-    Supersede(sequence.num_found - cut_before, before);
-    if (sequence.num_found <= cut_before) Supersede(region_before);
+    blocks_.Supersede(
+        CeilDiv(sequence.num_found - cut_before, layout_.page_size), before);
+    if (sequence.num_found <= cut_before) blocks_.Supersede(region_before);
   }
   return receipt;
 }
@@ -124,7 +119,7 @@ void BlockManager::AbortEviction(SequenceSlot slot, int32_t group) {
   const PendingEviction& pending = PendingOf(slot, group);
   for (size_t i = pending.destinations.size();
        i-- > static_cast<size_t>(pending.num_own);) {
-    ReleaseFrom(pending.destinations[i]);
+    blocks_.Release(pending.destinations[i]);
   }
   at(slot).groups[group].pending.reset();
 }
@@ -136,19 +131,13 @@ RaggedRegion BlockManager::DeriveRegion(SequenceSlot slot,
   return {layout_, LayoutOf(layout_, *region)};
 }
 
-bool BlockManager::IsOwn(BlockId block) const {
-  if (block == kNullBlock) return false;
-  const int32_t holders = pool_.num_holders(block);
-  return holders == 1 || (holders == 2 && cache_.Contains(block));
-}
-
 std::vector<BlockId> BlockManager::OwnOf(const HeldBlocks& covered) const {
   std::vector<BlockId> blocks;
-  if (covered.region != nullptr && IsOwnRegion(*covered.region)) {
+  if (covered.region != nullptr && blocks_.IsOwn(*covered.region)) {
     blocks = covered.region->blocks;
   }
   std::ranges::copy_if(covered.tail, std::back_inserter(blocks),
-                       [this](BlockId block) { return IsOwn(block); });
+                       [this](BlockId block) { return blocks_.IsOwn(block); });
   return blocks;
 }
 
@@ -178,7 +167,7 @@ bool BlockManager::TakeDestinations(const HeldBlocks& covered,
     TakeOwn(covered.region, candidates, num_own, &pending->destinations);
   }
   pending->destinations.resize(num_destinations);
-  Take(std::span(pending->destinations).subspan(num_own));
+  blocks_.Take(std::span(pending->destinations).subspan(num_own));
   return true;
 }
 
@@ -191,14 +180,14 @@ void BlockManager::TakeOwn(const RegionRecord* region,
   enum Rank : uint8_t { kUncached, kCached, kRegion };
   absl::flat_hash_map<BlockId, int32_t> region_entries;
   if (region != nullptr) {
-    const int32_t entry = cache_.FindRegion(region->id);
+    const int32_t entry = blocks_.cache().FindRegion(region->id);
     if (entry != PrefixCache::kNone) {
       for (const BlockId block : region->blocks) {
         region_entries[block] = entry;
       }
-      const CachedRegion& cached = *cache_.region(entry);
+      const CachedRegion& cached = *blocks_.cache().region(entry);
       if (!cached.in_window &&
-          cache_.serial(Index(cached.tail)) == cached.tail_serial) {
+          blocks_.cache().serial(Index(cached.tail)) == cached.tail_serial) {
         region_entries[cached.tail] = Index(cached.tail);
       }
     }
@@ -206,9 +195,9 @@ void BlockManager::TakeOwn(const RegionRecord* region,
   std::vector<Rank> ranks;
   std::array<int64_t, 3> wanted{};
   for (const BlockId block : candidates) {
-    ranks.push_back(region_entries.contains(block) ? kRegion
-                    : cache_.Contains(block)       ? kCached
-                                                   : kUncached);
+    ranks.push_back(region_entries.contains(block)    ? kRegion
+                    : blocks_.cache().Contains(block) ? kCached
+                                                      : kUncached);
     ++wanted[ranks.back()];
   }
   for (int64_t& count : wanted) {
@@ -223,7 +212,8 @@ void BlockManager::TakeOwn(const RegionRecord* region,
     // The first block that is taken of a region drops the region's entry.
     const int32_t entry = ranks[i] == kCached ? Index(candidates[i])
                                               : region_entries[candidates[i]];
-    if (cache_.serial(entry) != kNoSerial) DropFromCache(entry);
+    if (blocks_.cache().serial(entry) != kNoSerial)
+      blocks_.DropFromCache(entry);
   }
 }
 
@@ -275,20 +265,20 @@ EvictionReceipt BlockManager::Replace(const HeldBlocks& covered,
   for (size_t i = pending.num_own; !all_stay && i < pending.destinations.size();
        ++i) {
     if (!stays.contains(pending.destinations[i])) {
-      ReleaseFrom(pending.destinations[i]);
+      blocks_.Release(pending.destinations[i]);
     }
   }
   const auto release = [&](std::span<const BlockId> blocks) {
     for (size_t i = blocks.size(); i-- > 0;) {
       if (pending.num_own > 0 && stays.contains(blocks[i])) continue;
-      ReleaseFrom(blocks[i]);
+      blocks_.Release(blocks[i]);
     }
   };
   release(covered.tail);
   if (covered.region == nullptr) return receipt;
-  if (cache_.FindRegion(covered.region->id) != PrefixCache::kNone) {
-    // The region was not written to. Otherwise it would have left the cache.
-    ReleaseRegion(*covered.region);
+  if (blocks_.cache().FindRegion(covered.region->id) != PrefixCache::kNone) {
+    // Not written to, or it would have left the cache.
+    blocks_.Release(*covered.region);
   } else {
     release(covered.region->blocks);
   }

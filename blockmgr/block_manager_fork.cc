@@ -68,14 +68,14 @@ SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
   child = at(slot);
   const auto hold = [this](const std::vector<BlockId>& blocks) {
     for (const BlockId block : blocks) {
-      if (block != kNullBlock) pool_.AddRef(block);
+      if (block != kNullBlock) blocks_.pool().AddRef(block);
     }
   };
   for (const GroupCache& cache : child.groups) {
     hold(cache.tail);
     if (cache.region != nullptr) hold(cache.region->blocks);
   }
-  if (prefix_caching_) cache_.AddRootUser(child.root_serial);
+  if (prefix_caching_) blocks_.cache().AddRootUser(child.root_serial);
   return child_slot;
 }
 
@@ -92,7 +92,7 @@ bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
       if (leaving->second.max_tokens > num_rows) return true;
       num_leaving = leaving->second.num_sequences;
     }
-    return pool_.num_holders(block) - num_leaving > 1;
+    return blocks_.pool().num_holders(block) - num_leaving > 1;
   });
 }
 
@@ -120,7 +120,7 @@ void BlockManager::ForgetPlanned(size_t num_kept) {
 
 void BlockManager::CarryOut(size_t first, std::vector<CopyOnWrite>* copies) {
   for (CopyOnWrite& copy : std::span(copies_).subspan(first)) {
-    Take(std::span(&copy.blocks.destination, 1));
+    blocks_.Take(std::span(&copy.blocks.destination, 1));
     at(copy.slot).groups[copy.group].tail.back() = copy.blocks.destination;
     copies->push_back(copy);
   }
@@ -138,7 +138,7 @@ void BlockManager::UndoCopy(SequenceSlot slot) {
     GroupCache& cache = sequence.groups[copy->group];
     BlockId& block = cache.tail[page - cache.tail_begin];
     BM_CHECK(block == copy->blocks.destination);
-    pool_.ReleaseUntouched(block);
+    blocks_.pool().ReleaseUntouched(block);
     block = copy->blocks.source;
   }
   sequence.shares_last_block = true;
@@ -168,7 +168,7 @@ void BlockManager::ReleaseCopySources() {
   // The step was dispatched before, so it is the fence.
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     for (const CopyOnWrite& copy : copies_) {
-      if (copy.group == group) ReleaseFrom(copy.blocks.source);
+      if (copy.group == group) blocks_.Release(copy.blocks.source);
     }
   }
   copies_.clear();

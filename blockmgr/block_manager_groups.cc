@@ -24,7 +24,8 @@ int32_t BlockManager::NumFalling(SequenceSlot slot, Owned owned) const {
     const int32_t end = layout_.FirstPage(group, length);
     if (end == layout_.FirstPage(group, sequence.num_settled)) continue;
     for (int32_t i = FirstHeld(sequence, group); i < end; ++i) {
-      num_blocks += owned == Owned::kAny || IsOwn(cache.block(i)) ? 1 : 0;
+      num_blocks +=
+          owned == Owned::kAny || blocks_.IsOwn(cache.block(i)) ? 1 : 0;
     }
   }
   return num_blocks;
@@ -54,7 +55,7 @@ OwnInWindows BlockManager::NumOwnInWindows(SequenceSlot slot) const {
       own.num_in_regions += RegionBlocksOf(cache, Owned::kOwn);
     }
     for (int32_t i = first; i < cache.tail_end(); ++i) {
-      own.num_blocks += IsOwn(cache.block(i)) ? 1 : 0;
+      own.num_blocks += blocks_.IsOwn(cache.block(i)) ? 1 : 0;
     }
   }
   own.num_blocks += own.num_in_regions;
@@ -120,96 +121,16 @@ void BlockManager::ReleaseOutOfSpan(SequenceCache* sequence,
          i < end; ++i) {
       BlockId& block = cache.tail[i - cache.tail_begin];
       if (block == kNullBlock) continue;
-      ReleaseFrom(block);
+      blocks_.Release(block);
       block = kNullBlock;
     }
     if (cache.region == nullptr ||
         !cache.IsPast(layout_, group, sequence->num_settled)) {
       continue;
     }
-    ReleaseRegion(*cache.region);
+    blocks_.Release(*cache.region);
     cache.region.reset();
   }
-}
-
-int32_t BlockManager::PagesInWindows(const PrefixMatch& match,
-                                     int32_t num_least) const {
-  int32_t num_pages = match.num_tokens / layout_.page_size;
-  // In each group, pages [found, num_pages) are in the cache.
-  std::array<int32_t, 1 + ModelLayout::kMaxWindowGroups> found{};
-  found.fill(num_pages);
-  for (int32_t group = 1; group < layout_.num_groups();) {
-    const int32_t first =
-        layout_.FirstPage(group, num_pages * layout_.page_size);
-    int32_t behind = first;
-    if (match.cached != nullptr) {
-      const GroupRegion& window = match.cached->window(group);
-      behind = std::max(behind, window.cut() / layout_.page_size);
-      // Every shorter prefix needs this region as well.
-      if (behind > first && !cache_.HasWindowRegion(window)) return -1;
-    }
-    int32_t& next = found[group];
-    next = std::min(next, num_pages);
-    while (next > behind && WindowBlock(match, next - 1, group) != kNullBlock) {
-      --next;
-    }
-    if (next <= behind) {
-      ++group;
-      continue;
-    }
-    // Every longer prefix needs this page as well.
-    num_pages = --next;
-    if (num_pages < num_least) return -1;
-    group = 1;
-  }
-  return num_pages;
-}
-
-bool BlockManager::FitWindows(PrefixMatch* match) const {
-  const int32_t page_size = layout_.page_size;
-  const int32_t num_pages = PagesInWindows(*match, match->length() / page_size);
-  if (num_pages < 0) return false;
-  match->num_tokens = num_pages * page_size;
-  match->blocks.resize(num_pages - match->cut() / page_size);
-  match->num_window_blocks = 0;
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    int32_t first = layout_.FirstPage(group, match->num_tokens);
-    if (match->cached != nullptr) {
-      const GroupRegion& window = match->cached->window(group);
-      if (!window.IsPast(layout_, group, match->num_tokens)) {
-        first = window.cut() / page_size;
-        match->num_window_blocks += window.num_region_blocks();
-      }
-    }
-    for (int32_t i = first; i < num_pages; ++i) {
-      match->window_blocks.push_back(WindowBlock(*match, i, group));
-    }
-  }
-  match->num_window_blocks += static_cast<int32_t>(match->window_blocks.size());
-  match->num_out = layout_.FirstPage(0, match->num_tokens);
-  std::fill_n(match->blocks.begin(), match->num_out, kNullBlock);
-  return true;
-}
-
-BlockId BlockManager::WindowBlock(const PrefixMatch& match, int32_t page,
-                                  int32_t group) const {
-  const int32_t num_before = match.cut() / layout_.page_size;
-  const int32_t num_linked = match.length() / layout_.page_size;
-  if (page >= num_before) {
-    const BlockId block =
-        cache_.WindowBlock(Index(match.blocks[page - num_before]), group - 1);
-    if (block != kNullBlock || page >= num_linked) return block;
-  }
-  BM_CHECK(match.cached != nullptr);
-  const CachedRegion& cached = *match.cached;
-  const auto first = [&](int32_t of_group) {
-    return cached.window(of_group)
-        .PagesBehind(layout_, of_group, cached.length)
-        .begin;
-  };
-  size_t index = 0;
-  for (int32_t i = 1; i < group; ++i) index += num_linked - first(i);
-  return cache_.WindowBlockOf(cached, index + page - first(group));
 }
 
 void BlockManager::OpenLinkedGroups(const BlockChain& chain,
@@ -228,13 +149,14 @@ void BlockManager::OpenLinkedGroups(const BlockChain& chain,
       }
     }
     if (cache.num_region_blocks() > 0) {
-      HoldRegion(cache_.FindRegion(cache.region->id),
-                 chain.RetentionOfRegion(match.cut()));
+      blocks_.HoldRegion(blocks_.cache().FindRegion(cache.region->id),
+                         chain.RetentionOfRegion(match.cut()));
     }
     cache.tail_begin =
         cache.PagesBehind(layout_, group, match.num_tokens).begin;
     for (int32_t i = cache.tail_begin; i < num_pages; ++i) {
-      HoldBlock(*block, chain.RetentionOf(i * page_size, (i + 1) * page_size));
+      blocks_.Hold(*block,
+                   chain.RetentionOf(i * page_size, (i + 1) * page_size));
       cache.tail.push_back(*block++);
     }
   }
@@ -246,14 +168,14 @@ void BlockManager::PublishLinkedBlocks(const SequenceCache& sequence,
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const GroupCache& cache = sequence.groups[group];
     const BlockId block = cache.block(page);
-    if (block == kNullBlock || cache_.Contains(block)) continue;
+    if (block == kNullBlock || blocks_.cache().Contains(block)) continue;
     if (cache.pending != nullptr && cache.pending->Overwrites(block)) continue;
-    const BlockId cached = cache_.WindowBlock(entry, group - 1);
+    const BlockId cached = blocks_.cache().WindowBlock(entry, group - 1);
     if (cached == kNullBlock) {
-      cache_.InsertWindow(entry, group - 1, block);
-      pool_.AddRef(block);
+      blocks_.cache().InsertWindow(entry, group - 1, block);
+      blocks_.pool().AddRef(block);
     }
-    ApplyRetention(Index(cached == kNullBlock ? block : cached), wish);
+    blocks_.ApplyRetention(Index(cached == kNullBlock ? block : cached), wish);
   }
 }
 
@@ -265,19 +187,20 @@ RegionWindows BlockManager::LinkGroups(const SequenceCache& sequence,
     // If the region is gone, its length is left out, too.
     windows.regions.emplace_back();
     if (cache.region != nullptr) windows.regions.back() = cache;
-    if (!cache_.HasWindowRegion(cache)) {
-      const int32_t entry = cache_.InsertWindowRegion(cache.region);
-      for (const BlockId block : cache.region->blocks) pool_.AddRef(block);
-      ApplyRetention(entry, wish);
+    if (!blocks_.cache().HasWindowRegion(cache)) {
+      const int32_t entry = blocks_.cache().InsertWindowRegion(cache.region);
+      for (const BlockId block : cache.region->blocks)
+        blocks_.pool().AddRef(block);
+      blocks_.ApplyRetention(entry, wish);
     }
     const PageRange pages = cache.PagesBehind(layout_, group, length);
     for (int32_t i = pages.begin; i < pages.end; ++i) {
       const BlockId block = cache.block(i);
       BM_CHECK(block != kNullBlock);
-      if (!cache_.Contains(block)) {
-        cache_.InsertWindow(PrefixCache::kNone, group - 1, block);
-        pool_.AddRef(block);
-        ApplyRetention(Index(block), wish);
+      if (!blocks_.cache().Contains(block)) {
+        blocks_.cache().InsertWindow(PrefixCache::kNone, group - 1, block);
+        blocks_.pool().AddRef(block);
+        blocks_.ApplyRetention(Index(block), wish);
       }
       windows.blocks.push_back(block);
     }
@@ -288,7 +211,7 @@ RegionWindows BlockManager::LinkGroups(const SequenceCache& sequence,
 int32_t BlockManager::RegionBlocksOf(const GroupRegion& region,
                                      Owned owned) const {
   if (region.region == nullptr) return 0;
-  if (owned == Owned::kOwn && !IsOwnRegion(*region.region)) return 0;
+  if (owned == Owned::kOwn && !blocks_.IsOwn(*region.region)) return 0;
   return region.num_region_blocks();
 }
 

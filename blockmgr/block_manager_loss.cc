@@ -14,10 +14,11 @@ namespace blockmgr {
 
 void BlockManager::LoseEngine() {
   BM_CHECK(free_slots_.size() == sequences_.size());
-  pool_.ForgetSteps();
+  blocks_.pool().ForgetSteps();
   host_.LoseEngine();
-  BM_CHECK(ResetPrefixCache().num_in_use == 0);
-  dropped_regions_.clear();
+  BM_CHECK(blocks_.Reset().num_in_use == 0);
+  std::vector<RegionId> dropped;  // the engine has forgotten them, too
+  blocks_.TakeDroppedRegions(&dropped);
 }
 
 absl::StatusOr<LossReport> BlockManager::LoseBlocks(
@@ -37,14 +38,14 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
     const std::optional<int32_t> num_tokens = SoundTokens(slot, lost);
     if (num_tokens.has_value()) report.sequences.push_back({slot, *num_tokens});
   }
-  // Drops entries first, so that no sequence continues its chain after one.
-  const int32_t num_held = cache_.num_blocks_held();
+  // Entries first, so that no sequence goes on after one of them.
+  const int32_t num_held = blocks_.cache().num_blocks_held();
   absl::flat_hash_set<EntrySerial> gone;
-  for (const int32_t entry : cache_.FindLost(lost, &gone)) {
-    // A window block may have been dropped with the entry that leads to it.
-    if (cache_.serial(entry) != kNoSerial) DropAnyEntry(entry);
+  for (const int32_t entry : blocks_.cache().FindLost(lost, &gone)) {
+    // A window block goes with what it is found by.
+    if (blocks_.cache().serial(entry) != kNoSerial) blocks_.Drop(entry);
   }
-  report.dropped_blocks = num_held - cache_.num_blocks_held();
+  report.dropped_blocks = num_held - blocks_.cache().num_blocks_held();
   for (const CutSequence& cut : report.sequences) {
     AbortEvictions(cut.slot);
     CutBack(cut.slot, cut.num_tokens);

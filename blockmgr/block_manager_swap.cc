@@ -7,6 +7,7 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/block_manager.h"
+#include "blockmgr/prefix_matcher.h"
 
 namespace blockmgr {
 namespace {
@@ -100,7 +101,7 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
   match->window_blocks.clear();
   match->swap = swap;
   match->cost = {.num_looks = match->cost.num_looks};
-  CountUnused(match);
+  PrefixMatcher(layout_, blocks_).CountUnused(match);
   match->num_tokens = num_tokens;
   match->num_tail_ins = first.PagesBehind(layout_, 0, num_tokens).size() -
                         static_cast<int32_t>(match->blocks.size());
@@ -126,7 +127,7 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
                std::ssize(match.blocks) * layout_.page_size);
   const auto take = [&](int32_t first_host, int32_t count) {
     std::vector<BlockId> taken(count);
-    Take(taken);
+    blocks_.Take(taken);
     for (int32_t i = 0; i < count; ++i) {
       transfers->push_back(
           {.block = taken[i], .host = swapped.blocks[first_host + i]});

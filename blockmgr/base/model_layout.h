@@ -81,6 +81,9 @@ struct ModelLayout {
   int32_t window_of(int32_t group) const {
     return group == 0 ? window : group_windows[static_cast<size_t>(group - 1)];
   }
+  GroupKind kind_of(int32_t group) const {
+    return window_of(group) == 0 ? GroupKind::kFull : GroupKind::kWindow;
+  }
   // Returns whether some group gives back tokens that leave its window.
   bool has_windows() const { return window > 0 || !group_windows.empty(); }
   // Returns the first page that a group has of a sequence of `length` tokens:
