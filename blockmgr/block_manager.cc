@@ -56,7 +56,7 @@ int64_t BlockManager::metadata_bytes() const {
                   blocks_.cache().metadata_bytes(&contents) +
                   host_.metadata_bytes() + HeapBytes(sequences_) +
                   HeapBytes(free_slots_) + blocks_.metadata_bytes();
-  absl::flat_hash_set<RegionId> counted;  // forks share theirs
+  absl::flat_hash_set<RegionId> counted;  // forks share regions
   const auto add_region = [&](const RegionRecord* region) {
     if (region == nullptr ||
         blocks_.cache().FindRegion(region->id) != PrefixCache::kNone) {
@@ -261,7 +261,7 @@ void BlockManager::Close(SequenceSlot slot) {
   Shrink(&sequence, 0, [this](BlockId block) { blocks_.Release(block); });
   ReleaseRegions(&sequence);
   if (prefix_caching_) blocks_.cache().ReleaseRoot(sequence.root_serial);
-  // Keeps the tables' memory for the next sequence of this slot.
+  // Keeps the memory of the tables for the next sequence in this slot.
   auto groups = std::move(sequence.groups);
   sequence = SequenceCache{};
   sequence.groups = std::move(groups);

@@ -47,7 +47,8 @@ uint64_t BlockManager::StateHash() const {
     mix(static_cast<uint64_t>(sequence.num_published));
     mix(sequence.chain_serial);
     mix(sequence.chain_key.low);
-    // A flag that nobody is there to heed is no part of the state.
+    // If the sequence is the only holder, the flag changes nothing and is not
+    // part of the state.
     const bool shares =
         sequence.shares_last_block &&
         blocks_.pool().num_holders(sequence.first().tail.back()) > 1;

@@ -277,7 +277,7 @@ EvictionReceipt BlockManager::Replace(const HeldBlocks& covered,
   release(covered.tail);
   if (covered.region == nullptr) return receipt;
   if (blocks_.cache().FindRegion(covered.region->id) != PrefixCache::kNone) {
-    // Not written to, or it would have left the cache.
+    // The region was not written to. Otherwise it would have left the cache.
     blocks_.Release(*covered.region);
   } else {
     release(covered.region->blocks);

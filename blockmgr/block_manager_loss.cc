@@ -38,11 +38,11 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
     const std::optional<int32_t> num_tokens = SoundTokens(slot, lost);
     if (num_tokens.has_value()) report.sequences.push_back({slot, *num_tokens});
   }
-  // Entries first, so that no sequence goes on after one of them.
+  // Drops entries first, so that no sequence continues its chain after one.
   const int32_t num_held = blocks_.cache().num_blocks_held();
   absl::flat_hash_set<EntrySerial> gone;
   for (const int32_t entry : blocks_.cache().FindLost(lost, &gone)) {
-    // A window block goes with what it is found by.
+    // A window block may have been dropped with the entry that leads to it.
     if (blocks_.cache().serial(entry) != kNoSerial) blocks_.Drop(entry);
   }
   report.dropped_blocks = num_held - blocks_.cache().num_blocks_held();
