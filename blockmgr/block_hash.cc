@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxHashBytes = 64;
 
-// First word of every encoding; a new kind of content gets a new tag.
+// The first word of every encoding. A new kind of content gets a new tag.
 constexpr uint32_t kTokensTag = 0x544F4B32;  // "TOK2"
 constexpr uint32_t kRootTag = 0x524F4F32;    // "ROO2"
 constexpr uint32_t kRegionTag = 0x52454731;  // "REG1"
@@ -141,7 +141,8 @@ bool BlockChain::VisitMedia(int32_t begin, int32_t end,
   auto item = std::ranges::partition_point(
       media_, [begin](const auto& m) { return m.begin + m.length <= begin; });
   for (; item != media_.end() && item->begin < end; ++item) {
-    // Where the item starts from here: negative when it began before.
+    // The item's begin counts from `begin`. It is negative if the item begins
+    // before.
     const int32_t numbers[] = {item->begin - begin, item->length,
                                static_cast<int32_t>(item->hash.size())};
     char bytes[sizeof numbers];
@@ -231,7 +232,7 @@ BlockKey BlockChain::KeyAfter(const BlockKey& parent,
   absl::InlinedVector<char, 256> bytes(sizeof(header) + own.size_bytes());
   std::memcpy(bytes.data(), &header, sizeof(header));
   std::memcpy(bytes.data() + sizeof(header), own.data(), own.size_bytes());
-  // They need no length: nothing follows them.
+  // The media need no length, because nothing follows them.
   VisitMedia(begin, begin + page_size, [&](absl::string_view part) {
     bytes.insert(bytes.end(), part.begin(), part.end());
     return true;
@@ -242,7 +243,8 @@ BlockKey BlockChain::KeyAfter(const BlockKey& parent,
 void BlockChain::Extend(std::span<const int32_t> tokens, int32_t page_size) {
   const size_t num_full = tokens.size() / page_size;
   if (keys_.size() >= num_full) return;
-  // Twice as much, or a long decode would copy its keys with every block.
+  // Doubles the capacity, so that a long decode does not copy all keys per
+  // block.
   if (keys_.capacity() < num_full) {
     keys_.reserve(std::max(num_full, 2 * keys_.capacity()));
   }

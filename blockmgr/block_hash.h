@@ -1,10 +1,13 @@
 // Content keys of full blocks, for the prefix cache.
 //
-// A key names the tokens of a block, everything before it, and what else its K
-// and V depend on: it is the hash of a tagged, length-prefixed (so injective)
-// encoding of (parent key, tokens, media), rooted in the tenant, adapter and
-// salt. The hash only finds candidates; a hit is verified against what was
-// hashed, so a collision is a miss, never a wrong answer.
+// The key of a block is a hash of everything that its K and V depend on:
+//
+//   key of block i = hash(key of block i - 1, tokens, media)
+//   root key       = hash(tenant, adapter, salt), the parent of block 0's key
+//
+// The hashed bytes are tagged and length-prefixed, so two contents never have
+// the same bytes. A key only finds candidates. The cache verifies each hit
+// against the content, so a collision is a miss, never a wrong answer.
 #ifndef BLOCKMGR_BLOCK_HASH_H_
 #define BLOCKMGR_BLOCK_HASH_H_
 
@@ -32,96 +35,97 @@ struct BlockKey {
   }
 };
 
-// An input that is not text: tokens [begin, begin + length) stand for it.
+// An input that is not text. The tokens [begin, begin + length) stand for it.
 struct MediaItem {
   int32_t begin = 0;
   int32_t length = 0;
-  std::string hash = {};  // of the input, any bytes, 1..64
+  std::string hash = {};  // of the input: any bytes, 1 to 64 of them
 
   friend bool operator==(const MediaItem&, const MediaItem&) = default;
 };
 
-// What a sequence's K and V depend on besides its tokens. Sequences share
-// blocks only where all of this is equal.
+// Everything besides tokens that a sequence's K and V depend on. Sequences
+// share blocks only if all of it is equal.
 struct ContentScope {
   std::string tenant = {};
-  std::string lora = {};              // adapter; empty: none
-  std::string cache_salt = {};        // known to those who may share
+  std::string lora = {};              // adapter; empty if none
+  std::string cache_salt = {};        // only sequences with an equal salt share
   std::vector<MediaItem> media = {};  // ascending, disjoint
 };
 
-// What BlockChain::root() and Media() encode. Begins of media are relative to
-// where the encoded positions begin, so below 0 for an item that began before.
-// REQUIRE: they have encoded it.
+// Decode what BlockChain::root() and BlockChain::Media() return. An item's
+// `begin` counts from where the encoded positions begin, and is negative if the
+// item begins before. REQUIRE: the bytes come from these functions.
 ContentScope DecodeRoot(absl::string_view root);
 std::vector<MediaItem> DecodeMedia(absl::string_view media);
 
-// A wish for the blocks that tokens [begin, end) are in.
+// A retention wish for all blocks with a token in [begin, end).
 struct RetentionRange {
   int32_t begin = 0;
   int32_t end = std::numeric_limits<int32_t>::max();
   Retention retention;
 };
 
-// Names up to 256 bytes, media ordered and within the prompt; names the field.
+// Returns InvalidArgument, naming the field, unless names have at most 256
+// bytes and media items are valid, in order, and within the prompt.
 absl::Status ValidateScope(const ContentScope& scope, int64_t num_tokens);
 
-// The names of one sequence's full blocks, extended as its tokens are known.
-// Thread-compatible.
+// The keys of one sequence's full blocks, extended when its tokens become
+// known. Thread-compatible.
 class BlockChain {
  public:
   BlockChain() : BlockChain(ContentScope{}) {}
-  // Fewer key bits make keys collide, for tests.
-  // REQUIRES: ValidateScope(), 1 <= key_bits.
+  // With fewer key bits keys collide more often, for tests. REQUIRES:
+  // ValidateScope(scope) is ok; key_bits >= 1.
   explicit BlockChain(const ContentScope& scope, int32_t key_bits = 128);
 
-  // Names the full blocks of `tokens` (the sequence from position 0) that have
-  // no name yet. XXH3-128, O(new tokens).
+  // Adds keys for the full blocks of `tokens` that have none. `tokens` is the
+  // sequence from position 0 on. XXH3-128, O(new tokens).
   void Extend(std::span<const int32_t> tokens, int32_t page_size);
-  // Makes room for so many names.
   void Reserve(int64_t num_blocks) {
     keys_.reserve(static_cast<size_t>(num_blocks));
   }
 
   std::span<const BlockKey> keys() const { return keys_; }
-  // Of what a compression by `plan` made of the first num_blocks blocks.
-  // REQUIRES: those have keys.
+  // Returns the key of the region that a compression by `plan` made from the
+  // first num_blocks blocks. REQUIRES: these blocks have keys.
   BlockKey RegionKey(int32_t num_blocks, absl::string_view plan) const;
-  // Of the block with positions [begin, begin + page_size) of `tokens`, when
-  // what it follows is not the block before it but a region, or a block that
-  // follows one.
+  // Returns the key of the block with positions [begin, begin + page_size) of
+  // `tokens` behind `parent`. For blocks computed over a region, whose keys are
+  // not in keys().
   BlockKey KeyAfter(const BlockKey& parent, std::span<const int32_t> tokens,
                     int32_t begin, int32_t page_size) const;
-  // Tenant, adapter and salt, encoded: what the first block follows.
+  // Returns tenant, adapter and salt, encoded.
   const std::string& root() const { return root_; }
-  // The media in positions [begin, end), encoded; empty without any.
-  // O(1) without media, else O(log media + items found).
+  // Returns the media in positions [begin, end), encoded. Empty if there are
+  // none. O(log media + items found).
   std::string Media(int32_t begin, int32_t end) const;
-  // Whether `encoded` is what that returns, and whether that is empty: nothing
-  // is allocated.
+  // Returns whether Media(begin, end) == encoded, without allocating.
   bool HasMedia(int32_t begin, int32_t end, absl::string_view encoded) const;
   bool HasNoMedia(int32_t begin, int32_t end) const {
     return HasMedia(begin, end, {});
   }
   int64_t num_media() const { return std::ssize(media_); }
-  // Whether both have the same media before `end`. O(those).
+  // Returns whether both chains have the same media items with a `begin` below
+  // `end`. O(items compared).
   bool HasMediaOf(const BlockChain& other, int32_t end) const;
 
-  // Wishes of this sequence for its blocks, not part of their names. Where
-  // ranges overlap, the highest priority holds.
+  // Sets the sequence's retention wishes for its blocks. They do not change
+  // keys. Where ranges overlap, the highest priority wins.
   void SetRetention(std::vector<RetentionRange> ranges);
-  // Of the block with positions [begin, end); null: nothing is wished.
-  // O(ranges).
+  // Returns the wish for the block [begin, end), or null. O(ranges).
   const Retention* RetentionOf(int32_t begin, int32_t end) const;
-  // Of a region that stands for positions [0, cut): only a wish for all of them
-  // counts, or a wish for the first few would keep every prompt that has them.
+  // Returns the wish for a region that stands for positions [0, cut). Only a
+  // wish for all of these positions counts. Otherwise a wish for a system
+  // prompt would keep the regions of every prompt that begins with it.
   const Retention* RetentionOfRegion(int32_t cut) const;
-  // Of the block [cut, end) after it, without which it is of no use.
+  // Returns the wish for the block [cut, end) behind a region. A wish for the
+  // region counts too, because the region is of no use without this block.
   const Retention* RetentionOfTail(int32_t cut, int32_t end) const;
 
  private:
-  // Calls visit(bytes) with what Media() is made of, in order, until it returns
-  // false; returns whether it never did.
+  // Calls visit(bytes) with the parts of Media(begin, end), in order, until a
+  // call returns false. Returns whether every call returned true.
   template <typename Visit>
   bool VisitMedia(int32_t begin, int32_t end, const Visit& visit) const;
   BlockKey Mask(const BlockKey& key) const {

@@ -56,7 +56,7 @@ int64_t BlockManager::metadata_bytes() const {
                   blocks_.cache().metadata_bytes(&contents) +
                   host_.metadata_bytes() + HeapBytes(sequences_) +
                   HeapBytes(free_slots_) + blocks_.metadata_bytes();
-  absl::flat_hash_set<RegionId> counted;  // forks share theirs
+  absl::flat_hash_set<RegionId> counted;  // forks share regions
   const auto add_region = [&](const RegionRecord* region) {
     if (region == nullptr ||
         blocks_.cache().FindRegion(region->id) != PrefixCache::kNone) {
@@ -66,7 +66,7 @@ int64_t BlockManager::metadata_bytes() const {
   };
   for (const SequenceCache& sequence : sequences_) {
     bytes += RegionContent::CountBytes(sequence.content.get(), &contents);
-    if (sequence.groups.size() > 1) {  // else they are in sequences_
+    if (sequence.groups.size() > 1) {  // a single group is stored in sequences_
       bytes +=
           static_cast<int64_t>(sequence.groups.capacity() * sizeof(GroupCache));
     }
@@ -119,8 +119,7 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
     }
     const int32_t begin = first.tail_end() * layout_.page_size;
     const int32_t end = begin + layout_.page_size;
-    // The block between a region and what was computed over it is not part of
-    // the region's chain.
+    // The tail block of a region is not part of the region's chain.
     const bool is_between = first.region != nullptr && first.tail.empty();
     const Retention* wish = nullptr;
     if (end <= match.num_tokens) {
@@ -138,7 +137,8 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
   sequence.num_published = sequence.num_reserved / layout_.page_size;
   if (match.has_part) {
     CutBack(slot, match.num_tokens);
-    // Its last block will be a copy, which nobody has found.
+    // The part will be copied into a block of the sequence, so it was not
+    // found.
     sequence.num_found -= match.num_tokens % layout_.page_size;
   }
   return slot;
@@ -261,7 +261,7 @@ void BlockManager::Close(SequenceSlot slot) {
   Shrink(&sequence, 0, [this](BlockId block) { blocks_.Release(block); });
   ReleaseRegions(&sequence);
   if (prefix_caching_) blocks_.cache().ReleaseRoot(sequence.root_serial);
-  // Keeps the tables' memory for the next sequence of this slot.
+  // Keeps the memory of the tables for the next sequence in this slot.
   auto groups = std::move(sequence.groups);
   sequence = SequenceCache{};
   sequence.groups = std::move(groups);

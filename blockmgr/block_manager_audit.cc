@@ -47,7 +47,8 @@ uint64_t BlockManager::StateHash() const {
     mix(static_cast<uint64_t>(sequence.num_published));
     mix(sequence.chain_serial);
     mix(sequence.chain_key.low);
-    // A flag that nobody is there to heed is no part of the state.
+    // If the sequence is the only holder, the flag changes nothing and is not
+    // part of the state.
     const bool shares =
         sequence.shares_last_block &&
         blocks_.pool().num_holders(sequence.first().tail.back()) > 1;
@@ -98,7 +99,7 @@ void BlockManager::CheckInvariants() const {
     for (int32_t group = 0; group < layout_.num_groups(); ++group) {
       CheckGroup(sequence, group, hold);
     }
-    // After all holds: what an order takes is in some table.
+    // Follows the loop above: own destinations are blocks of some table.
     for (const GroupCache& cache : sequence.groups) {
       if (cache.pending == nullptr) continue;
       const PendingEviction& pending = *cache.pending;
@@ -125,7 +126,7 @@ void BlockManager::CheckGroup(const SequenceCache& sequence, int32_t group,
   const GroupCache& cache = sequence.groups[group];
   BM_CHECK(cache.tail_end() ==
            CeilDiv(sequence.num_reserved, layout_.page_size));
-  // Who has gone back by a token may have one page less.
+  // A sequence that was cut back by a token may lack one page.
   const int32_t first = std::max(layout_.FirstPage(group, sequence.num_settled),
                                  cache.cut() / layout_.page_size);
   const int32_t needed = layout_.FirstPage(group, sequence.num_settled + 1);
@@ -144,7 +145,8 @@ void BlockManager::CheckGroup(const SequenceCache& sequence, int32_t group,
   if (group == 0) return;
   BM_CHECK(cache.cut() <= cache.region_length);
   BM_CHECK(cache.region_length <= sequence.num_settled);
-  // What is computed over it can be found only by what published it.
+  // Blocks computed over a window's region are published only behind a region
+  // of group 0.
   BM_CHECK(sequence.chain_serial == kNoSerial ||
            sequence.first().region != nullptr);
 }
@@ -168,7 +170,7 @@ void BlockManager::CheckCopies(std::vector<int32_t>* holders) const {
   }
   copies_.CheckInvariants();
 
-  // A partly filled block has one writer at most; who holds it besides looks
+  // A partly filled block has at most one writer. Every other holder must look
   // before it writes, and has no more rows than the writer.
   absl::flat_hash_map<BlockId, const SequenceCache*> writers;
   for (const SequenceCache& sequence : sequences_) {

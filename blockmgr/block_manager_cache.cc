@@ -51,8 +51,8 @@ void BlockManager::CutChain(SequenceCache* sequence) const {
   if (num_full >= sequence->num_published) return;
   sequence->num_published = num_full;
   if (sequence->chain_serial == kNoSerial) return;
-  // Over a region the first page of the tail was computed before it, and what
-  // follows that page comes after the region.
+  // The first page behind a region was computed before the region. The page
+  // after it follows the region's entry.
   int32_t entry = PrefixCache::kNone;
   if (first.region == nullptr || num_full > first.tail_begin + 1) {
     const BlockId last = first.block(num_full - 1);
@@ -136,7 +136,8 @@ bool BlockManager::PublishRegion(SequenceSlot slot,
 
 BlockId BlockManager::PublishTail(const SequenceCache& sequence,
                                   const RegionPublication& publication) {
-  // Its own, even if an equal one is in the cache: that may be about to go.
+  // Publishes the sequence's own block, even if the cache has an equal block,
+  // which may be reclaimed soon.
   const BlockId tail = sequence.first().tail.front();
   const int32_t length = publication.name.length;
   if (!blocks_.cache().Contains(tail)) {

@@ -1,4 +1,4 @@
-// Evictions, of any layer group.
+// BlockManager: evictions, of any layer group.
 
 #include <algorithm>
 #include <memory>
@@ -23,7 +23,8 @@ CoveredBlocks BlockManager::CountCovered(SequenceSlot slot, int32_t group,
     covered.num_own += RegionBlocksOf(cache, Owned::kOwn);
   }
   for (int32_t i = pages.begin; i < pages.end; ++i) {
-    // The last block will be full by then, hence its own or replaced.
+    // By then the sequence has filled the last block, so the block is its own
+    // or was replaced by a copy.
     const bool will_leave = i + 1 == cache.tail_end() &&
                             sequence.shares_last_block &&
                             cut > sequence.num_reserved;
@@ -90,7 +91,7 @@ EvictionReceipt BlockManager::CommitEviction(
   const int32_t cut_before = cache.cut();
   const RegionId region_before =
       covered.region == nullptr ? kNoRegion : covered.region->id;
-  // What else is below the cut is outside of the span.
+  // All other memory below the cut is outside of the span.
   for (int32_t i = cache.tail_begin; i < covered.cut / layout_.page_size; ++i) {
     if (cache.block(i) != kNullBlock) blocks_.Release(cache.block(i));
   }

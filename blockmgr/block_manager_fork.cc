@@ -1,4 +1,4 @@
-// Shared blocks: the fork, and copy on write.
+// BlockManager: shared blocks, forks and copy on write.
 
 #include <algorithm>
 
@@ -25,7 +25,7 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
   }
   match.num_out = FirstHeld(sequence, 0) - num_before;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    // As in group 0, less a part, which is copied.
+    // Counts full blocks, as in group 0. A part is copied.
     match.num_window_blocks += num_full - FirstHeld(sequence, group) +
                                sequence.groups[group].num_region_blocks();
   }
@@ -45,8 +45,8 @@ SequenceSlot BlockManager::Fork(SequenceSlot slot) {
   SequenceCache& parent = at(slot);
   const SequenceSlot child = Duplicate(slot);
   if (parent.num_settled < parent.num_reserved) {
-    // The parent writes behind what the child has, in a block that they share
-    // perhaps, and the child copies its rows before it writes there.
+    // The parent may write to a block that both share, behind the child's rows.
+    // The child copies its rows before it writes there.
     CutBack(child, parent.num_settled);
   } else {
     parent.shares_last_block = parent.num_reserved % layout_.page_size != 0;
@@ -61,7 +61,7 @@ SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
   free_slots_.pop_back();
   SequenceCache& child = sequences_[Index(child_slot)];
   BM_CHECK(!child.open);
-  // Into the memory of the slot's tables, which the copies keep.
+  // Reuses the memory of the slot's tables.
   child = at(slot);
   const auto hold = [this](const std::vector<BlockId>& blocks) {
     for (const BlockId block : blocks) {
@@ -79,8 +79,8 @@ SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
 bool BlockManager::NeedsCopy(const SequenceCache& sequence) const {
   if (!sequence.shares_last_block) return false;
   const int32_t num_rows = sequence.num_reserved % layout_.page_size;
-  // Sequences share the last blocks of all groups, or of none; the cache may
-  // hold any.
+  // Sequences share their last blocks in all groups or in none. The cache may
+  // hold the last block of some groups.
   return std::ranges::any_of(sequence.groups, [&](const GroupCache& cache) {
     const BlockId block = cache.tail.back();
     const StepCopies::Leaving leaving = copies_.LeavingOf(block);
@@ -138,7 +138,7 @@ void BlockManager::ReturnToSettled(SequenceSlot slot) {
 }
 
 void BlockManager::ReleaseCopySources() {
-  // After the step was dispatched, so that it is the fence.
+  // The step was dispatched before, so it is the fence.
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     for (const CopyOnWrite& copy : copies_.all()) {
       if (copy.group == group) blocks_.Release(copy.blocks.source);

@@ -1,6 +1,6 @@
-// What the spans of layer groups change: which pages a group holds of a
-// sequence. And groups 1 and above in the prefix cache, where their blocks are
-// found through those of group 0.
+// BlockManager: the pages that each layer group holds of a sequence, which
+// depend on its span. Also groups 1 and above in the prefix cache, where their
+// blocks are found through the blocks of group 0.
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@ int32_t BlockManager::NumFalling(SequenceSlot slot, Owned owned) const {
   int32_t num_blocks = 0;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const GroupCache& cache = sequence.groups[group];
-    // What an order covers is its to give back.
+    // A pending eviction releases what it covers. Only the rest counts here.
     const int32_t length = cache.pending == nullptr ? sequence.num_reserved
                                                     : cache.pending->length;
     if (cache.IsPast(layout_, group, length)) {
@@ -74,8 +74,8 @@ bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
       }
       continue;
     }
-    // Full attention goes on from any position behind the region. A region in a
-    // window lacks what left the span before it was made.
+    // Full attention can go on from any position behind the region. A region of
+    // a window lacks the entries that had left the window when it was made.
     const int32_t least = layout_.kind_of(group) == GroupKind::kFull
                               ? cache.cut()
                               : cache.region_length;
@@ -111,7 +111,7 @@ void BlockManager::ReleaseOutOfSpan(SequenceCache* sequence,
                                     int32_t num_before) {
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     GroupCache& cache = sequence->groups[group];
-    // An order covers what is in the span then.
+    // A pending eviction covers memory that must still be in the span.
     BM_CHECK(cache.pending == nullptr ||
              layout_.kind_of(group) == GroupKind::kFull ||
              sequence->num_settled <= cache.pending->length);
@@ -184,7 +184,7 @@ RegionWindows BlockManager::LinkGroups(const SequenceCache& sequence,
   RegionWindows windows;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const GroupCache& cache = sequence.groups[group];
-    // Without what it remembers of one that is past.
+    // If the region is gone, its length is left out, too.
     windows.regions.emplace_back();
     if (cache.region != nullptr) windows.regions.back() = cache;
     if (!blocks_.cache().HasWindowRegion(cache)) {

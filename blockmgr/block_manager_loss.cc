@@ -1,4 +1,4 @@
-// BlockManager after a loss: of blocks of the pool, or of the engine.
+// BlockManager: losses of blocks of the pool, or of the engine.
 
 #include <algorithm>
 #include <optional>
@@ -38,11 +38,11 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
     const std::optional<int32_t> num_tokens = SoundTokens(slot, lost);
     if (num_tokens.has_value()) report.sequences.push_back({slot, *num_tokens});
   }
-  // Entries first, so that no sequence goes on after one of them.
+  // Drops entries first, so that no sequence continues its chain after one.
   const int32_t num_held = blocks_.cache().num_blocks_held();
   absl::flat_hash_set<EntrySerial> gone;
   for (const int32_t entry : blocks_.cache().FindLost(lost, &gone)) {
-    // A window block goes with what it is found by.
+    // A window block may have been dropped with the entry that leads to it.
     if (blocks_.cache().serial(entry) != kNoSerial) blocks_.Drop(entry);
   }
   report.dropped_blocks = num_held - blocks_.cache().num_blocks_held();
@@ -61,7 +61,7 @@ std::optional<int32_t> BlockManager::SoundTokens(
   const SequenceCache& sequence = at(slot);
   const auto is_lost = [&lost](BlockId block) { return lost.contains(block); };
   bool has_lost = false;
-  absl::flat_hash_set<BlockId> moved;  // entries have been moved into those
+  absl::flat_hash_set<BlockId> moved;  // an eviction moved entries to them
   for (const GroupCache& cache : sequence.groups) {
     has_lost |= std::ranges::any_of(cache.tail, is_lost);
     if (cache.region != nullptr) {
@@ -93,7 +93,7 @@ std::optional<int32_t> BlockManager::SoundTokens(
                                                            cache.tail.begin()));
   }
   if (lost_source) {
-    // In the place of the copy, where the last settled position is.
+    // The copy has replaced the source, which has the last settled position.
     num_sound = std::min(num_sound, sequence.num_settled / layout_.page_size);
   }
   const int32_t num_tokens =

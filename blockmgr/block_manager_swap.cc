@@ -1,4 +1,4 @@
-// Sequences that leave the pool for the host tier, and come back.
+// BlockManager: sequences that leave the pool for the host tier, and come back.
 
 #include <algorithm>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace blockmgr {
 namespace {
 
-// The same region on other blocks, one for each of its own, in their order.
+// Returns the region with blocks[i] in the place of region.blocks[i].
 std::shared_ptr<const RegionRecord> OnBlocks(const RegionRecord& region,
                                              RegionId id,
                                              std::vector<BlockId> blocks) {
@@ -83,9 +83,9 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
              num_tokens >= region.region_length);
   }
   match->DropPart(layout_.page_size);
-  // What is cached may be before the rest only with the same past. The block
-  // between a region and what was computed over it comes with the region. What
-  // was computed after an eviction in windows alone is not told apart.
+  // Cached blocks may come before the rest only if both have the same past. The
+  // tail block of a region is matched with the region. The cache does not tell
+  // evictions in windows alone apart, so nothing cached is used after them.
   const bool has_same_past =
       layout_.kind_of(0) == GroupKind::kWindow || swapped.evicted_in_windows
           ? false
@@ -143,7 +143,8 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
                               take(next, was.num_region_blocks()));
       if (group == 0) {
         sequence.content = swapped.content;
-        // Nobody can find what is computed over it.
+        // Blocks computed over it cannot be found, because it is not in the
+        // cache.
         sequence.chain_serial = kNoSerial;
         sequence.num_published = match.num_tokens / layout_.page_size;
       }
@@ -152,15 +153,16 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
     next += was.num_region_blocks();
     const PageRange pages = was.PagesBehind(layout_, group, match.num_tokens);
     cache.tail_begin = pages.begin;
-    // What is cached comes first. Less may come back than was copied.
+    // Cached blocks come first. Fewer blocks may come back than were copied
+    // out.
     const auto num_cached = static_cast<int32_t>(cache.tail.size());
     const std::vector<BlockId> taken =
         take(next + num_cached, pages.size() - num_cached);
     cache.tail.insert(cache.tail.end(), taken.begin(), taken.end());
     next += was.PagesBehind(layout_, group, swapped.num_tokens).size();
   }
-  // Nobody finds what is computed after pages that left the span of group 0, or
-  // after evictions in windows.
+  // Nothing is published behind pages that left the span of group 0, or after
+  // evictions in windows.
   if (layout_.FirstPage(0, match.num_tokens) > 0 ||
       swapped.evicted_in_windows) {
     sequence.chain_serial = kNoSerial;

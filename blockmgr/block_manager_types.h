@@ -1,4 +1,4 @@
-// What BlockManager is asked for, and what it answers: plain data.
+// Plain data that BlockManager takes and returns.
 #ifndef BLOCKMGR_BLOCK_MANAGER_TYPES_H_
 #define BLOCKMGR_BLOCK_MANAGER_TYPES_H_
 
@@ -12,27 +12,27 @@
 
 namespace blockmgr {
 
-// Where a region's destination blocks come from.
+// Says which blocks become the destinations of a region.
 enum class CompactionPreference : uint8_t {
-  kFreshFirst,  // copy to fresh blocks while there are some, else in place
+  kFreshFirst,  // copy to fresh blocks if enough are free, else in place
   kInPlace,     // the sequence's own blocks first, fresh ones for the rest
 };
 
 struct BlockManagerStats {
-  int32_t num_blocks = 0;  // of the pool, the null block included
+  int32_t num_blocks = 0;  // of the pool, with the null block
   int32_t free_blocks = 0;
-  int32_t cached_blocks = 0;      // held by the prefix cache alone: reclaimable
-  int32_t fenced_blocks = 0;      // released, a step in flight may touch them
-  int32_t used_blocks = 0;        // held by sequences
+  int32_t cached_blocks = 0;  // only the prefix cache holds them
+  int32_t fenced_blocks = 0;  // released, but steps in flight may touch them
+  int32_t used_blocks = 0;    // held by sequences
   uint64_t reclaimed_blocks = 0;  // since creation
-  // By the prefix cache since creation, reclaimed or not.
+  // Entries removed from the prefix cache since creation, for any reason.
   uint64_t dropped_entries = 0;
 };
 
-// What to publish a region as, see CommitEviction.
+// How to publish a region, see CommitEviction.
 struct RegionPublication {
   RegionName name;
-  const BlockChain* chain = nullptr;  // at least as far as name.length
+  const BlockChain* chain = nullptr;  // names at least name.length tokens
   std::span<const int32_t> tokens;    // of the sequence, from position 0
 };
 
@@ -41,53 +41,54 @@ struct TokenDemand {
   int32_t num_tokens = 0;
 };
 
-// An eviction to be ordered: of what a layer group has of positions [0, cut).
+// An eviction to order: of the positions [0, cut) of one layer group.
 struct EvictionDemand {
   int32_t group = 0;
   int32_t cut = 0;         // a multiple of page_size
-  int64_t page_total = 0;  // the most pages that any shard may use
-  int32_t num_fresh = 0;   // of the destination blocks, the others are its own
-  // What each shard may use, where they differ; empty: all the same.
+  int64_t page_total = 0;  // the most pages that each shard may use
+  int32_t num_fresh = 0;   // fresh destination blocks; the others are its own
+  // The most pages of each shard, [num_shards]. Empty if all may use
+  // page_total.
   std::span<const int64_t> shard_page_totals = {};
 };
 
-// What a sequence alone holds in groups with a window.
+// Blocks of a sequence in window groups that no other sequence holds.
 struct OwnInWindows {
   int32_t num_blocks = 0;
-  int32_t num_in_regions = 0;  // of these
+  int32_t num_in_regions = 0;  // how many of num_blocks belong to regions
 };
 
 // What an eviction covers: blocks, and those of them that nobody else holds.
 struct CoveredBlocks {
   int32_t num_blocks = 0;
-  int32_t num_own = 0;
+  int32_t num_own = 0;  // no other sequence holds these
 };
 
-// What became of the prefix cache.
+// The result of a reset of the prefix cache, in blocks.
 struct CacheReset {
-  int32_t num_dropped = 0;  // blocks
-  int32_t num_in_use = 0;   // blocks that sequences hold, so they stay
+  int32_t num_dropped = 0;
+  int32_t num_in_use = 0;  // kept, because sequences use their entries
 };
 
-// A sequence that lost content, and the positions it has left.
+// A sequence that lost content, and how many positions it has left.
 struct CutSequence {
   SequenceSlot slot = kNoSequenceSlot;
   int32_t num_tokens = 0;
   friend bool operator==(const CutSequence&, const CutSequence&) = default;
 };
 
-// What became of lost blocks.
+// The result of a loss of blocks.
 struct LossReport {
   std::vector<CutSequence> sequences;  // ascending by slot
-  int32_t dropped_blocks = 0;          // by the prefix cache
+  int32_t dropped_blocks = 0;  // how many blocks the prefix cache gave up
 };
 
-// What a committed eviction gave back.
+// The result of a committed eviction.
 struct EvictionReceipt {
   int64_t evicted_entries = 0;  // summed over layers and heads
-  int32_t freed_blocks = 0;     // fewer blocks than before the order
-  bool published = false;       // the region, or an equal one, can be found
-  bool cached = false;          // it is this one that can be found
+  int32_t freed_blocks = 0;     // blocks that the sequence has less than before
+  bool published = false;       // the cache has this region or an equal one
+  bool cached = false;          // the cache has this very region
 };
 
 }  // namespace blockmgr

@@ -51,7 +51,7 @@ void BlockPool::Drop(BlockId block) {
     return;
   }
   if (num_fenced_ > 0) {
-    // Keeps the ring ordered; waiting a little longer is always safe.
+    // Keeps the ring in the order of fences. To wait longer is always safe.
     const int32_t last =
         (fenced_head_ + num_fenced_ - 1) % static_cast<int32_t>(fenced_.size());
     fence = std::max(fence, fenced_[last].step);
@@ -88,10 +88,10 @@ int64_t BlockPool::metadata_bytes() const {
 }
 
 uint64_t BlockPool::StateHash() const {
-  // A sum, so that the order of the free list does not matter.
+  // A sum does not depend on the order of the free list.
   uint64_t hash = SplitMix64(dispatched_) + 3 * SplitMix64(acknowledged_);
   for (size_t i = 0; i < refs_.size(); ++i) {
-    // A fence that has passed is no part of the state.
+    // A fence that has passed is not part of the state.
     const uint64_t fence = fences_[i] <= acknowledged_ ? 0 : fences_[i];
     hash += SplitMix64(SplitMix64(i ^ (fence << 32)) ^
                        static_cast<uint64_t>(refs_[i]));

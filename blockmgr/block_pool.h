@@ -1,21 +1,24 @@
 // BlockPool hands out the blocks of one arena and counts their holders.
 //
-// It knows blocks by number only; the bytes are a backend's business. A block
-// is held (one or more holders), fenced (no holder, but a step that was
-// dispatched before the release may still touch it) or free. At every return
+// The pool knows blocks by number only. Their bytes belong to a backend. A
+// block is in one of three states:
 //
-//   num_free() + num_fenced() + num_held() == num_blocks() - 1
+//   held     it has one or more holders
+//   fenced   it has no holder, but a step in flight may still touch it
+//   free     Allocate may hand it out
 //
-// Block 0 is the null block: never handed out, never held. Running out is
-// ordinary and reported by value. Releasing a block nobody holds is a bug in
-// the caller and aborts in every build.
+//   num_held() + num_fenced() + num_free() == num_blocks() - 1
 //
-// Fences: Dispatch(s) says that step s may touch every block held now;
-// Acknowledge(s) that it no longer does. A block whose last holder goes while
-// steps are in flight is not handed out before the newest of them is
-// acknowledged.
+// Block 0 is the null block. It is never handed out and never held. If too few
+// blocks are free, Allocate returns false. Releasing a block that nobody holds
+// is a bug of the caller and aborts the program in every build.
 //
-// Cost: O(blocks named in the call); nothing is allocated after construction.
+// Dispatch(s) says that step s may touch every block that is held now.
+// Acknowledge(s) says that step s no longer touches any block. If the last
+// holder of a block goes while steps are in flight, the block is fenced until
+// the newest of these steps is acknowledged.
+//
+// Cost: O(blocks named in the call). Nothing is allocated after construction.
 // Threads: core thread.
 #ifndef BLOCKMGR_BLOCK_POOL_H_
 #define BLOCKMGR_BLOCK_POOL_H_
@@ -40,41 +43,41 @@ class BlockPool {
     return num_blocks() - 1 - num_free() - num_fenced();
   }
   int32_t num_holders(BlockId block) const { return refs_[Index(block)]; }
-  // Whether a released `block` could be handed out at once.
+  // Returns whether the block would be free at once if its last holder went.
   bool IsPastFence(BlockId block) const {
     return fences_[Index(block)] <= acknowledged_;
   }
   bool has_steps_in_flight() const { return dispatched_ > acknowledged_; }
 
-  // Fills `blocks` with free blocks, each held once. All or nothing: with too
-  // few free blocks, returns false and leaves the pool and `blocks` unchanged.
+  // Fills `blocks` with free blocks, each held once. Returns false, with
+  // nothing changed, if there are too few free blocks.
   [[nodiscard]] bool Allocate(std::span<BlockId> blocks);
 
-  // Adds one holder to a block. REQUIRES: it is held.
+  // Adds one holder to a block. REQUIRES: the block is held.
   void AddRef(BlockId block);
 
-  // Drops one holder; a block left with none is fenced, or free when no step is
-  // in flight. REQUIRES: it is held.
+  // Drops one holder. A block without holders becomes fenced, or free if no
+  // step is in flight. REQUIRES: the block is held.
   void Release(BlockId block);
 
-  // The same for a holder whose steps are all acknowledged, or that no step
-  // ever saw (the prefix cache, an aborted reservation): the block's fence
-  // stays what the other holders made it.
+  // Drops a holder for which no step in flight touches the block: the prefix
+  // cache, or a reservation that was aborted. The fence of the block stays as
+  // the other holders have left it. REQUIRES: the block is held.
   void ReleaseUntouched(BlockId block);
 
-  // REQUIRES: steps are dispatched, and acknowledged, in ascending order.
+  // REQUIRE: steps are dispatched, and acknowledged, in ascending order.
   void Dispatch(StepId step);
   void Acknowledge(StepId step);
-  // The engine is gone, and every step with it: fences fall.
+  // Drops all fences, because the engine is gone and its steps with it.
   void ForgetSteps();
 
-  // Bytes of memory of its own, whatever is held.
+  // Returns the bytes of memory, which do not depend on the pool's state.
   int64_t metadata_bytes() const;
 
-  // Free and fenced blocks, holders and fences: equal for equal states,
-  // whatever the order of the free list. O(num_blocks), for tests.
+  // Returns a hash of holders, fences and free blocks. It does not depend on
+  // the order of the free list. O(num_blocks), for tests.
   uint64_t StateHash() const;
-  // Audits everything above in O(num_blocks). For tests.
+  // Audits everything that is said above. O(num_blocks), for tests.
   void CheckInvariants() const;
 
  private:
@@ -87,7 +90,7 @@ class BlockPool {
   std::vector<int32_t> refs_;     // holders per block
   std::vector<uint64_t> fences_;  // newest step that may touch the block
   std::vector<BlockId> free_;     // stack
-  // Ring of released blocks in order of their fences; capacity num_blocks.
+  // A ring of the fenced blocks, in the order of their fences, [num_blocks].
   std::vector<Fenced> fenced_;
   int32_t fenced_head_ = 0;
   int32_t num_fenced_ = 0;

@@ -76,7 +76,7 @@ bool CachedPool::IsOwn(const RegionRecord& region) const {
 
 void CachedPool::Supersede(int32_t num_found, std::span<const BlockId> blocks) {
   const auto first = static_cast<size_t>(std::max(0, num_found));
-  // The end first, as they were released.
+  // From the end on, in the order in which the blocks were released.
   for (size_t i = blocks.size(); i-- > first;) {
     if (cache_.Contains(blocks[i]) && pool_.num_holders(blocks[i]) == 1) {
       cache_.SetSuperseded(Index(blocks[i]), true);
@@ -110,7 +110,7 @@ void CachedPool::DropFromCache(int32_t entry) {
     return;
   }
   const std::shared_ptr<const RegionRecord> record = cached->record;
-  // An engine knows those of windows by that of group 0.
+  // The engine knows regions of window groups by the name of group 0's region.
   if (!cached->in_window) dropped_regions_.push_back(record->id);
   cache_.Remove(entry);
   for (const BlockId block : record->blocks) pool_.ReleaseUntouched(block);
@@ -190,7 +190,7 @@ void CachedPool::ReclaimNext() {
   const int32_t before = cache_.num_reclaimable();
   cache_.RemoveReclaimable(entry);
   DropFromCache(entry);
-  // Window blocks may have gone with it.
+  // Window blocks may have been dropped with the entry.
   num_reclaimed_ += static_cast<uint64_t>(before - cache_.num_reclaimable());
 }
 

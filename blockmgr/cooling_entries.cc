@@ -23,7 +23,7 @@ int32_t CoolingEntries::Front() {
     const auto [entry, ticket] = queue_[first_];
     if (tickets_[entry] == ticket) break;
   }
-  // The memory is kept.
+  // Erasing keeps the memory.
   if (2 * first_ >= queue_.size()) {
     queue_.erase(queue_.begin(),
                  queue_.begin() + static_cast<std::ptrdiff_t>(first_));

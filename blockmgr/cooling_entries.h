@@ -1,10 +1,11 @@
-// CoolingEntries: entries of the prefix cache that nobody else holds any more,
-// but that a step in flight may still touch.
+// CoolingEntries: the entries of the prefix cache that no sequence holds any
+// more, but that a step in flight may still touch. They are not reclaimable
+// yet.
 //
-// They come in the order in which they were released, hence of their fences,
-// and leave in it, but for those that are used or dropped meanwhile. Every call
-// is O(1), amortised; in a steady state nothing is allocated.
-// Thread-compatible.
+// A queue. Entries are added when they are released, hence in the order of
+// their fences. They leave in this order, unless a sequence uses them again or
+// they are dropped. Every call is O(1), amortised. A steady state allocates
+// nothing. Thread-compatible.
 #ifndef BLOCKMGR_COOLING_ENTRIES_H_
 #define BLOCKMGR_COOLING_ENTRIES_H_
 
@@ -20,36 +21,37 @@ class CoolingEntries {
  public:
   static constexpr int32_t kNone = -1;
 
-  // Room for entries [0, num_entries) from the start.
+  // Allocates room for entries [0, num_entries).
   explicit CoolingEntries(int32_t num_entries) : tickets_(num_entries, 0) {}
 
   bool Contains(int32_t entry) const {
     return entry < std::ssize(tickets_) && tickets_[entry] != 0;
   }
-  // REQUIRES: !Contains(entry). num_blocks: that it has, as long as it is here.
+  // Adds an entry of num_blocks blocks. The number must not change until
+  // Remove. REQUIRES: !Contains(entry).
   void Add(int32_t entry, int32_t num_blocks);
   // REQUIRES: Contains(entry).
   void Remove(int32_t entry, int32_t num_blocks);
-  // The one that came first; kNone when there is none.
+  // Returns the entry that was added first, or kNone.
   int32_t Front();
-  // Of all entries.
+  // Returns the number of blocks of all entries.
   int32_t num_blocks() const { return num_blocks_; }
-  // Bytes of memory, without this object.
+  // Returns the bytes of memory, without this object.
   int64_t metadata_bytes() const {
     return HeapBytes(queue_) + HeapBytes(tickets_);
   }
 
  private:
-  // Stale, and ignored, when the entry has left since: its ticket is not the
-  // entry's.
+  // A place is stale if its ticket is no longer the entry's, because the entry
+  // has been removed since. Front skips stale places.
   struct Place {
     int32_t entry;
     uint64_t ticket;
   };
 
-  std::vector<Place> queue_;  // from first_ on
+  std::vector<Place> queue_;  // the places from first_ on count
   size_t first_ = 0;
-  std::vector<uint64_t> tickets_;  // by entry; 0: not here
+  std::vector<uint64_t> tickets_;  // by entry; 0: not contained
   uint64_t next_ticket_ = 1;
   int32_t num_blocks_ = 0;
 };

@@ -73,7 +73,7 @@ std::vector<SwapId> HostTier::FindHolders(
 
 void HostTier::LoseEngine() {
   BM_CHECK(leaving_.empty());
-  // In order, so that what is handed out next does not depend on a hash.
+  // In order of ids, so that later allocations do not depend on a hash.
   std::vector<SwapId> swaps;
   swaps.reserve(sequences_.size());
   for (const auto& [swap, sequence] : sequences_) swaps.push_back(swap);
@@ -98,7 +98,7 @@ int64_t HostTier::metadata_bytes() const {
 
 uint64_t HostTier::StateHash() const {
   uint64_t hash = pool_.has_value() ? pool_->StateHash() : 0;
-  // A sum, since the map has no order.
+  // A sum does not depend on the order of the map.
   for (const auto& [swap, sequence] : sequences_) {
     uint64_t own = SplitMix64(Index(swap));
     const auto mix = [&own](uint64_t value) { own = SplitMix64(own ^ value); };

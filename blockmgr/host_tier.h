@@ -1,16 +1,16 @@
 // HostTier: room in host memory for the KV of preempted sequences.
 //
-// Bounded: num_blocks host blocks, each with room for the content of one block
-// of the pool. It knows who holds which of them and what it stands for; the
-// bytes are the engine's. A sequence that is swapped out holds its host blocks
-// alone until it is dropped or comes back. Host blocks that steps in flight
-// still write or read are handed out again when those are acknowledged, as in
-// BlockPool, which counts them here.
+// The tier has num_blocks host blocks. Each has room for the content of one
+// block of the pool. HostTier knows which swapped-out sequence holds which host
+// blocks and what they stand for. The bytes belong to the engine. A swapped-out
+// sequence shares its host blocks with no other sequence, and holds them until
+// it is dropped or comes back. A host block that steps in flight may still read
+// or write is fenced, as in BlockPool.
 //
 //   num_free() + num_fenced() + num_used() == num_blocks()
 //
-// Cost: O(host blocks named); memory only for what is configured. Threads: core
-// thread.
+// Cost: O(host blocks named). No memory is taken if num_blocks is 0. Threads:
+// core thread.
 #ifndef BLOCKMGR_HOST_TIER_H_
 #define BLOCKMGR_HOST_TIER_H_
 
@@ -32,20 +32,21 @@ namespace blockmgr {
 // The first num_tokens tokens of a sequence that has left the pool.
 struct SwappedSequence {
   int32_t num_tokens = 0;
-  // The regions of the layer groups, as they were. Only the number and the
-  // order of a region's blocks still means something.
+  // The regions of the layer groups when the sequence was swapped out. The
+  // block ids in them no longer mean anything, only the number and the order of
+  // the blocks.
   std::vector<GroupRegion> regions;
-  // Whether a group with a window had a region, now or before.
+  // Whether a window group ever had a region.
   bool evicted_in_windows = false;
   std::shared_ptr<const RegionContent> content;
-  // For each group in turn: the blocks of its region, in order, then those of
-  // the pages behind the region that num_tokens tokens need.
+  // For one group after the other: the blocks of its region in order, then the
+  // blocks of the pages behind the region that num_tokens tokens need.
   std::vector<HostBlockId> blocks;
 };
 
 class HostTier {
  public:
-  // REQUIRES: num_blocks >= 0; 0: nobody is ever swapped out.
+  // Without blocks, no sequence is ever swapped out. REQUIRES: num_blocks >= 0.
   explicit HostTier(int32_t num_blocks);
 
   int32_t num_blocks() const { return num_blocks_; }
@@ -58,20 +59,21 @@ class HostTier {
     return static_cast<int32_t>(sequences_.size());
   }
 
-  // Takes num_blocks host blocks for the sequence. kNoSwap, with nothing
-  // changed, when there are not so many. REQUIRES: num_blocks > 0.
+  // Takes num_blocks host blocks for the sequence. Returns kNoSwap, with
+  // nothing changed, if too few are free. REQUIRES: num_blocks > 0.
   SwapId Add(SwappedSequence sequence, int32_t num_blocks);
-  // REQUIRES: it has neither been dropped nor come back.
+  // REQUIRES: the sequence was not dropped and has not come back.
   const SwappedSequence& at(SwapId swap) const;
   bool Contains(SwapId swap) const { return sequences_.contains(swap); }
-  // Forgets it, and gives up its host blocks.
+  // Forgets the sequence and releases its host blocks.
   void Drop(SwapId swap);
-  // The next step to be dispatched reads it for the last time: dropped then.
+  // Drops the sequence when the next step is dispatched. That step reads its
+  // host blocks for the last time.
   void DropAfterNextStep(SwapId swap);
-  // Those that hold one of these blocks, in ascending order.
+  // Returns the sequences that hold one of these blocks, in ascending order.
   std::vector<SwapId> FindHolders(std::span<const HostBlockId> blocks) const;
 
-  // Steps in flight, see BlockPool.
+  // Tell which steps are in flight, see BlockPool.
   void Dispatch(StepId step) {
     if (!pool_.has_value()) return;
     pool_->Dispatch(step);
@@ -80,22 +82,23 @@ class HostTier {
   void Acknowledge(StepId step) {
     if (pool_.has_value()) pool_->Acknowledge(step);
   }
-  // The engine is gone with all that was swapped out; fences fall.
+  // Drops every sequence and all fences, because the engine is gone.
   void LoseEngine();
 
-  // Bytes of memory of its own, but for regions' content, which others share.
+  // Returns the bytes of memory, without the contents of regions, which are
+  // shared.
   int64_t metadata_bytes() const;
-  // Equal for equal states. O(num_blocks), for tests.
+  // Returns the same hash for the same state. O(num_blocks), for tests.
   uint64_t StateHash() const;
-  // Full recount of every holder. O(num_blocks), for tests.
+  // Recounts every holder. O(num_blocks), for tests.
   void CheckInvariants() const;
 
  private:
   void DropLeaving();
 
   const int32_t num_blocks_;
-  // Its blocks are one above the host's: it has a null block. None: without
-  // any.
+  // Host block i is block i + 1 here, because block 0 is the null block. No
+  // value without host blocks.
   std::optional<BlockPool> pool_;
   absl::flat_hash_map<SwapId, SwappedSequence> sequences_;
   std::vector<SwapId> leaving_;

@@ -5,7 +5,7 @@
 namespace blockmgr {
 namespace {
 
-// 2^64 / golden ratio, odd: an odd factor loses nothing.
+// 2^64 / golden ratio. An odd factor loses no bits.
 constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;
 
 uint64_t Begin(int32_t head_index, int32_t kept) {
@@ -13,7 +13,7 @@ uint64_t Begin(int32_t head_index, int32_t kept) {
          static_cast<uint64_t>(kept);
 }
 
-// Mixes the bits, so that what differs in two heads does not cancel out in the
+// Mixes the bits, so that differences in two heads do not cancel out in the
 // sum.
 uint64_t Finish(uint64_t hash) {
   hash = (hash ^ hash >> 32) * kMultiplier;
@@ -24,8 +24,9 @@ uint64_t Finish(uint64_t hash) {
 //
 //   hash * power[count] + sum of page_i * power[count - 1 - i]
 //
-// A page is base + block * num_heads, so the sum is made of those of 1 and of
-// the blocks. `ones` and `blocks` have them of the first i blocks.
+// page_i is base + block_i * num_heads. So the sum follows from two sums that
+// have 1 and block_i in the place of page_i. ones[i] and blocks[i] are these
+// sums over the first i blocks.
 struct Sums {
   explicit Sums(std::span<const BlockId> of) {
     power.reserve(of.size() + 1);

@@ -1,15 +1,16 @@
-// LayoutChecksum: one number for the page lists of a region, by which manager
-// and engine find out whether they have derived the same ones.
+// LayoutChecksum: a number for the page lists of a region. Manager and engine
+// compare it to find out whether they have derived the same lists.
 //
-// docs/engine.md, "The checksum of a layout", defines it over page lists:
+// docs/engine.md, "The checksum of a layout", defines it over page lists,
+// modulo 2^64:
 //
-//   of a head   hash = head_index
+//   a head      hash = head_index
 //               for x in kept, pages...:  hash = hash * kMultiplier + x
 //               then Finish(hash)
-//   in all      the sum over the heads, so that ranks may add theirs up
+//   a region    the sum over its heads, so that ranks may add theirs up
 //
-// all modulo 2^64. As hash * kMultiplier + x is a polynomial, the sum over a
-// run of pages follows from sums over the blocks: the manager needs no lists.
+// The hash is a polynomial. The manager computes its part for a run of pages
+// from sums over the blocks, and needs no page lists.
 //
 // Thread-safe (pure functions).
 #ifndef BLOCKMGR_LAYOUT_CHECKSUM_H_
@@ -24,12 +25,12 @@
 
 namespace blockmgr {
 
-// Returns the checksum of a region of the whole model (or, for a rank, of what
-// the rank calls the whole model). Cost: O(blocks + runs + heads).
+// Returns the checksum of a region of the whole model. A rank may pass its own
+// part as a model. Cost: O(blocks + runs + heads).
 uint64_t LayoutChecksum(const ModelLayout& model, const RegionLayout& region);
 
-// Returns the part of the checksum that one head adds, from its page list. Head
-// index and pages are those of the whole model. Cost: O(pages).
+// Returns the part of the checksum that one head adds. Head index and page ids
+// are those of the whole model. Cost: O(pages).
 uint64_t HeadChecksum(int32_t head_index, int32_t kept,
                       std::span<const PageId> pages);
 

@@ -10,7 +10,7 @@
 namespace blockmgr {
 namespace {
 
-// The page lists that the order makes of those blocks.
+// Returns the page lists of the region that the order makes.
 RegionLayout LayOut(const ModelLayout& layout, const PendingEviction& pending,
                     const HeldBlocks& covered,
                     std::span<const int32_t> counts) {
@@ -86,7 +86,7 @@ std::shared_ptr<const RegionRecord> MakeRegion(
   region->cut = pending.cut;
   region->kept.assign(counts.begin(), counts.end());
   region->blocks = pending.destinations;
-  int64_t num_pages = 0;  // in the shard with most
+  int64_t num_pages = 0;  // of the shard with the most
   for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
     num_pages = std::max(num_pages, ShardPages(layout, shard, counts));
   }

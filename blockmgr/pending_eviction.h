@@ -1,5 +1,5 @@
-// PendingEviction: an eviction between its order and its acknowledgement, and
-// what follows from it by arithmetic.
+// PendingEviction: an eviction that was ordered and is not acknowledged yet,
+// and pure functions that check the answer and make the region.
 #ifndef BLOCKMGR_PENDING_EVICTION_H_
 #define BLOCKMGR_PENDING_EVICTION_H_
 
@@ -19,8 +19,8 @@
 
 namespace blockmgr {
 
-// [region] + tail: of a sequence, of a part of one, or of what one is about to
-// have, in one layer group.
+// A region and the tail behind it in one layer group: of a sequence, of a part
+// of a sequence, or of a sequence that is about to start.
 struct HeldBlocks {
   const RegionRecord* region = nullptr;
   int32_t cut = 0;
@@ -33,8 +33,8 @@ struct HeldBlocks {
   }
 };
 
-// Whether both hold the same region, or the same block of some page. (A block
-// is never of different pages.) O(pages that both have).
+// Returns whether both hold the same region, or the same block at a page. A
+// block always has the same page. O(pages that both have).
 inline bool ShareBlocks(const HeldBlocks& a, const HeldBlocks& b,
                         int32_t page_size) {
   if (a.region != nullptr && a.region == b.region) return true;
@@ -46,7 +46,7 @@ inline bool ShareBlocks(const HeldBlocks& a, const HeldBlocks& b,
   const std::span<const BlockId> pages_a = from_begin(a);
   const std::span<const BlockId> pages_b = from_begin(b);
   const size_t num_pages = std::min(pages_a.size(), pages_b.size());
-  int32_t num_shared = 0;  // all are counted: no branch for each
+  int32_t num_shared = 0;  // counts all: a loop without branches
   for (size_t i = 0; i < num_pages; ++i) {
     num_shared += pages_a[i] == pages_b[i] ? 1 : 0;
   }
@@ -54,47 +54,47 @@ inline bool ShareBlocks(const HeldBlocks& a, const HeldBlocks& b,
 }
 
 struct PendingEviction {
-  RegionId region = kNoRegion;  // that it makes
+  RegionId region = kNoRegion;  // the region to be made
   int32_t cut = 0;
-  int32_t length = 0;   // tokens of the sequence when it was ordered
-  int32_t num_own = 0;  // of the destinations
-  // Pages that each shard may use, [num_shards].
+  int32_t length = 0;   // tokens of the sequence at the order
+  int32_t num_own = 0;  // number of own destination blocks
+  // The most pages that each shard may use, [num_shards].
   std::vector<int64_t> page_totals;
-  // Own blocks first, in table order, then fresh ones. Fresh blocks are held
-  // once; own blocks keep the reference of the table they are in.
+  // The sequence's own blocks in table order, then the fresh ones. The order
+  // holds a fresh block once. An own block has only the reference of its table.
   std::vector<BlockId> destinations;
 
-  // O(own destinations).
+  // Returns whether the block is an own destination. O(own destinations).
   bool Overwrites(BlockId block) const {
     const auto end = destinations.begin() + num_own;
     return std::find(destinations.begin(), end, block) != end;
   }
 };
 
-// Whether counts [num_layers * num_heads] are a legal answer to an order that
-// covers those blocks; InvalidArgument names the (layer, head) or the shard at
-// fault.
+// Checks that `counts`, [num_layers * num_heads], are a legal answer to an
+// order that covers `covered`. Otherwise returns InvalidArgument, which names
+// the (layer, head) or the shard.
 absl::Status CheckCounts(const ModelLayout& layout,
                          const PendingEviction& pending,
                          const HeldBlocks& covered,
                          std::span<const int32_t> counts);
 
-// Whether the page lists that the order makes for legal counts have this
-// checksum (layout_checksum.h); InvalidArgument says what was laid out, and
-// where the rule is. O(blocks + runs).
+// Checks that the page lists which follow from legal counts have this checksum
+// (layout_checksum.h). Otherwise returns InvalidArgument, which says what was
+// laid out. O(blocks + runs).
 absl::Status CheckLayout(const ModelLayout& layout,
                          const PendingEviction& pending,
                          const HeldBlocks& covered,
                          std::span<const int32_t> counts, uint64_t checksum);
 
-// The region that the order makes of those blocks, on the destinations that it
-// has pages on. REQUIRES: CheckCounts(...).ok().
+// Returns the region that the order makes. It has only those destination blocks
+// that it has pages on. REQUIRES: CheckCounts(...).ok().
 std::shared_ptr<const RegionRecord> MakeRegion(const ModelLayout& layout,
                                                const PendingEviction& pending,
                                                const HeldBlocks& covered,
                                                std::span<const int32_t> counts);
 
-// Page lists of a region, as runs. O(blocks + runs).
+// Returns the page lists of a region, as runs. O(blocks + runs).
 RegionLayout LayoutOf(const ModelLayout& layout, const RegionRecord& region);
 
 }  // namespace blockmgr

@@ -21,8 +21,8 @@ PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size,
       order_(num_blocks),
       tokens_(static_cast<size_t>(num_blocks) * page_size),
       log_(num_blocks) {
-  // More than what there can be: a table as full as it may be grows when enough
-  // of it has been erased and inserted, whatever its size.
+  // Has room for more items than there can be. A hash table that is full grows
+  // after enough erasures and insertions, even if its size stays the same.
   index_.reserve(num_blocks + num_blocks / 8);
   starts_.reserve(num_blocks + num_blocks / 8);
   orphans_.reserve(num_window_groups);
@@ -53,12 +53,13 @@ int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
     const CachedRegion& cached = *region(entry);
     const RegionContent& content = *cached.content;
     const bool any = histories == Histories::kAny;
-    // A longer hit over it may need none of its windows.
+    // A match with more tokens may not need the region's windows.
     if (histories == Histories::kEqual &&
         (content.history_size() != history.size() || !HasWindows(cached))) {
       continue;
     }
-    // Without its tail block, which may have been reclaimed, it is of no use.
+    // A region is of no use without its tail block, which may have been
+    // reclaimed.
     if (cached.root == root && cached.plan == plan && cached.length == length &&
         serial(Index(cached.tail)) == cached.tail_serial &&
         content.Begins(tokens, any ? nullptr : &history, chain)) {
@@ -183,7 +184,7 @@ void PrefixCache::InsertTail(BlockId block, const BlockKey& key,
                              const BlockChain& chain,
                              std::span<const int32_t> tokens, int32_t begin) {
   BM_CHECK(!Contains(block));
-  // A parent that nothing is, so that no chain leads here.
+  // No entry has this serial, so no chain leads to the block.
   const EntrySerial parent = next_serial_++;
   AddBlock(block, key, parent, tokens.subspan(begin, page_size_),
            chain.Media(begin, begin + page_size_));
@@ -313,7 +314,7 @@ int64_t PrefixCache::metadata_bytes(
         HeapBytes(cached->windows.blocks) + HeapBytes(cached->window_serials) +
         RegionContent::CountBytes(cached->content.get(), counted);
     for (const GroupRegion& window : cached->windows.regions) {
-      // Its record stays where its blocks have been reclaimed.
+      // The region was reclaimed, and this link still owns its record.
       if (!HasWindowRegion(window)) bytes += window.region->metadata_bytes();
     }
   }

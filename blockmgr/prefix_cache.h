@@ -1,40 +1,47 @@
-// PrefixCache finds full blocks, and regions, by content, for reuse by later
-// sequences.
+// PrefixCache finds full blocks and regions by content, so that later sequences
+// can reuse them.
 //
-// It maps the chained key of a full block to the block that holds it, and the
-// key of a compressed prefix to its region. What it indexes it also holds (one
-// reference in the pool to each block, taken and dropped by the block manager),
-// so it stays until it is reclaimed. An entry that only the cache holds is
-// reclaimable, in the order of ReclaimOrder. An entry is known by a number:
-// that of its block, or one above all blocks for a region.
+// The index maps the chained key of a full block to the block, and the key of a
+// compressed prefix to its region. The cache is a holder of every block that it
+// indexes: the block manager takes one reference per block in the pool and
+// drops it with the entry. An entry that only the cache holds, and that no step
+// in flight may touch, is reclaimable. When memory is short, the block manager
+// reclaims (vLLM: evicts) entries in the order of ReclaimOrder. "Evict" means
+// something else here: to drop K and V rows of a sequence in use. An entry is
+// known by a number:
 //
-// Hits are verified: an entry remembers its tokens, its media and which entry
-// came before it, by a serial number that is never reused; the first block of
-// a chain comes after a root (tenant, adapter, salt) that is compared in full.
-// So a hit means equal content from the first position on, whatever the hash
-// did; contents with equal keys live side by side.
+//   0 .. num_blocks - 1          the entry of the block with this id
+//   num_blocks .. entry_limit()  the entries of regions
 //
-// A region stands for the tokens [0, cut) of a sequence that was compressed
-// when `length` = cut + page_size tokens were computed; the page between is a
-// block of its own, computed before the compression, and found with the region.
-// Only the same tokens [0, length), compressed in the same way, find it.
+// Hits are verified. An entry remembers its tokens, its media and the serial
+// number of the entry before it. Serial numbers are never reused. The first
+// block of a chain follows a root (tenant, adapter, salt) that is compared in
+// full. So a hit means equal content from position 0 on, even if hashes
+// collide. Entries with equal keys and different contents are kept side by
+// side.
 //
-// Of a block whose first tokens are those of a sequence, and whose predecessors
-// are its own, the first rows can be copied: MatchPart finds one.
+// A region was made when `length` = cut + page_size tokens of a sequence were
+// computed. It is found together with the block behind it, its tail block,
+// which was computed before the compression:
 //
-// In a model with window groups (ModelLayout) the blocks that have the same
-// tokens in those groups are entries of their own, that are found through the
-// block of group 0, and go with it: so they need no keys, and are as verified.
-// They can be reclaimed alone, as those are that nobody's window has any more.
-// A region links what is before its length in every window: it stands for
-// blocks that are not there. If the sequence was evicted from in a window, that
-// is a region, too, an entry of its own likewise, and the blocks behind it.
+//   position  0            cut            length
+//             |   region   | tail block   | blocks computed over the region
+//             |<- equal tokens, media and compressions  ->|
 //
-// Whoever wants to know what is cached reads it in deltas, see
-// prefix_cache_delta.h.
+// MatchPart finds a block that agrees with the sequence in its first rows only.
+// These rows can be copied.
 //
-// Cost: Match O(blocks matched); the rest O(1), O(length) for a region.
-// Threads: core thread.
+// In a model with window groups (ModelLayout) the blocks and regions of these
+// groups have entries of their own, without a key. A window block is found
+// through the block of group 0 with the same tokens, so it is verified with
+// that block and removed with it. It can be reclaimed alone. A region of group
+// 0 has no such blocks before its cut. It links what the windows held at its
+// length instead.
+//
+// Readers learn in deltas what is cached, see prefix_cache_delta.h.
+//
+// Cost: Match is O(blocks matched). Calls for a region are O(length). Other
+// calls are O(1) unless they say more. Threads: core thread.
 #ifndef BLOCKMGR_PREFIX_CACHE_H_
 #define BLOCKMGR_PREFIX_CACHE_H_
 
@@ -64,54 +71,58 @@
 
 namespace blockmgr {
 
-// How a prefix was compressed.
+// Says how a prefix was compressed.
 struct RegionName {
-  std::string plan;  // policy and target, canonical: sharers agree on it
-  // All compressions up to this one, encoded so that a history is a prefix of
-  // its continuations and of nothing else.
+  std::string plan;  // policy and target, as canonical text
+  // All compressions up to this one, encoded. The encoding of a history is a
+  // prefix of the encodings of its continuations, and of no other history.
   std::string history;
-  int32_t length = 0;  // tokens computed when it happened
+  int32_t length = 0;  // tokens computed at the last compression
 };
 
-// Which regions may stand for the beginning of a sequence.
+// Says which regions may stand for the beginning of a sequence.
 struct RegionQuery {
   absl::string_view plan = {};
-  // The history of a region must be a prefix of this; any, if any_history.
+  // The history of a region must be a prefix of this, unless any_history.
   absl::string_view history = {};
   bool any_history = false;
-  // Tokens that may be covered by a region made at this length and what was
-  // computed over it, as far as the request allows more than that length.
+  // Returns the most tokens that a match may cover which begins with a region
+  // made at `length`. A result below `length` rules the region out.
   absl::FunctionRef<int32_t(int32_t length)> max_tokens_over;
-  // Regions that were made later do not matter.
+  // Regions with a larger length are ignored.
   int32_t max_length = std::numeric_limits<int32_t>::max();
 };
 
-// What the window groups have of a sequence when its region is published.
+// The memory that the window groups hold when a region of group 0 is published.
 struct RegionWindows {
-  // Of every window group: its region, if that is in the window.
+  // The region of every window group, if it is inside the window.
   std::vector<GroupRegion> regions;
-  // Of each in turn, the blocks behind its region, or in the window.
+  // For each window group in turn: the blocks behind its region, inside the
+  // window.
   std::vector<BlockId> blocks;
 };
 
-// A region in the cache, and all that a hit is verified against. Immutable.
+// A region in the cache, and everything that a hit is verified against.
+// Immutable.
 struct CachedRegion {
   std::shared_ptr<const RegionRecord> record;
-  // Of a window group: found through others, and the rest means nothing.
+  // Whether this is the region of a window group. It is found through regions
+  // of group 0, and only `record` has a meaning.
   bool in_window = false;
-  std::string plan;                              // as in RegionName
-  int32_t length = 0;                            // likewise
+  std::string plan;                              // see RegionName
+  int32_t length = 0;                            // see RegionName
   std::shared_ptr<const RegionContent> content;  // of [0, length)
   EntrySerial root = kNoSerial;
-  BlockId tail = kNullBlock;  // with positions [cut, length)
+  BlockId tail = kNullBlock;  // the block of positions [cut, length)
   EntrySerial tail_serial = kNoSerial;
-  // What was in the windows at `length`. A block is gone if it has another
-  // serial, a region if it is not in the cache. The block of the tail's page is
-  // of use where the tail leads to none.
+  // Memory that the window groups held at `length`. A block is gone if its
+  // serial is no longer the one in window_serials. A region is gone if
+  // FindRegion does not find it. The block of the tail block's page is used
+  // only if WindowBlock(tail) is null.
   RegionWindows windows = {};
-  std::vector<EntrySerial> window_serials = {};  // of its blocks
+  std::vector<EntrySerial> window_serials = {};  // [windows.blocks]
 
-  // REQUIRES: the model has this group, from 1 on.
+  // REQUIRES: `group` is a window group of the model, 1 or higher.
   const GroupRegion& window(int32_t group) const {
     return windows.regions[static_cast<size_t>(group - 1)];
   }
@@ -127,11 +138,11 @@ class PrefixCache {
               int32_t num_window_groups = 0);
 
   int32_t num_window_groups() const { return num_window_groups_; }
-  // Blocks that the cache holds, once for each entry they belong to.
+  // Counts the references that the cache holds: one per entry and block.
   int32_t num_blocks_held() const { return num_blocks_held_; }
-  // Entries since creation.
+  // Counts the entries that were removed since creation, for any reason.
   uint64_t num_removed() const { return num_removed_; }
-  // Of those, blocks of reclaimable entries.
+  // Counts the blocks of reclaimable entries.
   int32_t num_reclaimable() const { return num_reclaimable_; }
   bool Contains(BlockId block) const {
     return entries_[Index(block)].serial != kNoSerial;
@@ -139,127 +150,131 @@ class PrefixCache {
   bool IsReclaimable(int32_t entry) const { return order_.IsListed(entry); }
   EntrySerial serial(int32_t entry) const { return entries_[entry].serial; }
   const BlockKey& key(int32_t entry) const { return entries_[entry].key; }
-  // Entries are below this.
+  // Returns a number above all entries.
   int32_t entry_limit() const { return static_cast<int32_t>(entries_.size()); }
-  // Blocks that an entry holds.
   int32_t num_blocks(int32_t entry) const;
-  // Null for a block's entry.
+  // Returns null for the entry of a block.
   const CachedRegion* region(int32_t entry) const {
     return entry < num_blocks_ ? nullptr : regions_[entry - num_blocks_].get();
   }
-  // The entry of a region, or kNone.
+  // Returns the entry of a region, or kNone.
   int32_t FindRegion(RegionId id) const;
 
-  // The serial that first blocks under `root` name as parent. Counted: a root
-  // lives until every user has released it and its last entry is gone.
+  // Adds a user to a root, and returns its serial, which first blocks have as
+  // parent. A root lives until all users and all of its entries are gone.
   EntrySerial AcquireRoot(absl::string_view root);
-  // One more user of a root that has some.
+  // Adds a user to a root that has users already.
   void AddRootUser(EntrySerial root);
   void ReleaseRoot(EntrySerial root);
 
-  // The block of a window group (from 0) with the tokens of a block's entry;
-  // kNullBlock without any.
+  // Returns the block of a window group (counted from 0) that has the same
+  // tokens as the block of `entry`. Returns kNullBlock if none is cached.
   BlockId WindowBlock(int32_t entry, int32_t group) const {
     return window_blocks_[static_cast<size_t>(entry) * num_window_groups_ +
                           group];
   }
-  // Of a region, the i-th of its window blocks; kNullBlock if it is gone.
+  // Returns the i-th window block of a region, or kNullBlock if it is gone.
   BlockId WindowBlockOf(const CachedRegion& cached, size_t i) const {
     const BlockId block = cached.windows.blocks[i];
     return serial(Index(block)) == cached.window_serials[i] ? block
                                                             : kNullBlock;
   }
 
-  // Whether a region of a window group, if it is one, is there: what holds no
-  // block always is.
+  // Returns whether the region of a window group is in the cache. Returns true
+  // if there is no region, or if it has no blocks.
   bool HasWindowRegion(const GroupRegion& window) const {
     return window.num_region_blocks() == 0 ||
            FindRegion(window.region->id) != kNone;
   }
 
-  // The longest verified run of blocks for the first `num_blocks` blocks of
-  // `tokens`, which `chain` names. Appends to `blocks`. REQUIRES: the chain has
-  // that many keys.
+  // Appends to `blocks` the longest verified run of blocks for the first
+  // `num_blocks` blocks of `tokens`. REQUIRES: `chain` names that many blocks
+  // of `tokens`.
   void Match(const BlockChain& chain, size_t num_blocks,
              std::span<const int32_t> tokens,
              std::vector<BlockId>* blocks) const;
-  // The longest region that may stand for the beginning of `tokens` and with
-  // its tail block covers no more of them than
-  // the query allows; kNone without any among the kMaxRegionLooks longest
-  // lengths that regions of this root and plan have. Adds to `num_looks` how
-  // many it tried, and the pages compared.
+  // Returns the longest region that may stand for the beginning of `tokens`, or
+  // kNone. Only regions of the root and the plan are tried, the longest first,
+  // at most kMaxRegionLooks lengths. Adds to `num_looks` the number of lengths
+  // tried and of pages compared.
   int32_t MatchRegion(const BlockChain& chain, std::span<const int32_t> tokens,
                       const RegionQuery& query, int64_t* num_looks) const;
-  // The tail block of a matched region, and the longest verified run of blocks
-  // after it up to max_tokens. Appends to `blocks`.
+  // Appends to `blocks` the tail block of a matched region and the longest
+  // verified run of blocks behind it, up to max_tokens.
   void MatchOver(int32_t region, const BlockChain& chain,
                  std::span<const int32_t> tokens, int32_t max_tokens,
                  std::vector<BlockId>* blocks) const;
 
-  // How many of the tokens [begin, max_tokens) some block that follows `before`
-  // (an entry; kNone: the root of the chain) begins with, less than a page;
-  // `block` is set to the one with most, of the kMaxPartLooks youngest with the
-  // same first token. 0: none, or there is media.
+  // Finds the block with the longest common beginning with tokens [begin,
+  // max_tokens), at most page_size - 1 tokens. The block must follow the entry
+  // `before`, or the root of the chain if `before` is kNone. Only the
+  // kMaxPartLooks youngest blocks with the same first token are compared. Sets
+  // `block` and returns the number of common tokens. Returns 0 if there is no
+  // such block, or if the tokens have media.
   int32_t MatchPart(int32_t before, const BlockChain& chain,
                     std::span<const int32_t> tokens, int32_t begin,
                     int32_t max_tokens, BlockId* block) const;
 
-  // Publishes the block with positions [begin, begin + page_size) of `tokens`
-  // (the sequence's, from position 0) after `parent`. Returns the entry that
-  // its successor comes after: the new one, or an equal one published before
-  // (then `block` is not indexed). `inserted` tells whether the cache now holds
-  // `block`. REQUIRES: it did not.
+  // Publishes the block with positions [begin, begin + page_size) after
+  // `parent`. `tokens` are the sequence's from position 0 on. Returns the entry
+  // that the next block follows: the new one, or that of an equal block; then
+  // `block` is not indexed, and `inserted` is false. REQUIRES: `block` is not
+  // in the cache.
   int32_t Insert(BlockId block, const BlockKey& key, const BlockChain& chain,
                  EntrySerial parent, std::span<const int32_t> tokens,
                  int32_t begin, bool* inserted);
-  // The same of a block whose predecessors are not in the cache: only a region
-  // can have it for a tail.
+  // Publishes a block whose predecessors are not in the cache. It can only be
+  // found as the tail block of a region.
   void InsertTail(BlockId block, const BlockKey& key, const BlockChain& chain,
                   std::span<const int32_t> tokens, int32_t begin);
-  // The entry of a region with this name and content, of a sequence under
-  // `root`, that has its tail block and its windows; kNone without any.
+  // Returns the entry of a region with this name and content, made by a
+  // sequence under `root`. Its tail block and all that it links must be in the
+  // cache. Returns kNone if there is no such region.
   int32_t FindRegion(const RegionName& name, const BlockChain& chain,
                      EntrySerial root, std::span<const int32_t> tokens) const;
   // Publishes a region that stands for the first name.length - page_size of
-  // `tokens`; `tail`, the block after it, is in the cache. Returns its entry.
-  // `before`: of the region that the sequence went on from, or null; shared as
-  // far as it is the beginning of this one. `windows`: see CachedRegion; they
-  // are in the cache, see InsertWindow and InsertWindowRegion. REQUIRES:
-  // FindRegion finds none with this name and content.
+  // `tokens`, and returns its entry. `tail` is the block behind the region.
+  // `before` is the content of the region that the sequence started from, or
+  // null. The new content shares it if it begins with it.
+  // REQUIRES: `tail` and everything in `windows` are in the cache
+  // (InsertWindow, InsertWindowRegion); FindRegion finds no region with this
+  // name and content.
   int32_t InsertRegion(std::shared_ptr<const RegionRecord> record,
                        const RegionName& name, const BlockChain& chain,
                        EntrySerial root, std::span<const int32_t> tokens,
                        BlockId tail,
                        std::shared_ptr<const RegionContent> before = nullptr,
                        RegionWindows windows = {});
-  // Publishes a block of a window group (from 0) with the tokens of `entry`, a
-  // block's; kNone: for a region to link. REQUIRES: it is not in the cache, nor
-  // is there one of this entry and group.
+  // Publishes a block of a window group (from 0) with the same tokens as the
+  // block of `entry`. With kNone, only a region will link it. REQUIRES: it is
+  // not in the cache; `entry` has no block of this group yet.
   void InsertWindow(int32_t entry, int32_t group, BlockId block);
-  // Publishes the region of a window group for others to link. Returns its
-  // entry. REQUIRES: it has blocks, and is not in the cache.
+  // Publishes the region of a window group, to be linked by a region of group
+  // 0. Returns its entry. REQUIRES: it has blocks, and is not in the cache.
   int32_t InsertWindowRegion(std::shared_ptr<const RegionRecord> record);
-  // The window blocks and regions that only this entry leads to, which is about
-  // to be removed; nothing leads to them any more. They are to be removed.
-  // Valid until the next call for an entry that can lead to some.
+  // Removes all links from an entry that is about to be removed. Returns the
+  // window blocks and regions that nothing leads to any more, which the caller
+  // must remove, too. Valid until the next call for an entry with links.
   std::span<const int32_t> Unlink(int32_t entry);
-  // The content of some blocks is lost: entries that have one of them, or can
-  // be found only through such an entry, to be removed. A block that follows a
-  // lost one but is also the tail block of a sound region stays; `gone` tells
-  // the serials after which nothing can be found any more, its own included.
-  // O(entries log entries).
+  // Returns the entries that must be removed because the content of some blocks
+  // is lost: entries with a lost block, and entries that are found only through
+  // such entries. A block behind a lost block stays if it is the tail block of
+  // a sound region. Adds to `gone` every serial after which nothing can be
+  // found any more, the serials of the returned entries included. O(entries log
+  // entries).
   std::vector<int32_t> FindLost(const absl::flat_hash_set<BlockId>& lost,
                                 absl::flat_hash_set<EntrySerial>* gone) const;
-  // Forgets the entry. REQUIRES: it is in the cache, not reclaimable, and leads
-  // to no window blocks (Unlink).
+  // Forgets the entry. REQUIRES: it is in the cache and not reclaimable; Unlink
+  // was called for it.
   void Remove(int32_t entry);
 
-  // What a reader at `position` has to learn next, about max_blocks of it: a
-  // region counts as the blocks it stands for, and ends the delta when it is
-  // more. Advances the position. Windows are not told of. O(max_blocks).
+  // Returns the next changes for a reader at `position`, and advances it. The
+  // delta has about max_blocks blocks. A region counts as the blocks that it
+  // stands for; the one that exceeds the limit ends the delta. Window groups
+  // are not reported. O(max_blocks).
   PrefixCacheDelta Read(PrefixCachePosition* position,
                         int32_t max_blocks) const;
-  // Grows when there is something to read.
+  // Returns a number that grows with every change that Read reports.
   uint64_t num_changes() const { return log_.end(); }
 
   // See ReclaimOrder.
@@ -270,49 +285,50 @@ class PrefixCache {
     order_.SetSuperseded(entry, superseded);
   }
   void SetTime(int64_t now_ms) { order_.SetTime(now_ms); }
-  // The only holder of the entry's blocks is the cache, or no longer so.
+  // Make an entry reclaimable whose blocks only the cache holds, and undo this
+  // before the blocks get another holder or the entry is removed.
   void AddReclaimable(int32_t entry);
   void RemoveReclaimable(int32_t entry);
-  // The reclaimable entry to go first. REQUIRES: there is one.
+  // Returns the entry that is reclaimed next. REQUIRES: one is reclaimable.
   int32_t next_to_reclaim() const { return order_.next(); }
 
-  // Bytes of memory of its own, and of the regions it holds. Without regions,
-  // media and durations, independent of what is cached. O(regions + media).
-  // Adds what regions stand for to `counted`, and leaves out what is in it.
+  // Returns the bytes of memory of the cache and its regions. Only regions,
+  // media and retention durations change the result. Leaves out the contents
+  // in `counted`, and adds the others to it. O(regions + media).
   int64_t metadata_bytes(
       absl::flat_hash_set<const RegionContent*>* counted) const;
 
-  // Entries and their order. O(entries), for tests.
+  // Returns a hash of the entries and their order. O(entries), for tests.
   uint64_t StateHash() const;
   void CheckInvariants() const;
 
  private:
   using KeyIndex = absl::flat_hash_map<BlockKey, int32_t>;
-  // Parent and first token of a block.
+  // The parent and the first token of a block.
   using StartKey = std::pair<EntrySerial, int32_t>;
   struct Entry {
     BlockKey key;
     EntrySerial serial = kNoSerial;
     EntrySerial parent = kNoSerial;
     int32_t next_same_key = kNone;
-    // Of a block: its neighbours among those of its StartKey.
+    // Only for blocks: the neighbours among the entries of one StartKey.
     int32_t older_same_start = kNone;
     int32_t younger_same_start = kNone;
-    bool follows_root = false;  // `parent` is a root, which counts its users
-    bool has_media = false;     // of a block: then media_ has it
+    bool follows_root = false;  // `parent` is a root, and counts this entry
+    bool has_media = false;     // media_ has an item for this block
   };
-  // What leads to a window block.
+  // The links to the entry of a window block.
   struct WindowLinks {
-    bool cached = false;    // the block is one, with an entry
-    int32_t entry = kNone;  // of a block
-    int32_t group = 0;      // from 0
+    bool cached = false;    // the block is the entry of a window block
+    int32_t entry = kNone;  // group 0's block with the same tokens
+    int32_t group = 0;      // the window group, counted from 0
     int32_t num_regions = 0;
   };
   struct Root {
     EntrySerial serial = kNoSerial;
-    int32_t num_users = 0;  // sequences, and entries that name it as parent
-    bool has_led = false;   // an entry has named it: readers know of it
-    // Of each plan, how many regions have which length.
+    int32_t num_users = 0;  // sequences, and entries whose parent it is
+    bool has_led = false;   // an entry had it as parent: readers know it
+    // The number of regions of each length, by plan.
     absl::node_hash_map<std::string, std::map<int32_t, int32_t>> plans;
   };
   std::span<const int32_t> TokensOf(int32_t block) const {
@@ -322,7 +338,7 @@ class PrefixCache {
   KeyIndex* IndexOf(int32_t entry) {
     return entry < num_blocks_ ? &index_ : &region_index_;
   }
-  // Remembers what a block holds.
+  // Adds the entry of a block and stores its content.
   void AddBlock(BlockId block, const BlockKey& key, EntrySerial parent,
                 std::span<const int32_t> tokens, absl::string_view media);
   bool IsWindow(int32_t entry) const {
@@ -332,18 +348,18 @@ class PrefixCache {
   bool IsWindowRegion(int32_t entry) const {
     return entry >= num_blocks_ && region(entry)->in_window;
   }
-  // Counts what leads to them, and remembers their serials.
+  // Counts the links to `windows`, and stores the serials of its blocks.
   void LinkWindows(const RegionWindows& windows, CachedRegion* cached);
-  // An entry for a region that has neither name nor serial yet.
+  // Returns an entry for a region. The caller gives it a key and a serial.
   int32_t AddRegion(std::unique_ptr<const CachedRegion> cached);
   void RemoveRegion(int32_t entry);
-  // Whether all that the region links is there.
+  // Returns whether everything that the region links is in the cache.
   bool HasWindows(const CachedRegion& cached) const;
   void CheckWindows() const;
-  // Adds the entry to the delta, unless it is in a window; returns the blocks
-  // that a region stands for, beyond itself.
+  // Adds the entry to the delta, unless it belongs to a window group. Returns
+  // the number of blocks that a region stands for, and 0 for other entries.
   int32_t Tell(int32_t entry, PrefixCacheDelta* delta) const;
-  // Gives the entry its place in the index and its serial.
+  // Puts the entry into the index and gives it a serial.
   void Add(int32_t entry, const BlockKey& key, EntrySerial parent);
   void RemoveFromIndex(int32_t entry);
   StartKey StartKeyOf(int32_t block) const {
@@ -351,16 +367,16 @@ class PrefixCache {
   }
   void AddStart(int32_t block);
   void RemoveStart(int32_t block);
-  // Audits them; whether the block is the youngest of its start.
+  // Audits a block's start. Returns whether the block is its youngest.
   bool CheckStart(int32_t block) const;
-  // One region less of this length.
+  // Counts one region less of this plan and length.
   void ForgetLength(const CachedRegion& cached);
-  // The block with the content of positions [begin, begin + page_size_), or
-  // kNone.
+  // Returns the block with the content of positions [begin, begin + page_size),
+  // or kNone.
   int32_t Find(const BlockKey& key, EntrySerial parent, const BlockChain& chain,
                std::span<const int32_t> tokens, int32_t begin) const;
-  // The region with this content and a history that may be: all of `history`,
-  // or a prefix of it, or any; or kNone.
+  // Returns the region with this content, or kNone. Its history must be equal
+  // to `history` (kEqual), be a prefix of it (kPrefix), or may be any (kAny).
   enum class Histories : uint8_t { kEqual, kPrefix, kAny };
   int32_t FindRegion(const BlockChain& chain, EntrySerial root,
                      std::span<const int32_t> tokens, absl::string_view plan,
@@ -369,25 +385,25 @@ class PrefixCache {
   const int32_t page_size_;
   const int32_t num_blocks_;
   const int32_t num_window_groups_;
-  // Of a block's entry, the blocks of the window groups: [num_blocks, groups].
+  // The window blocks of each block's entry, [num_blocks, num_window_groups].
   std::vector<BlockId> window_blocks_;
-  std::vector<WindowLinks> window_links_;            // [num_blocks], or empty
-  std::vector<int32_t> orphans_;                     // of the last Unlink
-  std::vector<Entry> entries_;                       // by block, then regions
-  ReclaimOrder order_;                               // of the entries
-  std::vector<int32_t> tokens_;                      // [num_blocks, page_size]
-  KeyIndex index_;                                   // first block of a key
-  absl::flat_hash_map<StartKey, int32_t> starts_;    // youngest of a start
-  absl::flat_hash_map<int32_t, std::string> media_;  // by block
+  std::vector<WindowLinks> window_links_;          // [num_blocks], or empty
+  std::vector<int32_t> orphans_;                   // result of the last Unlink
+  std::vector<Entry> entries_;                     // blocks, then regions
+  ReclaimOrder order_;                             // over the entries
+  std::vector<int32_t> tokens_;                    // [num_blocks, page_size]
+  KeyIndex index_;                                 // first block of each key
+  absl::flat_hash_map<StartKey, int32_t> starts_;  // youngest of each start
+  absl::flat_hash_map<int32_t, std::string> media_;  // encoded, by block
   absl::node_hash_map<std::string, Root> roots_;
   absl::flat_hash_map<EntrySerial, const std::string*> root_names_;
   std::vector<std::unique_ptr<const CachedRegion>> regions_;
   std::vector<int32_t> free_regions_;  // entries without a region
-  std::vector<int32_t> num_links_;     // [regions_], to those of window groups
-  KeyIndex region_index_;              // first region of a key
+  std::vector<int32_t> num_links_;     // [regions_], links to window regions
+  KeyIndex region_index_;              // first region of each key
   absl::flat_hash_map<RegionId, int32_t> region_entries_;
-  // As many changes as there are blocks: to read more would take as long as to
-  // walk all entries.
+  // Has num_blocks changes: to read more would take as long as to read all
+  // entries.
   PrefixCacheLog log_;
   EntrySerial next_serial_ = kNoSerial + 1;
   int32_t num_blocks_held_ = 0;

@@ -1,18 +1,20 @@
-// PrefixCacheDelta: what a reader of the prefix cache has to learn, for routers
-// that send a request where its prefix is cached.
+// PrefixCacheDelta: the changes of the prefix cache that a reader does not know
+// yet. A router, for example, reads them to send each request where its prefix
+// is cached.
 //
-// A reader keeps what it was told by serial: scopes, blocks, regions. To apply
-// a delta is to forget all if it says so, to erase what is removed, and to
-// store what is new; serials are never reused, so what is not known may be
-// removed, and what is known told again. Whenever a delta is `current`, the
-// reader has exactly the entries that the cache had when it was read.
+// A reader stores scopes, blocks and regions by serial. It applies a delta in
+// this order: if `reset` is set, it forgets everything; it erases what is
+// removed; it stores what is new. Serials are never reused. A delta may remove
+// an item that the reader does not know, and may repeat an item that the reader
+// knows. After a delta that is `current`, the reader has exactly the entries of
+// the cache.
 //
-// The cache keeps nothing for a reader, who brings its position along. Who
-// knows nothing, or is so far behind that the log no longer has what it missed,
-// is told to forget all (`reset`) and walks the entries; changes to what it has
-// walked past reach it by the log meanwhile. So no reader can hold up the
-// cache, none can miss a change without being told, and there is no snapshot to
-// be taken or kept.
+// The cache stores nothing per reader, because the reader passes its position.
+// A reader without a position, or with one that is older than the log, is told
+// to forget everything. Then it is told of all entries, one after the other,
+// and the log tells it of changes to entries that it has been told of. So a
+// reader cannot hold up the cache, cannot miss a change unnoticed, and no
+// snapshot is stored.
 #ifndef BLOCKMGR_PREFIX_CACHE_DELTA_H_
 #define BLOCKMGR_PREFIX_CACHE_DELTA_H_
 
@@ -30,8 +32,8 @@
 
 namespace blockmgr {
 
-// How much of one cache a reader knows: of the entries below `entry`, all that
-// happened before `change`. By default, nothing.
+// How much of a cache a reader knows: all changes before `change` to entries
+// below `entry`. By default it knows nothing.
 struct PrefixCachePosition {
   static constexpr int32_t kAllEntries = std::numeric_limits<int32_t>::max();
 
@@ -42,17 +44,17 @@ struct PrefixCachePosition {
                          const PrefixCachePosition&) = default;
 };
 
-// Plain data, to be read by any thread: regions share immutable content.
+// Plain data. Any thread may read it, because regions share immutable content.
 struct PrefixCacheDelta {
   struct Block {
     EntrySerial serial = kNoSerial;
-    // What it comes after: a block, a region or a scope. One that the cache
-    // does not have: the block is of use as the tail of a region only.
+    // The serial of the block, region or scope before it. If the cache does not
+    // have it, the block is only used as the tail of a region.
     EntrySerial parent = kNoSerial;
     std::string media = {};  // encoded, see DecodeMedia
   };
-  // Stands for [0, length - page_size) of its content, and with the block
-  // `tail` for [0, length).
+  // A region stands for [0, length - page_size) of its content. Together with
+  // the block `tail` it stands for [0, length).
   struct Region {
     EntrySerial serial = kNoSerial;
     EntrySerial scope = kNoSerial;
@@ -62,10 +64,10 @@ struct PrefixCacheDelta {
     std::shared_ptr<const RegionContent> content = {};  // of [0, length)
   };
 
-  bool reset = false;    // forget all that was told before this
-  bool current = false;  // nothing is left to be told
+  bool reset = false;    // the reader must forget everything first
+  bool current = false;  // nothing is left to be read
   std::vector<EntrySerial> removed;
-  // Of what follows a scope, its encoded name, see DecodeRoot.
+  // The encoded names of new scopes by serial, see DecodeRoot.
   absl::flat_hash_map<EntrySerial, std::string> scopes;
   std::vector<Block> blocks;
   std::vector<int32_t> tokens;  // [blocks, page_size]

@@ -1,4 +1,4 @@
-// PrefixCacheLog: the last changes of a prefix cache, by number.
+// PrefixCacheLog: the latest changes of a prefix cache, by number.
 #ifndef BLOCKMGR_PREFIX_CACHE_LOG_H_
 #define BLOCKMGR_PREFIX_CACHE_LOG_H_
 
@@ -10,18 +10,18 @@
 
 namespace blockmgr {
 
-// Identifies an entry or a root for ever.
+// Names an entry or a root of a prefix cache. Never reused.
 using EntrySerial = uint64_t;
 inline constexpr EntrySerial kNoSerial = 0;
 
 struct PrefixCacheChange {
   EntrySerial serial = kNoSerial;
-  int32_t entry = 0;  // below 0: `serial` is a root's
+  int32_t entry = 0;  // below 0 if `serial` names a root
   bool removed = false;
 };
 
-// A ring: a new change takes the place of the oldest. What a change added is
-// read from the cache, if it is still there, so the log knows no content.
+// A ring. A new change overwrites the oldest one. The log stores no content:
+// who reads it looks up added entries in the cache, if they are still there.
 // Allocates at creation only. Thread-compatible.
 class PrefixCacheLog {
  public:
@@ -29,7 +29,7 @@ class PrefixCacheLog {
   explicit PrefixCacheLog(int32_t capacity)
       : changes_(static_cast<size_t>(capacity)) {}
 
-  // Changes [begin(), end()) are known.
+  // The log has the changes [begin(), end()).
   uint64_t begin() const {
     return end_ < changes_.size() ? 0 : end_ - changes_.size();
   }

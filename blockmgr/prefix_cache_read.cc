@@ -1,4 +1,4 @@
-// What the prefix cache tells its readers.
+// PrefixCache::Read: the changes that readers are told.
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/prefix_cache.h"
@@ -19,8 +19,8 @@ PrefixCacheDelta PrefixCache::Read(PrefixCachePosition* position,
     const PrefixCacheChange& change = log_[position->change];
     --left;
     if (change.removed) {
-      // Of entries that the walk has not come to, too: the reader may have been
-      // told of one in a part of a delta that it did not get to the end of.
+      // Includes entries that the walk has not reached. A reader that got only
+      // a part of an earlier delta may know such an entry.
       delta.removed.push_back(change.serial);
     } else if (change.entry < position->entry &&
                serial(change.entry) == change.serial) {

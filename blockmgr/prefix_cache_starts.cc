@@ -1,4 +1,4 @@
-// Cached blocks by how they begin.
+// PrefixCache: finds cached blocks by their first tokens.
 
 #include <algorithm>
 

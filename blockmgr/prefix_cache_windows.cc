@@ -1,4 +1,4 @@
-// Blocks of window groups in the prefix cache.
+// PrefixCache: blocks and regions of window groups.
 
 #include <algorithm>
 #include <memory>

@@ -9,7 +9,8 @@
 namespace blockmgr {
 namespace {
 
-// Compressed prefixes that are tried, the longer first, when windows are gone.
+// How many compressed prefixes are tried, the longest first, if windows are
+// gone.
 constexpr int32_t kMaxRegionsWithoutWindows = 4;
 
 }  // namespace
@@ -45,7 +46,7 @@ void PrefixMatcher::MatchPart(const BlockChain& chain,
   if (layout_.has_windows()) return;
   int32_t before = PrefixCache::kNone;
   if (match->cached != nullptr && match->blocks.size() == 1) {
-    // The block between is not part of the region's chain.
+    // The tail block of a region is not part of the region's chain.
     before = match->region;
   } else if (!match->blocks.empty()) {
     before = Index(match->blocks.back());
@@ -84,7 +85,7 @@ void PrefixMatcher::CountUnused(PrefixMatch* match) const {
   }
   if (match->cached == nullptr) return;
   count(match->region);
-  if (match->swap != kNoSwap) return;  // what is in windows comes back
+  if (match->swap != kNoSwap) return;  // windows come from the host
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const GroupRegion& window = match->cached->window(group);
     if (window.num_region_blocks() == 0) continue;
@@ -123,7 +124,7 @@ PrefixMatch PrefixMatcher::MatchOver(const BlockChain& chain,
 int32_t PrefixMatcher::PagesInWindows(const PrefixMatch& match,
                                       int32_t num_least) const {
   int32_t num_pages = match.num_tokens / layout_.page_size;
-  // Of each group, pages [found, num_pages) are there.
+  // In each group, pages [found, num_pages) are in the cache.
   std::array<int32_t, 1 + ModelLayout::kMaxWindowGroups> found{};
   found.fill(num_pages);
   for (int32_t group = 1; group < layout_.num_groups();) {
@@ -133,7 +134,7 @@ int32_t PrefixMatcher::PagesInWindows(const PrefixMatch& match,
     if (match.cached != nullptr) {
       const GroupRegion& window = match.cached->window(group);
       behind = std::max(behind, window.cut() / layout_.page_size);
-      // Every shorter prefix needs it as well.
+      // Every shorter prefix needs this region as well.
       if (behind > first && !blocks_.cache().HasWindowRegion(window)) return -1;
     }
     int32_t& next = found[group];

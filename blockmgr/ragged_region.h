@@ -1,14 +1,15 @@
-// RaggedRegion: per (layer, head) a page list and a kept length, cut from whole
-// blocks.
+// RaggedRegion: a page list and a number of kept entries for every (layer,
+// head).
 //
-// A region replaces the tokens [0, cut) of a sequence after an eviction. Its
-// pages come from the blocks it is built on; pages are interchangeable between
-// heads and layers, so a region wastes less than one block, and freeing its
-// blocks frees it all. Immutable once built. Manager and engine build equal
-// regions from equal inputs (docs/engine.md, "How a region is laid out"), so
-// page lists never travel. Under tensor parallelism every shard's heads are
-// laid out among themselves: a rank that lays its heads out by ShardLayout()
-// gets the lists that the whole model's region has for them.
+// A region replaces the positions [0, cut) of a sequence after an eviction. It
+// is built on whole blocks. Each of their pages can serve any head of its
+// shard, in any layer. So the shard that needs the most pages wastes less than
+// one block, and freeing the blocks frees the whole region. Manager and engine
+// build equal regions from equal inputs (docs/engine.md, "How a region is laid
+// out"), so page lists are never sent. Under tensor parallelism the heads of
+// each shard are laid out among themselves. A rank that lays out its own heads
+// with ShardLayout() gets the same lists as the region of the whole model has
+// for these heads.
 //
 // Thread-safe (immutable value).
 #ifndef BLOCKMGR_RAGGED_REGION_H_
@@ -27,26 +28,26 @@ namespace blockmgr {
 
 class RaggedRegion;
 
-// What a sequence's positions [0, covered) are stored in before an eviction:
-// its region, if any, and the uniform tail blocks after it. Borrowed.
+// Borrowed view of the memory of a sequence before an eviction: the region, if
+// any, and the tail blocks behind it.
 struct CacheView {
   const RaggedRegion* region = nullptr;
   std::span<const BlockId> tail_blocks;
-  int32_t tail_begin = 0;  // without a region: the tail's first position
+  int32_t tail_begin = 0;  // first position of the tail, if there is no region
 };
 
 class RaggedRegion {
  public:
   RaggedRegion() = default;
-  // The lists that the runs stand for. O(pages).
+  // Expands the runs to page lists. O(pages).
   RaggedRegion(const ModelLayout& model, RegionLayout layout);
 
-  // RegionLayout::LayOut, in full. O(pages).
+  // Calls RegionLayout::LayOut and expands the result. O(pages).
   static RaggedRegion LayOut(const ModelLayout& model, const CacheView& now,
                              std::span<const BlockId> destinations,
                              std::span<const int32_t> kept, int32_t cut);
 
-  // RegionLayout::OnBlocks, in full. O(pages).
+  // Calls RegionLayout::OnBlocks and expands the result. O(pages).
   RaggedRegion OnBlocks(const ModelLayout& model, std::span<const BlockId> from,
                         std::span<const BlockId> to) const;
 
@@ -56,17 +57,18 @@ class RaggedRegion {
   std::span<const int32_t> kept() const { return layout_.kept(); }
   std::span<const int32_t> held_pages() const { return layout_.held_pages(); }
   int64_t num_entries() const { return layout_.num_entries(); }
-  // Pages of one head, in list order; its slots are numbered along them.
+  // Returns the pages of one head in list order, which is the order of its
+  // slots.
   std::span<const PageId> pages(int32_t head_index) const {
     return std::span(pages_).subspan(
         page_offsets_[head_index],
         page_offsets_[head_index + 1] - page_offsets_[head_index]);
   }
-  // CSR over (layer, head): pages of head i are page_list()[page_offsets()[i]
+  // CSR over (layer, head): head i has the pages page_list()[page_offsets()[i]
   // .. page_offsets()[i + 1]).
   std::span<const int32_t> page_offsets() const { return page_offsets_; }
   std::span<const PageId> page_list() const { return pages_; }
-  // Bytes of memory of its own, without this object.
+  // Returns the bytes of memory, without this object.
   int64_t metadata_bytes() const {
     return layout_.metadata_bytes() + HeapBytes(page_offsets_) +
            HeapBytes(pages_);

@@ -125,7 +125,7 @@ void ReclaimOrder::SetRetention(int32_t entry, Retention retention) {
 void ReclaimOrder::SetSuperseded(int32_t entry, bool superseded) {
   Node& node = nodes_[entry];
   if (node.superseded == superseded) return;
-  // A wish for the entry, even for the default, says more.
+  // A wish is kept, even for the default priority if it has a duration.
   if (superseded && (node.priority != kDefaultPriority || node.expires)) return;
   node.superseded = superseded;
   SetPriority(entry, superseded ? kSupersededPriority : kDefaultPriority);

@@ -1,14 +1,17 @@
-// ReclaimOrder: in which order entries of the prefix cache go when memory is
-// short.
+// ReclaimOrder: the order in which entries of the prefix cache are reclaimed
+// (vLLM: evicted) when memory is short.
 //
-// Lowest priority first, then the one listed longest. Entries are small
-// numbers; those that may go are listed. Retention is a wish, not a pin: an
-// entry of high priority goes after the others, but it goes, and its wish ends
-// with its duration, whereupon it is the last of the default priority.
+// An entry is a small number. Entries that may be reclaimed are listed. The
+// entry with the lowest priority goes first. Of equal priorities, the entry
+// that has been listed longest goes first.
 //
-// Cost: O(1) (intrusive lists, a bitmap of levels), O(log n) for an entry with
-// a duration (a heap). The first duration takes memory for all entries; nothing
-// else does, but for Grow. Threads: core thread.
+// A retention wish sets the priority of an entry. It is no pin: an entry with a
+// high priority goes after the others, but it does go. When the duration of a
+// wish is over, the entry becomes the last one of the default priority.
+//
+// Cost: O(1) (lists, a bitmap of priorities), O(log n) for an entry with a
+// duration (a heap). Only Grow and the first duration allocate, for all
+// entries. Threads: core thread.
 #ifndef BLOCKMGR_RECLAIM_ORDER_H_
 #define BLOCKMGR_RECLAIM_ORDER_H_
 
@@ -22,44 +25,44 @@
 
 namespace blockmgr {
 
-// How long the prefix cache should keep something.
+// A wish for how long the prefix cache should keep an entry.
 inline constexpr uint8_t kMaxPriority = 100;
 inline constexpr uint8_t kDefaultPriority = 35;
-// Of what something else in the cache stands for.
+// The priority of an entry that another entry of the cache can stand in for.
 inline constexpr uint8_t kSupersededPriority = kDefaultPriority - 1;
 struct Retention {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  uint8_t priority = kDefaultPriority;  // the lower goes first
-  int64_t expires_ms = kNever;          // then the priority is the default
+  uint8_t priority = kDefaultPriority;  // the lowest goes first
+  int64_t expires_ms = kNever;  // from then on, the priority is the default
   friend bool operator==(const Retention&, const Retention&) = default;
 };
 
 class ReclaimOrder {
  public:
-  // Entries are below `limit`, which may grow.
+  // Entries are numbers below `limit`. Grow raises the limit.
   explicit ReclaimOrder(int32_t limit) : nodes_(limit) {}
   void Grow(int32_t limit);
 
   bool IsListed(int32_t entry) const { return nodes_[entry].listed; }
-  // As the last of its priority. REQUIRES: not listed.
+  // Lists it as the last one of its priority. REQUIRES: it is not listed.
   void List(int32_t entry);
-  // REQUIRES: listed.
+  // REQUIRES: the entry is listed.
   void Unlist(int32_t entry);
-  // The entry to go first. REQUIRES: one is listed.
+  // Returns the entry that goes first. REQUIRES: an entry is listed.
   int32_t next() const;
 
-  // Replaces the wish for an entry, listed or not.
+  // Replaces the wish for an entry, which may be listed or not.
   void SetRetention(int32_t entry, Retention retention);
-  // Something else stands for the entry: unless there is a wish for it, it goes
-  // before those of the default priority, until it turns out to be of use.
+  // Sets whether another entry stands in for this one. If so, it goes before
+  // the entries of the default priority, unless there is a wish for it.
   void SetSuperseded(int32_t entry, bool superseded);
-  // Drops its wish. REQUIRES: not listed.
+  // Forgets the wish for an entry. REQUIRES: the entry is not listed.
   void Forget(int32_t entry);
-  // Ends the wishes that expire until now. A clock that goes back stands still
-  // until it is where it was.
+  // Ends the wishes that expire at now_ms or before. A time before the latest
+  // one is ignored.
   void SetTime(int64_t now_ms);
 
-  // Bytes of memory of its own: more once a wish has had a duration.
+  // Returns the bytes of memory. They grow with the first duration.
   int64_t metadata_bytes() const {
     return HeapBytes(nodes_) + HeapBytes(expiries_) + HeapBytes(expiry_of_);
   }
@@ -71,12 +74,12 @@ class ReclaimOrder {
   static constexpr int32_t kNone = -1;
   static constexpr size_t kNumLevels = kMaxPriority + 1;
   struct Node {
-    int32_t previous = kNone;  // in the list of its priority
+    int32_t previous = kNone;  // neighbours among the entries of its priority
     int32_t next = kNone;
     uint8_t priority = kDefaultPriority;
     bool listed = false;
     bool superseded = false;
-    bool expires = false;  // then it is in expiries_
+    bool expires = false;  // expiries_ has an item for it
   };
   struct Level {
     int32_t head = kNone;  // goes first
@@ -84,7 +87,7 @@ class ReclaimOrder {
   };
   struct Expiry {
     int64_t ms = 0;
-    uint64_t wish = 0;  // its number: of two at one time the older goes first
+    uint64_t wish = 0;  // a number: of equal times, the lowest ends first
     int32_t entry = kNone;
     // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
     friend auto operator<=>(const Expiry&, const Expiry&) = default;
@@ -94,16 +97,16 @@ class ReclaimOrder {
   void SetPriority(int32_t entry, uint8_t priority);
   void AddExpiry(int32_t entry, int64_t ms);
   void DropExpiry(int32_t entry);
-  // Room in the heap for an expiry of every entry.
+  // Allocates room for an expiry of every entry.
   void ReserveExpiries();
-  // Puts one into the heap, whose place `hole` is free.
+  // Stores an expiry in the heap. The place `hole` is free before the call.
   void SettleExpiry(size_t hole, const Expiry& expiry);
 
   std::vector<Node> nodes_;  // by entry
   std::array<Level, kNumLevels> levels_;
   std::array<uint64_t, (kNumLevels + 63) / 64> occupied_{};  // bit per level
-  std::vector<Expiry> expiries_;    // a heap, the first to come on top
-  std::vector<int32_t> expiry_of_;  // by entry, into expiries_; or empty
+  std::vector<Expiry> expiries_;    // a heap, the earliest on top
+  std::vector<int32_t> expiry_of_;  // by entry, place in expiries_; or empty
   uint64_t next_wish_ = 1;
   int64_t now_ms_ = std::numeric_limits<int64_t>::min();
 };

@@ -24,11 +24,11 @@ std::shared_ptr<const RegionContent> RegionContent::Make(
 
 RegionContent::~RegionContent() {
   std::shared_ptr<const RegionContent> next = std::move(before);
-  // Of the last owner: taken out before it is freed, so that nothing nests.
+  // The last owner of a part takes out its `before` first, so that no
+  // destructors nest.
   while (next != nullptr && next.use_count() == 1) {
-    // Another thread may have been an owner until now. The count was read
-    // without a look at what that thread did before; to give back a further
-    // share of it is one.
+    // Another thread may have released its share just now. use_count() does not
+    // synchronise with that release. Releasing one more share does.
     std::shared_ptr<const RegionContent>(next).reset();
     next = std::move(const_cast<RegionContent&>(*next).before);
   }
@@ -59,7 +59,7 @@ int64_t RegionContent::CountBytes(
     const RegionContent* last,
     absl::flat_hash_set<const RegionContent*>* counted) {
   int64_t bytes = 0;
-  // What comes before one that is counted is counted too.
+  // If a part is counted, all parts before it are counted, too.
   for (; last != nullptr && counted->insert(last).second;
        last = last->before.get()) {
     bytes += last->metadata_bytes();

@@ -1,4 +1,4 @@
-// RegionContent: what a region in the prefix cache stands for.
+// RegionContent: the tokens and compressions that a cached region stands for.
 #ifndef BLOCKMGR_REGION_CONTENT_H_
 #define BLOCKMGR_REGION_CONTENT_H_
 
@@ -16,25 +16,29 @@
 
 namespace blockmgr {
 
-// The tokens and compressions since the region that it goes on from. Immutable,
-// and may be shared between threads;
-// regions of one prompt, and of those that go on from it, share their
-// beginnings, so that together they take the memory of the longest.
+// A list of parts, from the last part to the first. A sequence that starts from
+// a cached region and is compressed again adds a part. Regions with the same
+// beginning share its parts, so together they take the memory of the longest.
+//
+//   |      before      | tokens, media, history |
+//   0                  begin                    end()
+//
+// Immutable. Threads may share it.
 struct RegionContent {
   RegionContent() = default;
   RegionContent(const RegionContent&) = delete;
   RegionContent& operator=(const RegionContent&) = delete;
   ~RegionContent();  // frees a long list without recursion
 
-  std::shared_ptr<const RegionContent> before;  // null: the beginning
-  int32_t begin = 0;                            // where that one ends
+  std::shared_ptr<const RegionContent> before;  // null: this is the first part
+  int32_t begin = 0;                            // where `before` ends
   std::vector<int32_t> tokens;                  // [begin, end())
-  std::string media;                            // of those
-  size_t history_begin = 0;                     // bytes that `before` has
-  std::string history;                          // those after them
+  std::string media;                            // encoded, of [begin, end())
+  size_t history_begin = 0;  // bytes of history that come before
+  std::string history;       // bytes from history_begin on
 
-  // Of all of `tokens`, which `chain` names; `before` is shared if it is their
-  // beginning, and may be null.
+  // Returns the content of `tokens`, which `chain` names. Shares `before` if it
+  // is the beginning of these tokens and of the history. `before` may be null.
   static std::shared_ptr<const RegionContent> Make(
       std::shared_ptr<const RegionContent> before,
       std::span<const int32_t> tokens, absl::string_view history,
@@ -42,19 +46,19 @@ struct RegionContent {
 
   int32_t end() const { return begin + static_cast<int32_t>(tokens.size()); }
   size_t history_size() const { return history_begin + history.size(); }
-  // Whether `all_tokens`, which `chain` names, begin with its own, and the
-  // history (unless null) with its own. O(tokens).
+  // Returns whether `all_tokens`, which `chain` names, and the history, unless
+  // it is null, begin with this content. O(tokens).
   bool Begins(std::span<const int32_t> all_tokens,
               const absl::string_view* whole_history,
               const BlockChain& chain) const;
   std::string WholeHistory() const;
-  // Bytes of memory, this object included, those before it not.
+  // Returns the bytes of this part, with this object.
   int64_t metadata_bytes() const {
     return static_cast<int64_t>(sizeof(RegionContent)) + HeapBytes(tokens) +
            HeapBytes(history) + HeapBytes(media);
   }
-  // Of `last` (may be null) and those before it, but for those in `counted`,
-  // where it adds them.
+  // Returns the bytes of `last` and of all parts before it. Leaves out parts
+  // that are in `counted` and adds the others to it. `last` may be null.
   static int64_t CountBytes(const RegionContent* last,
                             absl::flat_hash_set<const RegionContent*>* counted);
 };

@@ -21,9 +21,8 @@ struct Columns {
   int32_t count = 0;
 };
 
-// Which destination pages of one shard are vacant while a region is laid out: a
-// row of bits for every (layer, head) of the shard, a bit for every
-// destination.
+// The destination pages of one shard that are taken while a region is laid out:
+// one row of bits per (layer, head) of the shard, one bit per destination.
 class Vacancies {
  public:
   struct Run {
@@ -55,8 +54,8 @@ class Vacancies {
       column += count;
     }
   }
-  // The next vacant pages side by side, at most `limit`, taken; of `layer` if
-  // it has any.
+  // Takes and returns the next vacant pages side by side, at most `limit`:
+  // pages of `layer` if it has any, else of any layer.
   Run TakeNext(int32_t layer, int32_t limit) {
     Cursor* cursor = &layer_cursors_[layer];
     if (!Advance(cursor, (layer + 1) * rows_per_layer_)) {
@@ -70,7 +69,7 @@ class Vacancies {
     return run;
   }
 
-  // Marks the columns with a page that is taken.
+  // Sets the bit of every column in which a page is taken.
   void AddUsed(std::vector<uint64_t>* used) const {
     for (size_t i = 0; i < taken_.size(); ++i) {
       (*used)[i % num_words_] |= taken_[i];
@@ -90,8 +89,8 @@ class Vacancies {
   const uint64_t* Row(int32_t row) const {
     return taken_.data() + size_t{1} * row * num_words_;
   }
-  // The first column of a row, at `column` or after it, whose bit is `taken`;
-  // num_columns_ if there is none.
+  // Returns the first column of a row, from `column` on, whose bit is `taken`.
+  // Returns num_columns_ if there is none.
   int32_t Find(int32_t row, int32_t column, uint64_t taken) const {
     const uint64_t flip = taken == 1 ? 0 : ~uint64_t{0};
     uint64_t mask = ~uint64_t{0} << (column % kBits);
@@ -103,7 +102,8 @@ class Vacancies {
     }
     return num_columns_;
   }
-  // Moves on to a vacant page, at the cursor or after it.
+  // Moves to the next vacant page, from the cursor on. Returns false if there
+  // is none.
   bool Advance(Cursor* cursor, int32_t end_row) const {
     for (; cursor->row < end_row; *cursor = {cursor->row + 1, 0}) {
       cursor->column = Find(cursor->row, cursor->column, 0);
@@ -123,7 +123,7 @@ class Vacancies {
 
 using BlockIndex = absl::flat_hash_map<BlockId, int32_t>;
 
-// The blocks by number.
+// Returns the index of each block.
 BlockIndex Number(std::span<const BlockId> blocks) {
   BlockIndex index;
   index.reserve(blocks.size());
@@ -135,7 +135,7 @@ BlockIndex Number(std::span<const BlockId> blocks) {
   return index;
 }
 
-// Where each of the blocks is among the numbered ones, or kNowhere.
+// Returns the index of each block, or kNowhere.
 std::vector<int32_t> Find(std::span<const BlockId> blocks,
                           const BlockIndex& index) {
   std::vector<int32_t> numbers;
@@ -147,7 +147,7 @@ std::vector<int32_t> Find(std::span<const BlockId> blocks,
   return numbers;
 }
 
-// What a shard finds in the destinations, the same for all shards.
+// Says which destinations are blocks of the old region and of the tail.
 struct Destinations {
   Destinations(const RegionLayout* now, std::span<const BlockId> tail_blocks,
                std::span<const BlockId> blocks)
@@ -168,8 +168,8 @@ struct Destinations {
     }
   }
 
-  // Says what has become of a run of pages in the region's blocks: calls
-  // `consume` with the columns of each part that is kept, in order.
+  // Calls `consume` with the columns of each part of `run` that is among the
+  // destinations, in order.
   template <typename Consume>
   void ForEachKept(const PageRun& run, Consume consume) const {
     const int32_t run_end = run.first + run.count;
@@ -184,7 +184,7 @@ struct Destinations {
 
   int32_t num_columns = 0;
   std::vector<int32_t> tail_columns;  // in table order
-  bool keeps_region = false;          // any block of it is a destination
+  bool keeps_region = false;          // whether a block of it is a destination
 
  private:
   bool GoesOn(size_t i) const {
@@ -193,13 +193,14 @@ struct Destinations {
     return region_columns_[i + 1] == next;
   }
 
-  // Per block of the region: its column, and the block after the last of those
-  // that stay side by side with it (or go with it).
+  // For each block of the region: its column, and the end of its segment. The
+  // blocks of a segment are side by side in the destinations, or all missing
+  // there.
   std::vector<int32_t> region_columns_;
   std::vector<int32_t> segment_ends_;
 };
 
-// Of one head, in destinations.
+// The list of one head. Runs index destinations.
 struct HeadRuns {
   absl::InlinedVector<PageRun, 4> runs;
   int32_t num_pages = 0;
@@ -227,8 +228,8 @@ class ShardLayOut {
         destinations_(destinations),
         vacancies_(layout, static_cast<size_t>(destinations.num_columns)) {}
 
-  // What heads keep is written to `held`, all shards'; so are their lists.
-  // Marks the destinations that it takes pages of.
+  // Fills `lists` and `held` for the heads of the shard. Both have all heads of
+  // the model. Sets the bits of the destinations that the shard uses.
   void Fill(std::span<const int32_t> num_pages, std::span<HeadRuns> lists,
             std::span<int32_t> held, std::vector<uint64_t>* used) {
     const std::vector<Columns> own = OwnColumns();
@@ -251,11 +252,11 @@ class ShardLayOut {
   }
 
  private:
-  // The columns in which every head holds its own page: blocks of the tail, in
-  // table order, then fresh ones. A block none of whose pages is in use in this
+  // Returns the columns in which every head has its own page: tail blocks in
+  // table order, then fresh blocks. A block of which no page is in use in this
   // shard counts as fresh.
   std::vector<Columns> OwnColumns() const {
-    // How many more are in use than in the column before.
+    // By how much the number of pages in use changes at each column.
     std::vector<int32_t> change(destinations_.num_columns + 1, 0);
     const auto use = [&](Columns columns) {
       ++change[columns.first];
@@ -267,7 +268,7 @@ class ShardLayOut {
         destinations_.ForEachKept(run, use);
       }
     }
-    HeadRuns own;  // of any head
+    HeadRuns own;  // equal for all heads
     for (const int32_t column : destinations_.tail_columns) {
       use({column, 1});
       own.Append(0, {column, 1});
@@ -353,7 +354,7 @@ RegionLayout RegionLayout::LayOut(const ModelLayout& layout,
     ShardLayOut(layout, shard, now, found)
         .Fill(num_pages, lists, region.held_pages_, &used);
   }
-  // A run covers no destination that is left out.
+  // A run covers no destination that is left out, so it stays one run.
   std::vector<int32_t> numbers(destinations.size(), kNowhere);
   for (size_t i = 0; i < destinations.size(); ++i) {
     if ((used[i / 64] >> (i % 64) & 1) == 0) continue;

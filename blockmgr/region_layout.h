@@ -1,9 +1,14 @@
-// RegionLayout: which pages of its blocks a region's heads have, as runs.
+// RegionLayout: the pages that each head of a region has, stored as runs.
 //
-// A head mostly has its own page in one block after the other, so a few runs
-// say what a list of thousands of pages says (RaggedRegion). The manager, which
-// never reads a page, plans and keeps regions in this form; what it costs goes
-// with the number of runs and of blocks, not of pages.
+// Mostly a head has its own page in one block after the other. A few runs then
+// say the same as a list of thousands of pages (RaggedRegion):
+//
+//   head 0   | head 0's pages of blocks 0..99 | head 1's of blocks 97..99 |
+//   head 1   | head 1's pages of blocks 0..96 |
+//
+// The manager never reads a page. It plans and keeps regions as runs, so its
+// cost grows with the number of runs and blocks, and not with the number of
+// pages.
 //
 // Thread-safe (immutable value).
 #ifndef BLOCKMGR_REGION_LAYOUT_H_
@@ -19,8 +24,8 @@
 
 namespace blockmgr {
 
-// The pages of one (layer, head) in blocks [first, first + count) of a list,
-// whichever head they serve.
+// The pages that one (layer, head) owns in the blocks [first, first + count) of
+// a block list. Any head of the region may use them.
 struct PageRun {
   int32_t head_index = 0;
   int32_t first = 0;
@@ -29,60 +34,60 @@ struct PageRun {
   friend bool operator==(const PageRun&, const PageRun&) = default;
 };
 
-// Pages that the heads of one shard need for `kept` entries per (layer, head)
-// of all shards, [num_layers * num_heads].
+// Returns the number of pages that the heads of one shard need. `kept` has the
+// entries per (layer, head) of all shards, [num_layers * num_heads].
 int64_t ShardPages(const ModelLayout& layout, int32_t shard,
                    std::span<const int32_t> kept);
 
 class RegionLayout {
  public:
-  // Lays a new region out on `destinations`: any mix of fresh blocks, blocks of
-  // the region `now` (null: there is none) and blocks of the tail after it.
-  // docs/engine.md, "How a region is laid out", has the rule as a program. In
-  // every shard by itself, with heads always in ascending (layer, head):
-  //   1. For every head: its list begins with the destination pages that it
-  //      holds, up to its need. These are its pages in `now` in list order,
-  //      then its own pages of tail blocks in table order, then its own pages
-  //      of fresh blocks in destination order.
-  //   2. For every head that is still short (the outer loop): it takes vacant
-  //      pages of its own layer in ascending (head, destination index); once
-  //      its layer has none left, it takes vacant pages of any layer in
-  //      ascending (layer, head, destination index). Only when it has all that
-  //      it needs is the next head served.
-  // kept: entries per (layer, head), [num_layers * num_heads].
-  // REQUIRES: the pages that each shard needs fit into the destinations.
-  // Cost: O(blocks + runs + heads * destinations / 64).
+  // Lays a new region out on `destinations`. These may be fresh blocks, blocks
+  // of the region `now` (null: there is none) and blocks of the tail behind it,
+  // in any mix. docs/engine.md, "How a region is laid out", has the rule as a
+  // program. The heads of each shard are laid out among themselves, in
+  // ascending (layer, head):
+  //   1. The list of every head begins with the destination pages that the head
+  //      holds already, at most as many as it needs: first its pages in `now`
+  //      in list order, then its own pages of tail blocks in table order, then
+  //      its own pages of fresh blocks in destination order.
+  //   2. Each head that needs more pages then takes vacant ones, until it has
+  //      enough. It takes pages of its own layer first, in ascending
+  //      (head, destination index), then pages of any layer, in ascending
+  //      (layer, head, destination index). Then the next head follows.
+  // `kept` has the entries per (layer, head), [num_layers * num_heads].
+  // REQUIRES: the pages that each shard needs fit into the destinations. Cost:
+  // O(blocks + runs + heads * destinations / 64).
   static RegionLayout LayOut(const ModelLayout& layout, const RegionLayout* now,
                              std::span<const BlockId> tail_blocks,
                              std::span<const BlockId> destinations,
                              std::span<const int32_t> kept, int32_t cut);
 
-  // What the region becomes when whole blocks are copied: from[i] to to[i].
+  // Returns the region after its blocks were copied, from[i] to to[i].
   // REQUIRES: each of blocks() is among `from`. O(blocks).
   RegionLayout OnBlocks(std::span<const BlockId> from,
                         std::span<const BlockId> to) const;
 
-  // Positions [0, cut) are the ones this region stands for.
+  // The region stands for positions [0, cut).
   int32_t cut() const { return cut_; }
-  // The destinations that hold at least one page of the region, in any shard.
+  // Returns the destinations that hold at least one page of the region.
   std::span<const BlockId> blocks() const { return blocks_; }
-  // Kept entries per (layer, head).
+  // Returns the kept entries per (layer, head).
   std::span<const int32_t> kept() const { return kept_; }
-  // The pages of one head, in list order, in blocks().
+  // Returns the pages of one head in list order. Runs index blocks().
   std::span<const PageRun> runs(int32_t head_index) const {
     return std::span(runs_).subspan(
         run_offsets_[head_index],
         run_offsets_[head_index + 1] - run_offsets_[head_index]);
   }
-  // How many pages each (layer, head) held before the region was laid out (or
-  // are its own in fresh blocks); they come first in its list. For compaction.
+  // Returns how many pages of each (layer, head)'s list come from step 1. No
+  // other head has entries there. For PlaceSurvivors.
   std::span<const int32_t> held_pages() const { return held_pages_; }
-  // Bytes of memory of its own, without this object.
+  // Returns the bytes of memory, without this object.
   int64_t metadata_bytes() const {
     return HeapBytes(blocks_) + HeapBytes(kept_) + HeapBytes(run_offsets_) +
            HeapBytes(runs_) + HeapBytes(held_pages_);
   }
-  // Sum of kept().
+  // Returns the sum of kept().
   int64_t num_entries() const { return num_entries_; }
 
  private:

@@ -1,4 +1,4 @@
-// RegionRecord: a region as the manager needs it: blocks and counts.
+// RegionRecord: the blocks and counts of a region, for the manager.
 #ifndef BLOCKMGR_REGION_RECORD_H_
 #define BLOCKMGR_REGION_RECORD_H_
 
@@ -12,19 +12,20 @@
 
 namespace blockmgr {
 
-// The page lists follow from blocks and counts (RegionLayout::LayOut on these
-// blocks, as if all were fresh) unless pages of an earlier region were kept in
-// place; then they are stored. Immutable once made, and shared by sequences and
-// the prefix cache: each of them holds every block once.
+// The page lists of a region follow from its blocks and counts: they are what
+// RegionLayout::LayOut makes if all blocks are fresh. If pages of an earlier
+// region were kept in place, this is not so, and the lists are stored. A record
+// is immutable. Sequences and the prefix cache share it, and each of these
+// holders holds every block once.
 struct RegionRecord {
   RegionId id = kNoRegion;
   int32_t cut = 0;
   std::vector<BlockId> blocks;
   std::vector<int32_t> kept;  // [num_layers * num_heads], entries
-  // Set only when the lists do not follow from `blocks` and `kept`.
+  // Null if the page lists follow from `blocks` and `kept`.
   std::unique_ptr<const RegionLayout> layout;
 
-  // Bytes of memory, this object included.
+  // Returns the bytes of memory, with this object.
   int64_t metadata_bytes() const {
     const auto own = static_cast<int64_t>(sizeof(RegionRecord));
     const int64_t lists = layout == nullptr

@@ -1,13 +1,12 @@
-// SequenceCache: what one sequence holds, and how far it got.
+// SequenceCache: the memory that one sequence holds, and how far it got.
 //
 //   positions   0 ................. num_settled ......... num_reserved
 //               |  acknowledged    |  steps in flight    |
 //
 // A plain record, owned and changed by BlockManager. The sequence has the same
-// positions in every layer group, and one GroupCache per group.
-//
-// num_reserved: positions with a slot. num_settled <= num_reserved: positions
-// whose step has been acknowledged.
+// positions in every layer group, and one GroupCache per group. Reserve raises
+// num_reserved: these positions have slots. Commit raises num_settled: a step
+// that computed these positions was acknowledged. num_settled <= num_reserved.
 #ifndef BLOCKMGR_SEQUENCE_CACHE_H_
 #define BLOCKMGR_SEQUENCE_CACHE_H_
 
@@ -23,44 +22,45 @@
 
 namespace blockmgr {
 
-// Three cache lines in a model of one group: a decode step goes through the
-// record of each running sequence.
+// A record of a model with one group has three cache lines. Every decode step
+// reads the record of each running sequence.
 struct SequenceCache {
   absl::InlinedVector<GroupCache, 1> groups{GroupCache()};  // [layer groups]
   int32_t num_reserved = 0;
   int32_t num_settled = 0;
   bool open = false;
-  // Others may hold the last block, which is partly filled: look before writing
-  // to it. Then num_settled == num_reserved. Of the sequences that hold a block
-  // at most one may write to it, and the others' rows come before its own.
+  // The last block is partly filled and others may hold it: a write must look
+  // for other holders first. While the flag is set, num_settled ==
+  // num_reserved. Of the sequences that hold a block, at most one may write to
+  // it. The rows of the other sequences come before the writer's rows.
   bool shares_last_block = false;
-  // What shares_last_block was when the first of the positions that are not
-  // settled was reserved, and is again when the last of them is given back.
+  // The value of shares_last_block before the first unsettled position was
+  // reserved. It is restored when all unsettled positions are given back.
   bool shared_when_settled = false;
-  int32_t num_found = 0;  // positions that came from the prefix cache
+  int32_t num_found = 0;  // positions that came from the cache
 
-  // Publication. The prefix cache names the content of group 0. What other
-  // groups have of the same tokens is found through group 0.
+  // Publication. The prefix cache names the content of group 0. It finds the
+  // other groups' memory for the same tokens through group 0.
   //
-  // The blocks of the first num_published pages of positions have been offered
-  // to the prefix cache, over a region those after it. chain_serial names the
-  // entry of the last of them (or of the region); chain_entry is that entry as
-  // long as it has that serial. kNoSerial: the chain is broken and nothing more
-  // is published.
+  // The blocks of the first num_published pages were offered to the prefix
+  // cache; with a region, those behind it. chain_serial is the serial that the
+  // next block follows: of the last of these blocks, of the region, or of the
+  // root. kNoSerial: the chain is broken, and nothing more is published.
+  // chain_entry is the entry with this serial, while it is in the cache.
   int32_t num_published = 0;
   EntrySerial chain_serial = kNoSerial;
   int32_t chain_entry = 0;
-  BlockKey chain_key;                   // of the last of them, over a region
-  EntrySerial root_serial = kNoSerial;  // held in the prefix cache
-  // Of the last region found or published; null: none yet.
+  BlockKey chain_key;                   // key of that entry; used over a region
+  EntrySerial root_serial = kNoSerial;  // the sequence is a user of this root
+  // Content of the last region that was found or published. Null: none yet.
   std::shared_ptr<const RegionContent> content;
 
-  // The group whose content the prefix cache names.
+  // Return the group whose content the prefix cache names.
   const GroupCache& first() const { return groups.front(); }
   GroupCache& first() { return groups.front(); }
-  // The cut of group 0.
+  // Returns the cut of group 0.
   int32_t cut() const { return first().cut(); }
-  // Returns the blocks that `num_tokens` more positions need in each group.
+  // Returns how many blocks each group needs for `num_tokens` more positions.
   int32_t BlocksFor(int32_t num_tokens, int32_t page_size) const {
     return CeilDiv(num_reserved + num_tokens, page_size) -
            CeilDiv(num_reserved, page_size);
