@@ -18,7 +18,7 @@
 
 namespace blockmgr {
 
-// Returns the shape of all heads of group 0.
+// Returns the shape of the heads of a layer group, of all shards.
 HeadShape ShapeOf(const ModelLayout& layout);
 
 // Returns the largest cut of an eviction when `length` tokens are computed: a
