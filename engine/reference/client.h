@@ -61,16 +61,14 @@ class EngineClient {
  public:
   explicit EngineClient(EngineClientOptions options);
 
-  // Attaches and executes plans until one of these happens:
-  //   Stop was called                          returns OK
-  //   the daemon ends the stream in order and
-  //   `reconnect` is not set                   returns OK
-  //   the stream breaks and `reconnect` is
-  //   not set                                  returns its error
-  //   a handler fails to run a plan            returns its error
-  //   the daemon refuses to attach, and
-  //   another attempt would not help           returns the daemon's error
-  //   no daemon is found in attach_timeout     returns DeadlineExceeded
+  // Attaches and executes plans until the stream ends. The stream ends when the
+  // daemon ends it (OK), when it breaks (its error), or when the engine cannot
+  // run a plan (the engine's error). Serve then returns this status. If
+  // options.reconnect is set, it attaches again instead, unless the status is
+  // Aborted, because another engine has replaced this one.
+  //
+  // Returns OK after Stop. If attaching fails, returns the daemon's error when
+  // another attempt would not help, or DeadlineExceeded after attach_timeout.
   absl::Status Serve(const ModelLayout& layout, const EngineHandlers& handlers);
 
   // Ends Serve soon: cancels its calls.
