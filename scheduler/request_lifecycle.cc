@@ -100,7 +100,7 @@ void RequestLifecycle::JoinQueue(RequestState* request) {
   }
   state_.waiting.Insert(request);
   RefreshBar(request->tenant);
-  // Who has run keeps its place whatever the cache has.
+  // A request that has run keeps its place, whatever the cache has.
   if (is_new && state_.options.policy == SchedulingPolicy::kPrefix) {
     state_.prefix_hints.Reserve(state_.waiting.size());
     RefreshPlace(request);
@@ -169,7 +169,8 @@ void RequestLifecycle::DropSwap(RequestState* request) {
 }
 
 void RequestLifecycle::SetDrafts(RequestState* request, int32_t num_drafts) {
-  // What a rejected query has added to a scorer's state stays in it.
+  // A rejected query cannot be taken out of a scorer's state, so a request with
+  // such a state has no drafts.
   const bool may_have = state_.options.num_speculative_tokens > 0 &&
                         request->eviction.scorer_state == ScorerState::kNone;
   const int32_t before = request->num_drafts;

@@ -23,7 +23,7 @@ namespace blockmgr {
 namespace {
 
 constexpr size_t kMaxIdBytes = 128;
-// Of a request. Wishes are looked through once for each of its blocks.
+// Limits of one request. Its wishes are searched once for each of its blocks.
 constexpr int64_t kMaxStopTokens = 4096;
 constexpr int64_t kMaxRetentionWishes = 64;
 constexpr int64_t kMaxMedia = 4096;
@@ -71,7 +71,7 @@ absl::Status ValidateWish(size_t index, const RetentionWish& wish) {
   return absl::OkStatus();
 }
 
-// Of the sequence, with its durations counted from now.
+// Returns the request's wishes, with durations counted from now.
 std::vector<RetentionRange> RetentionOf(const Request& request,
                                         int64_t now_ms) {
   std::vector<RetentionRange> ranges;
