@@ -119,8 +119,8 @@ void RequestLifecycle::RefreshPlaces() {
   if (state_.options.policy != SchedulingPolicy::kPrefix) return;
   const uint64_t dropped = state_.manager.stats().dropped_entries;
   for (int32_t left = kMaxRefreshedBlocks; left > 0;) {
-    // What the first one counts on may be among what has been dropped; if so,
-    // it makes room for another one to be first.
+    // The cache may have dropped a part of the first request's prefix. Then
+    // another request may become the first.
     const RequestState* front = state_.waiting.front();
     RequestState* request = nullptr;
     if (front == nullptr || front->was_admitted ||

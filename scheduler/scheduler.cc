@@ -29,7 +29,7 @@ constexpr int64_t kMaxRetentionWishes = 64;
 constexpr int64_t kMaxMedia = 4096;
 // As much as the queue's prompts by default, if all that wait have so much.
 constexpr size_t kMaxEngineDataBytes = 16384;
-// Whose ids a block of SchedulerOptions::max_num_blocks is counted with.
+// A block of SchedulerOptions::max_num_blocks is counted with so many tokens.
 constexpr int64_t kTokensPerBlock = 16;
 
 absl::Status ValidateTokens(const char* field,

@@ -57,7 +57,7 @@ struct SimModel {
   int32_t head_dim = 128;
   int32_t page_size = 16;
   int32_t num_shards = 1;
-  // As in ModelLayout. With group_windows, every group has num_layers layers.
+  // See ModelLayout. With group_windows, every group has num_layers layers.
   int32_t window = 0;
   std::vector<int32_t> group_windows = {};
   double num_params = 8.03e9;
