@@ -76,7 +76,8 @@ void Admission::Plan(BlockBudget* budget, int32_t* token_budget) {
       case Verdict::kAwaits:
         break;
       case Verdict::kTenantIsFull:
-        // By what this step has admitted: else it would be barred.
+        // The tenant is full because of requests that this step has admitted.
+        // Otherwise it would be barred already.
         walk_.SkipTenant();
         break;
     }
@@ -108,7 +109,7 @@ Admission::Verdict Admission::TryAdmit(const RequestState* request,
     return Verdict::kAwaits;
   }
   if (!HasScorerState(*request)) return Verdict::kLacksScorerState;
-  // Nearly all of a fork's prompt is computed, however long.
+  // A fork computes little of its prompt, so a long prompt does not matter.
   if (fork.match.num_tokens > 0 &&
       PlanAdmission(request, &fork.match, budget, token_budget)) {
     return Verdict::kAdmitted;
@@ -218,12 +219,12 @@ bool Admission::IsAffordable(const RequestState& request,
                              const PrefixMatch& match,
                              const BlockBudget& budget) {
   const int64_t room = int64_t{budget.available} + budget.coming;
-  // What it finds unused in the cache is not there for anybody else once it
-  // runs, what is coming of that, too.
+  // Once the request runs, the unused cached blocks of its match are no longer
+  // available to others, so only blocks in use are deducted.
   const int32_t num_in_use = BlockPromises::NumInUse(match);
   if (state_.options.admission == AdmissionPolicy::kWatermark) {
-    // Everything known, at its peak: evictions on the way (a resumed request
-    // replays them) may be what makes it fit.
+    // The peak of all known tokens counts evictions to come (a resumed request
+    // repeats them), because the request may fit only with them.
     const int32_t needed =
         promises_.NeededOn(request, match, Promise::kKnown) - num_in_use;
     const bool alone = state_.running.empty() && decision_.runs.empty();
@@ -232,8 +233,8 @@ bool Admission::IsAffordable(const RequestState& request,
       return false;
     }
   }
-  // Who has been preempted a few times comes back for good: nobody is admitted
-  // beside it either who may take what it, or another one, needs.
+  // A spared request is admitted only if it can be completed. While one runs,
+  // others are admitted only if all running requests can be completed, too.
   if (state_.options.admission != AdmissionPolicy::kGuaranteed &&
       !request.is_spared() && state_.num_spared + decision_.num_spared == 0) {
     return true;
@@ -245,8 +246,8 @@ bool Admission::IsAffordable(const RequestState& request,
 
 int32_t Admission::LookOutsideLane(const RequestState* request, uint8_t lane) {
   if ((request->lane & lane) != 0) return 0;
-  // It has lost what spared it: a swap, or its parent. Others are long, and
-  // have little to compute: they are in no lane.
+  // A request belongs to the lane now if it has lost its swap or its parent.
+  // Other requests outside the lane have long prompts, but little to compute.
   if ((state_.LaneOf(*request) & lane) != 0)
     decision_.misplaced.push_back(request);
   return 1;

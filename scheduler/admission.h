@@ -1,9 +1,9 @@
-// Admission: which waiting requests a step starts, on which prefix, and what
-// becomes of those that it looks at in vain.
+// Admission: decides which waiting requests a step starts, and on which prefix.
 //
-// A request is admitted if the pool has room for what AdmissionPolicy promises
-// to it and to all that run. Reads the state, and writes the decision and its
-// budgets. Thread-compatible.
+// A request is admitted if the pool has room for the blocks that
+// AdmissionPolicy promises to it and to all running requests. Requests that are
+// examined but not admitted are recorded in the decision. Reads the state, and
+// writes the decision and its budgets. Thread-compatible.
 #ifndef SCHEDULER_ADMISSION_H_
 #define SCHEDULER_ADMISSION_H_
 
@@ -40,10 +40,10 @@ class Admission {
  private:
   enum class Verdict : uint8_t {
     kAdmitted,
-    kDoesNotFit,      // passed by later requests, max_bypasses times
-    kLetsOthersPass,  // for its own good, as it turned out now
-    kAwaits,          // another request, or its parent, as was known before
-    kIsTooLong,       // while enough long prompts are computed
+    kDoesNotFit,      // later requests may pass it, max_bypasses times
+    kLetsOthersPass,  // another request will compute its prefix, as found now
+    kAwaits,          // it still waits for a prefix, or for its parent
+    kIsTooLong,       // max_long_prefills long prompts are being computed
     kLacksScorerState,
     kTenantIsFull,
   };

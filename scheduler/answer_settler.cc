@@ -65,7 +65,8 @@ void AnswerSettler::SettleRun(const StepInFlight::Run& run,
         {request.id, request.num_outputs(), std::string(answer.data)});
   }
   bool stops = false;
-  // What drafts fill is published under their tokens.
+  // Accepted drafts become tokens first, because Commit publishes full blocks
+  // under their tokens.
   const int32_t num_tokens =
       run.num_drafts == 0 ? run.num_tokens
                           : TakeAccepted(run, answer.accepted, effects, &stops);
@@ -81,7 +82,8 @@ void AnswerSettler::SettleRun(const StepInFlight::Run& run,
       state_.prefix_hints.OnPublished(request.chain.keys()[i]);
     }
   }
-  // Behind its prompt, too, what came back was announced until now.
+  // A resumed request computes outputs again, and its blocks are registered in
+  // PrefillFront behind the prompt, too.
   if (begin < request.num_prompt || request.hint.computing.has_value()) {
     lifecycle_.UpdateFront(&request);
   }
@@ -205,7 +207,8 @@ void AnswerSettler::SettleOrder(const StepInFlight& step,
 EvictionReceipt AnswerSettler::CommitOrder(
     RequestState* request, const StepInFlight::Order& order,
     std::span<const EvictionOutcome> outcomes) {
-  // Those of windows first: all are published by the name of group 0's.
+  // Window groups come first, because committing group 0 publishes the regions
+  // of all groups under one name.
   EvictionReceipt windows;
   for (int32_t i = 1; i < order.num_outcomes(); ++i) {
     const EvictionReceipt of_group =
@@ -292,8 +295,8 @@ absl::Status AnswerSettler::LeaveOutLast(RequestState* request) {
   std::vector<CompressionPoint> points = request->eviction.compressions;
   const int32_t length = points[index].length;
   points.erase(points.begin() + index);
-  // What follows is not shared: a prefix that was compressed less often takes
-  // more blocks than the requests which would start on it may ever get.
+  // Later regions are not shared. A prefix that was compressed less often takes
+  // more blocks than requests that start with it may ever get.
   for (int32_t i = index; i < std::ssize(points); ++i) {
     points[i].is_shared = false;
   }

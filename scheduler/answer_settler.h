@@ -1,8 +1,9 @@
-// AnswerSettler: settles what the engine answers: computed tokens, accepted
-// drafts, evictions and refusals, lost blocks; and the loss of the engine.
+// AnswerSettler: applies the engine's answers to the state (computed tokens,
+// accepted drafts, evictions and refusals, lost blocks), and the loss of the
+// engine.
 //
-// One of the four that change the SchedulerState. Frees, publications and
-// evictions take effect here, never when a step is issued.
+// It is one of the four classes that change the SchedulerState. Frees,
+// publications and evictions take effect here, not when a step is issued.
 #ifndef SCHEDULER_ANSWER_SETTLER_H_
 #define SCHEDULER_ANSWER_SETTLER_H_
 
@@ -33,7 +34,7 @@ class AnswerSettler {
   AnswerSettler(SchedulerState* state, RequestLifecycle* lifecycle)
       : state_(*state), lifecycle_(*lifecycle) {}
 
-  // Scheduler::Update and Scheduler::LoseEngine.
+  // Implement Scheduler::Update and Scheduler::LoseEngine.
   absl::Status Settle(const StepResult& result, Effects* effects);
   void LoseEngine(Effects* effects);
 
@@ -45,14 +46,16 @@ class AnswerSettler {
   int32_t TakeAccepted(const StepInFlight::Run& run,
                        std::span<const int32_t> accepted, Effects* effects,
                        bool* stops);
-  // Voids the positions of the other drafts.
+  // Voids the positions of the rejected drafts.
   void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
-  // Tells the token. Returns whether it is a stop token.
+  // Adds a token to the outputs and effects. Returns whether it is a stop
+  // token.
   bool AddOutput(RequestState* request, int32_t token, Effects* effects);
 
   void SettleOrder(const StepInFlight& step, const StepInFlight::Order& order,
                    std::span<const EvictionOutcome> outcomes, Effects* effects);
-  // Carries out the order and publishes.
+  // Commits the evictions of all groups of the order, and publishes the region
+  // of a shared prefix.
   EvictionReceipt CommitOrder(RequestState* request,
                               const StepInFlight::Order& order,
                               std::span<const EvictionOutcome> outcomes);
@@ -76,9 +79,9 @@ class AnswerSettler {
 
   void LoseBlocks(std::span<const BlockId> blocks);
   void LoseHostBlocks(std::span<const HostBlockId> blocks);
-  // Lets a request whose slot has the first num_left tokens left go on from
-  // those that it may go on from. Returns false, with nothing changed, if there
-  // are none.
+  // Restarts a request in its slot, which has the first num_left tokens left.
+  // Returns false, with nothing changed, if the request cannot start from any
+  // of them.
   bool RestartInSlot(RequestState* request, int32_t num_left);
 
   SchedulerState& state_;

@@ -74,13 +74,13 @@ void AnswerSettler::LoseHostBlocks(std::span<const HostBlockId> blocks) {
 }
 
 bool AnswerSettler::RestartInSlot(RequestState* request, int32_t num_left) {
-  // Where an order stands is the engine's to know: it may have moved entries.
+  // With an order in flight, the engine may have moved entries already.
   if (request->order_in_flight) return false;
   const int32_t next = request->next_compression;
   const int32_t length =
       next == 0 ? 0 : request->eviction.compressions[next - 1].length;
-  // As with a prefix hit: observation windows are computed as a whole, and
-  // scores are accumulated from the first token on.
+  // Observation windows are computed as a whole, and scores are accumulated
+  // from the first token on, as after a prefix hit.
   int32_t num_kept =
       request->eviction.MaxCachedTokens(std::ssize(request->tokens), length);
   if (num_kept < num_left) {
@@ -88,7 +88,7 @@ bool AnswerSettler::RestartInSlot(RequestState* request, int32_t num_left) {
   } else {
     num_kept = num_left;
   }
-  // What came before a compression cannot be computed after it.
+  // Tokens before a compression cannot be computed after it.
   if (num_kept == 0 || num_kept < length) return false;
   if (!state_.manager.CanGoBack(request->slot, num_kept)) return false;
   state_.manager.CutBack(request->slot, num_kept);

@@ -134,7 +134,7 @@ int32_t BlockPromises::NeededOn(const RequestState& request,
 int64_t BlockPromises::BlocksPromised(Promise promise) const {
   int64_t promised = 0;
   for (const RequestState* request : state_.running) {
-    // What this step takes of it is already gone from the available blocks.
+    // Blocks that this step takes are deducted from the available ones already.
     const StepDecision::Run* run = decision_.RunOf(*request);
     const int32_t taken = run == nullptr ? 0 : run->num_blocks;
     const int32_t length = LengthOf(*request, promise);

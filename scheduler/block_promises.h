@@ -1,7 +1,8 @@
-// How many blocks requests will still take.
+// BlockPromises: how many blocks requests will still take.
 //
-// The free functions tell it of one request; BlockPromises adds up what a step
-// has promised to all that run or are admitted, and what one more would need.
+// The free functions answer for one request. BlockPromises sums up the blocks
+// that all running and admitted requests are promised (Promise), and computes
+// the blocks that one more request would need.
 #ifndef SCHEDULER_BLOCK_PROMISES_H_
 #define SCHEDULER_BLOCK_PROMISES_H_
 
@@ -58,9 +59,9 @@ class BlockPromises {
   static int32_t NumInUse(const PrefixMatch& match) {
     return match.num_saved() - match.cost.num_cooling;
   }
-  // Returns the blocks of a request at its peak, when it starts on `match`:
-  // those of the match included, and those in use twice if they are copied on
-  // the way.
+  // Returns the blocks of a request at its peak if it starts on `match`, the
+  // blocks of the match included. Blocks of the match that others use count
+  // twice if a compression will copy their survivors.
   int32_t NeededOn(const RequestState& request, const PrefixMatch& match,
                    Promise promise) const;
   // Returns the blocks that running and admitted requests will still take.
@@ -68,10 +69,10 @@ class BlockPromises {
   int64_t All(Promise promise);
 
  private:
-  // Returns whether a compression of the request itself, or of one that runs,
-  // is to come over blocks in use: what is kept of them is copied to others.
+  // Returns whether a compression to come, of the request or of a running one,
+  // covers blocks that both use. Its survivors are copied to other blocks.
   bool IsCopied(const RequestState& request, const PrefixMatch& match) const;
-  // Returns how many blocks below the request's next cut others use, too.
+  // Returns how many blocks below the request's next cut are shared.
   int32_t SharedBelow(const RequestState& request) const;
   int64_t BlocksPromised(Promise promise) const;
 

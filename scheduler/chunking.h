@@ -1,4 +1,4 @@
-// How many tokens of a request a step computes.
+// Functions that decide how many tokens of a request a step computes.
 #ifndef SCHEDULER_CHUNKING_H_
 #define SCHEDULER_CHUNKING_H_
 
@@ -9,16 +9,17 @@
 
 namespace blockmgr {
 
-// The most that each prompt may take so that all get equal shares of `budget`
-// tokens, where one that needs less leaves its rest to the others. Whole units
-// (pages), and at least one. `gaps`: the tokens each lacks; sorted in place.
-// O(n log n).
+// Returns the most tokens that each prompt may take, so that all prompts get
+// equal shares of `budget` tokens. A prompt that needs less leaves the rest of
+// its share to the others. The result is a multiple of `unit` (a page), at
+// least one unit. `gaps` are the tokens that each prompt lacks; they are sorted
+// in place. O(n log n).
 int32_t EqualShare(int32_t budget, int32_t unit, std::vector<int32_t>* gaps);
 
-// Where a request computes on from.
+// ChunkStart is the point from which a request computes on.
 struct ChunkStart {
   int32_t num_computed = 0;
-  // Into EvictionPlan::compressions: the first one that is still to be made.
+  // Index of the first of EvictionPlan::compressions that is still to be made.
   int32_t next_compression = 0;
 };
 

@@ -17,7 +17,7 @@ HeadShape ShardShapeOf(const ModelLayout& layout) {
   return shape;
 }
 
-// By budgets per head: what the shard's own add up to.
+// Returns the pages of a shard with budgets per head: the sum over its heads.
 int64_t ExternalPages(const CompressionPoint& point, const ModelLayout& layout,
                       int32_t shard) {
   const int32_t heads = layout.shard_heads();
@@ -46,7 +46,7 @@ void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
   point->policy.budget.kind = BudgetKind::kExternal;
 }
 
-// What all points of an eviction have in common.
+// Returns the fields that all points of an eviction have in common.
 CompressionPoint PointOf(const RequestEviction& eviction, int32_t num_prompt) {
   CompressionPoint point;
   point.policy = eviction.policy;
@@ -60,8 +60,8 @@ CompressionPoint PointOf(const RequestEviction& eviction, int32_t num_prompt) {
   return point;
 }
 
-// Of points that have `any` in common, the one when `length` tokens are
-// computed; what its table says depends on nothing else.
+// Returns the point at `length` tokens of an eviction whose points have the
+// fields of `any` in common. The result depends on nothing else.
 CompressionPoint PointAt(const CompressionPoint& any,
                          const std::shared_ptr<const BudgetTable>& table,
                          int32_t length, const ModelLayout& layout) {
@@ -210,13 +210,14 @@ SharedCompression ShareCompression(const RequestEviction& eviction,
   if (target.evicts_in_windows()) {
     absl::StrAppend(&sharing.plan, " windows ", target.window_ratio.ToString());
   }
-  // A prefix that was compressed less often than every so many tokens took more
-  // blocks to make than its sharer may ever get.
+  // A prefix that was compressed less often took more blocks to make than
+  // another request may ever get.
   if (eviction.mode == EvictionMode::kEveryChunk) {
     absl::StrAppend(&sharing.plan, " every ", eviction.compress_every);
   }
-  // Nor one that was compressed at other lengths: its sharer leaves out what
-  // would have come before of its own, and that may be what makes it fit.
+  // A prefix that was compressed at other lengths is not shared either. A
+  // request that starts with it leaves out its own earlier compressions, and
+  // may not fit without them.
   absl::StrAppend(&sharing.plan, " multiple of ",
                   std::max(eviction.share_multiple, layout.page_size));
   return sharing;
@@ -255,7 +256,7 @@ int32_t EvictionPlan::NextAfter(int32_t length) const {
 
 int32_t EvictionPlan::MaxCachedTokens(int64_t num_tokens,
                                       int32_t length) const {
-  // Scores are accumulated from the first token on.
+  // Scores are accumulated from the first token on, so all tokens are computed.
   if (scorer_state != ScorerState::kNone) return 0;
   int32_t limit = static_cast<int32_t>(num_tokens) - 1;
   for (const CompressionPoint& point : compressions) {

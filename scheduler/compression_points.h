@@ -1,5 +1,5 @@
-// Where a request is compressed, and how many pages and blocks the regions made
-// there have.
+// Functions that compute the compression points of a request (CompressionPoint)
+// and the pages and blocks of the regions made there.
 #ifndef SCHEDULER_COMPRESSION_POINTS_H_
 #define SCHEDULER_COMPRESSION_POINTS_H_
 
@@ -18,53 +18,57 @@
 
 namespace blockmgr {
 
-// All heads.
+// Returns the shape of the heads of a layer group, of all shards.
 HeadShape ShapeOf(const ModelLayout& layout);
 
-// The largest cut of an eviction when `length` tokens are computed: whole
-// pages, the last token stays in the tail.
+// Returns the largest cut of an eviction when `length` tokens are computed: a
+// multiple of page_size below length, so that the last token stays in the tail.
 int32_t LargestCut(int32_t length, int32_t page_size);
 
-// The most pages that the region which a compression point makes has in any
-// shard. Upper bounds of what ranks can do: each allocates budgets among its
-// own heads.
+// Returns the most pages that the point's region has in any shard. This is an
+// upper bound, because each rank divides the budget among its own heads.
 int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout);
-// What each shard may have of them; empty: the same.
+// Returns the most pages of the region in each shard, [num_shards]. Returns an
+// empty vector if PagesOf holds for every shard.
 std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
                                   const ModelLayout& layout);
 
-// Settles what follows from a point's length and cut: budgets of a caller in
-// place of headkv's and lukv's, so that neither page counts nor engines need
-// the table, and its page total. O(1); by budgets per head, O(heads). Where
-// nothing is covered, nothing is evicted: a table is not asked, and the total
-// is 0.
+// Completes a point whose length and cut are set: computes its page total. With
+// headkv or lukv, the table is evaluated and its budgets become budgets of a
+// caller (BudgetKind::kExternal), so that the engine needs no table. If the cut
+// is 0, the total is 0, and the table is not evaluated. O(1), or O(heads) with
+// budgets per head.
 void ResolvePoint(const std::shared_ptr<const BudgetTable>& table,
                   const ModelLayout& layout, CompressionPoint* point);
 
-// Whole blocks to hold its page total.
+// Returns how many whole blocks hold the point's page total.
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
 
-// The most pages that the point's region in a window group has in any shard; 0:
-// it makes none. REQUIRES: a policy that ValidateWindows accepts.
+// Returns the most pages that the point's region in a window group has in any
+// shard. Returns 0 if the point makes no region there. REQUIRES: a policy that
+// ValidateWindows accepts.
 int64_t WindowPagesOf(const CompressionPoint& point, int32_t group,
                       const ModelLayout& layout);
 
-// Blocks that the regions of all window groups have at most, whatever the
-// length: until their cuts fall out, beside what the windows hold.
+// Returns the most blocks that the regions of all window groups have together,
+// for a point at any length. A sequence holds these blocks besides those of its
+// windows until the cuts have left the windows.
 int32_t WindowRegionBlocks(const CompressionPoint& point,
                            const ModelLayout& layout);
 
-// The compressions of its prompt that a request asks for, ascending: those that
-// free at least one block. Their budgets are fixed by the whole prompt, for
-// every_chunk too; how a table divides them, by the length of each where they
-// are shared: whoever goes on from one may have another prompt. REQUIRES: a
-// valid eviction of a prompt of num_prompt tokens.
+// Returns the compressions of the prompt, ascending, without those that would
+// free no block. With kEveryChunk, a ratio is taken of the whole prompt, so all
+// compressions have the same budget. A table divides the budget by the length
+// of the whole prompt. If the prefix is shared, the table divides it by the
+// length of each point, because requests with other prompts use the region,
+// too. REQUIRES: `eviction` is valid for a prompt of num_prompt tokens.
 std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
                                                int32_t num_prompt,
                                                const ModelLayout& layout);
 
-// The same of a request that shares its compressed prefix: what its points have
-// in common, its name included. O(table). REQUIRES: eviction.share_prefix.
+// Returns what all points of a request that shares its compressed prefix have
+// in common, and the name of the plan. O(table). REQUIRES:
+// eviction.share_prefix.
 SharedCompression ShareCompression(const RequestEviction& eviction,
                                    int32_t num_prompt,
                                    const ModelLayout& layout);
@@ -80,38 +84,44 @@ void ListFirstPoint(int32_t last_length, const ModelLayout& layout,
 // Returns whether ListNextPoint would add a point.
 bool HasNextPoint(int32_t last_length, const EvictionPlan& plan);
 
-// Its point when `length` tokens are computed: the same for all sharers.
+// Returns the point of a shared plan when `length` tokens are computed. All
+// requests that share the plan have this same point.
 CompressionPoint SharedPointAt(const SharedCompression& sharing, int32_t length,
                                const ModelLayout& layout);
 
-// How RegionName::history tells the lengths of compressions, and back.
+// Returns RegionName::history, which encodes the lengths of the points.
 std::string EncodeHistory(std::span<const CompressionPoint> points);
-// Likewise, behind what is there.
+// Appends the encoded lengths of `points` to `history`.
 void AppendHistory(std::span<const CompressionPoint> points,
                    std::string* history);
+// Returns the lengths that a history encodes.
 std::vector<int32_t> DecodeHistory(absl::string_view history);
 
-// The length of the point of `decode` that comes next when `length` tokens are
-// computed; INT32_MAX: beyond every request. And that point.
+// Return the length of the next point of `decode` when `length` tokens are
+// computed, and that point. The length is at most INT32_MAX, which no request
+// reaches.
 int32_t NextLength(const DecodeCompression& decode, int32_t length);
 CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
                            const ModelLayout& layout);
 
-// Whether its totals are known without its table: with whole pages and one
-// shard a table only divides them.
+// Returns whether the page totals of the points are known without the table.
+// With one shard and budgets in whole pages, a table divides the total but does
+// not change it.
 bool KnowsTotals(const DecodeCompression& decode, const ModelLayout& layout);
-// Its point at `length`, but for the division. REQUIRES: KnowsTotals.
+// Returns the point at `length` with its page total, but without budgets per
+// head. REQUIRES: KnowsTotals.
 CompressionPoint UndividedPointAt(const DecodeCompression& decode,
                                   int32_t length, const ModelLayout& layout);
 
-// What a kDecode eviction does after the prompt, until `end` tokens are
-// computed; null for other modes. Cost: that of WithEnd.
+// Returns the compressions of a kDecode eviction after the prompt, with
+// region_blocks known until `end`. Returns null for other modes. Costs as much
+// as WithEnd.
 std::unique_ptr<const DecodeCompression> DecodeCompressionOf(
     const RequestEviction& eviction, int32_t num_prompt, int32_t end,
     const ModelLayout& layout);
 
-// The same, known until `end`. Cost: O(1); where a table decides how many pages
-// a region has, O(heads) for every point until a later end.
+// Returns a copy with region_blocks known until `end`. O(1) if KnowsTotals,
+// otherwise O(heads) for every point between the old end and `end`.
 std::unique_ptr<const DecodeCompression> WithEnd(
     const DecodeCompression& decode, int32_t end, const ModelLayout& layout);
 

@@ -1,10 +1,10 @@
 // Speculative decoding: which drafts of the engine a step verifies.
 //
-// The engine proposes drafts and verifies them; the plan has a slot for each of
-// them, as if all were accepted (AnswerSettler voids the others). Drafts are an
-// extra of the step: they take tokens that are left when every running request
-// has its own (half of them, while others wait to be admitted) and blocks that
-// no running request wants, and go where no length has to be exact.
+// The engine proposes drafts and verifies them. The plan reserves positions for
+// all drafts, and AnswerSettler voids those of rejected drafts. Drafts take
+// what is left of a step: tokens that no running request needs (only half of
+// them while requests wait), and blocks that no running request will miss. A
+// run that must end at an exact length, before an eviction, has no drafts.
 #ifndef SCHEDULER_DRAFTS_H_
 #define SCHEDULER_DRAFTS_H_
 
@@ -24,9 +24,9 @@ bool AwaitsDrafts(const SchedulerState& state);
 // left and no running request will miss the blocks.
 void PlanDrafts(const SchedulerState& state, BlockBudget* budget,
                 int32_t* token_budget, StepDecision* decision);
-// Returns how many drafts the next run of a request may verify: where the
-// request is compressed its length must be sure, and its last token is never an
-// input.
+// Returns how many drafts the next run of a request may verify. The run must
+// not reach a compression point, because the length there must be exact, or
+// the request's last token, which is never an input.
 int32_t MaxDrafts(const RequestState& request, const SchedulerOptions& options);
 
 }  // namespace blockmgr

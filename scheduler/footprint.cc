@@ -9,7 +9,7 @@
 namespace blockmgr {
 namespace {
 
-// A sequence on its way: what it holds, and has held at most.
+// Walk follows a sequence: what it holds now, and the most it has held.
 class Walk {
  public:
   Walk(const ModelLayout& layout, Holding now) : layout_(layout), now_(now) {}
@@ -18,8 +18,8 @@ class Walk {
     peak_ = std::max(peak_, now_.region_blocks +
                                 CeilDiv(length - now_.cut, layout_.page_size));
   }
-  // In place of what is below its cut, as far as that frees blocks. A region
-  // that reaches as far already (a command has made it) is not made anew.
+  // Replaces the blocks below the cut by a region if that frees blocks. Does
+  // nothing if a region (made by a command) reaches the cut already.
   void Compress(int32_t cut, int32_t region_blocks) {
     if (cut <= now_.cut) return;
     const int32_t below =
@@ -71,8 +71,8 @@ void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
   compress_at(last);
 }
 
-// What a group with a window holds at most: the pages that so many tokens,
-// those of the window and a chunk, are in, wherever the first page begins.
+// Returns the most blocks that a window group holds: the pages that contain the
+// tokens of the window and of a chunk, for any offset in the first page.
 int32_t WindowPeak(int32_t length, int32_t chunk, int32_t group,
                    const ModelLayout& layout) {
   const int64_t tokens = int64_t{layout.window_of(group)} + chunk;
@@ -81,9 +81,9 @@ int32_t WindowPeak(int32_t length, int32_t chunk, int32_t group,
                         CeilDiv<int64_t>(tokens - 1, layout.page_size) + 1));
 }
 
-// The same of all of them, beside regions of so many blocks. These stand for
-// more pages than they have blocks, so there are never more than without any
-// window.
+// Returns the most blocks that all window groups hold, with regions of
+// region_blocks blocks. A region has fewer blocks than the pages it stands for,
+// so the groups never hold more than without windows.
 int32_t WindowPeaks(int32_t length, int32_t chunk, int32_t region_blocks,
                     const ModelLayout& layout) {
   int32_t num_blocks = region_blocks;
@@ -114,8 +114,8 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
   walk.ComputeUntil(length);
   if (layout.kind_of(0) == GroupKind::kWindow)
     return WindowPeak(length, chunk, 0, layout);
-  // All points of a request ask the same of windows, or nothing. Where there
-  // are regions to come, there is room for those that are.
+  // All points of a request that evict from windows have the same target, so
+  // the largest region of any point has room for the regions of today.
   const auto evicts = [](const CompressionPoint& point) {
     return point.target.evicts_in_windows();
   };

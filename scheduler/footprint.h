@@ -1,4 +1,5 @@
-// How many blocks a request needs at its peak, eviction taken into account.
+// Functions that count the blocks a request needs, with its evictions taken
+// into account.
 #ifndef SCHEDULER_FOOTPRINT_H_
 #define SCHEDULER_FOOTPRINT_H_
 
@@ -13,44 +14,51 @@
 
 namespace blockmgr {
 
-// Where a sequence computes on from: its region, then whole blocks from its cut
-// on.
+// Holding is what a sequence holds before it computes on: in group 0 a region
+// that stands for [0, cut), then whole blocks from the cut on.
 struct Holding {
   int32_t region_blocks = 0;
   int32_t cut = 0;
-  // Of its regions in groups with a window.
+  // Blocks of the regions in window groups.
   int32_t window_region_blocks = 0;
 };
 
-// Blocks at the peak of a sequence that computes on from `now`, alone in the
-// pool, until `length` positions are computed, at most `chunk` of them in a
-// step: groups with a window hold what is in it, and that, and their regions,
-// if there are to be any. Compressions to come
-// (ascending; those above `length` do not matter) replace what is below their
-// cut by their region, as far as that frees blocks; `decode`, if any, goes on
-// after the last of them; a `squeeze` may come at any time. An upper bound
-// where that has a table, exact without. REQUIRES: a table is known until
-// `length`. Cost: O(compressions).
+// Returns the most blocks that a sequence holds, in all groups, while it
+// computes on from `now` until `length` positions are computed, at most `chunk`
+// in a step. The sequence is alone in the pool.
+//
+// `compressions` are those to come, ascending; those above `length` do not
+// matter. A compression replaces all blocks below its cut by its region, if
+// that frees blocks. `decode` may be null; its compressions follow the last of
+// `compressions`. `squeeze` may be null; it may come at any time. A window
+// group holds the pages of its window and of one chunk, and its region if
+// there will be one.
+//
+// The count is exact for group 0, except that `decode` with a budget table
+// gives an upper bound. REQUIRES: such a table is known until `length`
+// (DecodeCompression::end). O(compressions).
 int32_t PeakBlocks(int32_t length, int32_t chunk,
                    std::span<const CompressionPoint> compressions,
                    const ModelLayout& layout, Holding now = {},
                    const DecodeCompression* decode = nullptr,
                    const EvictionCommand* squeeze = nullptr);
 
-// Blocks that a running request will still take until it has computed `length`
-// positions, at most `chunk` in a step, in the worst of the steps until then:
-// what its orders in flight and those to come give back is counted, when they
-// free blocks at all. in_windows: what groups with a window hold when the steps
-// in flight are settled, but for what others use: that does not come back when
-// it falls out (BlockManager::NumOwnInWindows). Not counted: destinations of
-// copies, which orders do without when blocks are short.
+// Returns the most blocks that a running request will hold beyond its present
+// ones until it has computed `length` positions, at most `chunk` in a step.
+//
+// Blocks that its evictions in flight and to come give back are deducted. Fresh
+// destinations are not counted, because orders do without copies when blocks
+// are short. `in_windows` (BlockManager::NumOwnInWindows) has the blocks in
+// windows once the steps in flight are settled, without those that other
+// sequences use: these do not come back when they leave the window.
 int32_t RemainingBlocks(const RequestState& request,
                         const SequenceCache& sequence,
                         const OwnInWindows& in_windows, int32_t length,
                         int32_t chunk, const ModelLayout& layout);
 
-// Blocks that groups with a window take for the next num_tokens of a sequence
-// with so many positions reserved, at most `chunk` of them in a step.
+// Returns the blocks that window groups take for the next num_tokens tokens of
+// a sequence that has num_reserved positions reserved. A step computes at most
+// `chunk` of the tokens.
 int32_t WindowGrowth(int32_t num_reserved, int32_t num_tokens, int32_t chunk,
                      const ModelLayout& layout);
 

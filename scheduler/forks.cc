@@ -16,13 +16,14 @@
 namespace blockmgr {
 namespace {
 
-// Whether a fork with a prompt of so many tokens has the point of its parent,
-// too. What was ordered of the parent behind that is not about the fork.
+// Returns whether a fork with a prompt of num_prompt tokens inherits a point of
+// its parent. Commands and squeezes behind the fork's prompt are not inherited.
 bool IsInherited(const CompressionPoint& point, int32_t num_prompt) {
   return !point.is_recorded || point.length <= num_prompt;
 }
 
-// The number of those that it has, when it has all as they are by now.
+// Returns how many points the fork has inherited, if these are all that it
+// would inherit from its parent now. Otherwise returns nullopt.
 std::optional<size_t> NumInherited(
     const std::vector<CompressionPoint>& of_parent, const RequestState& fork) {
   const std::vector<CompressionPoint>& mine = fork.eviction.compressions;
@@ -55,7 +56,7 @@ EvictionPlan CopyOf(const EvictionPlan& plan) {
 
 absl::Status ValidateFork(const Request& request, const RequestState* parent) {
   if (request.fork_of.empty()) return absl::OkStatus();
-  // Which requests others have is not told.
+  // The message does not reveal whether another tenant has such a request.
   if (parent == nullptr ||
       BlockChain(request.scope).root() != parent->chain.root()) {
     return absl::NotFoundError(absl::StrCat(
@@ -81,7 +82,8 @@ EvictionPlan InheritedPlan(const RequestState& parent, int32_t num_prompt,
                 });
   if (of_parent.decode != nullptr) {
     inherited.decode = WithEnd(*of_parent.decode, last_length, layout);
-    // Of compressions after its parent's end, too: that may need none itself.
+    // The fork may be compressed after its parent's end, so it may need a
+    // scorer state that the parent does not need.
     inherited.scorer_state = of_parent.decode->point.policy.scorer_state();
   }
   return inherited;
@@ -122,7 +124,8 @@ bool Inherit(const SchedulerState& state, const RequestState& parent,
       inherited.compressions, state.layout(), Holding{}, inherited.decode.get(),
       inherited.squeeze.get());
   if (peak > fork.peak_blocks) return false;
-  // Nor may its steps be as large as its parent's.
+  // The fork's steps may be smaller than its parent's, and then too small for
+  // an observation window.
   const bool fits_steps = std::ranges::all_of(
       inherited.compressions, [&fork](const CompressionPoint& point) {
         return point.policy.query_window() <= fork.max_chunk;
@@ -145,7 +148,7 @@ int32_t ForkLength(const RequestState& parent, const RequestState& request,
   const int32_t length = std::min(decision->EvictionOf(request).MaxCachedTokens(
                                       std::ssize(request.tokens), compressed),
                                   num_common);
-  // What comes before a compression cannot be computed after it.
+  // Tokens before a compression cannot be computed after it.
   if (length < compressed) return 0;
   return parent.chain.HasMediaOf(request.chain, length) ? length : 0;
 }
@@ -169,14 +172,15 @@ ForkPoint FindFork(const SchedulerState& state, const RequestState& request,
   const int32_t num_done = parent.next_compression;
   const SequenceCache& sequence = state.manager.sequence(parent.slot);
   const StepDecision::Run* run = decision->RunOf(parent);
-  // What it is about to know of itself, or to lose.
+  // The parent's table is about to change.
   const bool is_moving = sequence.first().pending != nullptr ||
                          sequence.shares_last_block || parent.restarts ||
                          state.manager.IsComingBack(parent.slot) ||
                          (run != nullptr && run->order >= 0);
-  // A few tokens are computed sooner than waited for. Before a compression that
-  // comes behind them it is now or never: when the parent has settled them, it
-  // has ordered that already.
+  // The fork computes a few missing tokens itself, because waiting takes
+  // longer. If the parent is compressed behind these tokens, more may be
+  // missing. Once the parent has settled them, it has ordered the
+  // compression already, and the fork cannot start before it.
   const bool is_lost_soon =
       num_done < std::ssize(parent.eviction.compressions) &&
       parent.eviction.compressions[num_done].length > length;
@@ -191,7 +195,7 @@ ForkPoint FindFork(const SchedulerState& state, const RequestState& request,
   const int32_t compressed =
       num_done == 0 ? 0 : parent.eviction.compressions[num_done - 1].length;
   if (shared < std::max(compressed, 1)) return {};
-  // Windows may have moved on: what the prefix cache has is next best.
+  // If windows have moved on, the fork starts from the prefix cache.
   if (!state.manager.CanGoBack(parent.slot, shared)) return {};
   ForkPoint point = {.waits = false,
                      .match = state.manager.MatchFork(parent.slot, shared)};

@@ -1,4 +1,5 @@
-// Exact minimum, median and maximum of many small counts.
+// KeptHistogram: exact quantiles of many small counts (the entries that heads
+// keep in evictions).
 #ifndef SCHEDULER_KEPT_HISTOGRAM_H_
 #define SCHEDULER_KEPT_HISTOGRAM_H_
 
@@ -9,8 +10,9 @@
 
 namespace blockmgr {
 
-// A count per value, so that memory does not grow with the number of samples.
-// Add is O(values); the quantiles are O(largest value), for statistics calls.
+// The histogram has one counter per value, so its memory does not grow with the
+// number of samples. Add is O(values). Quantile is O(largest value), and is
+// meant for statistics calls.
 class KeptHistogram {
  public:
   void Add(std::span<const int32_t> values) {
@@ -26,8 +28,8 @@ class KeptHistogram {
     num_samples_ = 0;
   }
 
-  // The smallest value with at least max(1, fraction * samples) samples at or
-  // below it; 0 without samples.
+  // Returns the smallest value with at least max(1, fraction * samples) samples
+  // at or below it. Returns 0 if there are no samples.
   int32_t Quantile(double fraction) const {
     uint64_t below = 0;
     for (size_t value = 0; value < counts_.size(); ++value) {

@@ -47,11 +47,11 @@ bool OrderPlanner::Plan(const RequestState& request, int32_t length,
   const int32_t num_below =
       (order->point.cut - cut_now) / state_.layout().page_size +
       (region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size()));
-  // A replay can be futile too: nobody promises that an engine keeps as much as
-  // it did the first time.
+  // A repeated eviction can be futile, too, because an engine may keep another
+  // number of entries than the first time.
   order->futile = num_below <= num_destinations;
   if (order->futile) return true;
-  // What others use stays until the last of them leaves it.
+  // A shared block stays in use until its last user leaves it.
   int32_t num_shared = 0;
   if (match == nullptr) {
     order->num_own = state_.manager
@@ -104,7 +104,7 @@ void OrderPlanner::PlanWindows(const RequestState& request,
     if (match != nullptr && match->swap != kNoSwap) {
       window.covered.num_own = window.covered.num_blocks;  // what comes back
     } else if (match != nullptr) {
-      // What it is about to take.
+      // The blocks that the request is about to take.
       const int32_t begin =
           std::max(state_.layout().FirstPage(group, point.length + 1),
                    match->num_tokens / state_.layout().page_size);
@@ -139,14 +139,16 @@ bool OrderPlanner::PlanUnplannedPoint(const RequestState& request,
   point->length = length;
   point->cut = command.cut != 0 ? command.cut
                                 : LargestCut(length, state_.layout().page_size);
-  // A request preempted since it was asked for is not that long again yet.
+  // A request that was preempted after the command may be shorter than the cut.
   if (point->cut >= length) return false;
   point->policy = command.policy;
-  // What is protected does not shrink with the queries that are at hand.
+  // The protected tail stays as long as asked for, even if fewer queries are at
+  // hand.
   point->policy.protect.recent = command.policy.protected_recent();
   const int32_t num_in_cache =
       match == nullptr ? request.num_in_cache : match->num_tokens;
-  // Of squeezes the engine knows the policy from the start.
+  // The engine knows the policy of a squeeze from the start, and keeps the
+  // queries that it needs.
   const int32_t query_window =
       std::max({state_.options.query_window, 1,
                 commanded ? 0 : command.policy.query_window()});

@@ -1,8 +1,9 @@
-// PrefillFront: the block that each running prefill will publish next, by key,
-// so that others of the same prompt can wait for it instead of computing it.
+// PrefillFront: the block that each running prefill will publish next, by key.
+// Another request that needs this block can wait for it instead of computing
+// it (PrefixWaits).
 //
-// One entry per key: of two requests that compute the same block, the first one
-// registered. Cost: O(1). Thread-compatible.
+// If two requests compute the same block, only the first is registered. Cost:
+// O(1). Thread-compatible.
 #ifndef SCHEDULER_PREFILL_FRONT_H_
 #define SCHEDULER_PREFILL_FRONT_H_
 
@@ -18,7 +19,7 @@ namespace blockmgr {
 
 class PrefillFront {
  public:
-  // The request computes the block with this key next.
+  // Registers that the request computes the block with this key next.
   void Set(RequestState* request, const BlockKey& key) {
     if (request->hint.computing == key) return;
     Clear(request);
@@ -26,13 +27,13 @@ class PrefillFront {
       request->hint.computing = key;
     }
   }
-  // It computes nothing that others might want.
+  // Removes the request's entry, if it has one.
   void Clear(RequestState* request) {
     if (!request->hint.computing.has_value()) return;
     by_key_.erase(*request->hint.computing);
     request->hint.computing.reset();
   }
-  // Who computes it; null: nobody.
+  // Returns the request that computes this block next, or null if none does.
   const RequestState* Find(const BlockKey& key) const {
     const auto found = by_key_.find(key);
     return found == by_key_.end() ? nullptr : found->second;
@@ -43,8 +44,9 @@ class PrefillFront {
   absl::flat_hash_map<BlockKey, RequestState*> by_key_;
 };
 
-// Blocks from `begin` on that both sequences have the same names for. Names are
-// chained, so equal ones follow equal ones: O(log blocks).
+// Returns the number of blocks from `begin` on that have equal keys in both
+// sequences. A key covers all blocks before its own, so equal keys at a block
+// mean equal keys before it, and a binary search finds the end. O(log blocks).
 inline int32_t CommonBlocks(std::span<const BlockKey> a,
                             std::span<const BlockKey> b, int32_t begin) {
   auto low = static_cast<size_t>(begin);

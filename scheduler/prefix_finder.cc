@@ -21,7 +21,8 @@ PrefixMatch& PrefixFinder::Find(const RequestState& request,
     MatchPart(request, max_tokens);
     return match_;
   }
-  // Who has run goes on from what it ran on, and nothing else; so does a fork.
+  // A request that has run, or a fork, takes only a region that was made by the
+  // same compressions as its own.
   const std::vector<CompressionPoint>& points = eviction.compressions;
   const auto end =
       std::ranges::find(points, false, &CompressionPoint::is_shared);
@@ -61,8 +62,8 @@ void PrefixFinder::AddSwapped(const RequestState& request,
                               const EvictionPlan& eviction) {
   const SwappedSequence& swapped = manager_.host().at(request.swap);
   const int32_t length = eviction.LengthOf(request.num_swapped_compressions);
-  // As with a prefix hit: observation windows are computed as a whole. What
-  // came before a compression cannot be computed after it.
+  // Observation windows are computed as a whole, as after a prefix hit. Tokens
+  // before a compression cannot be computed after it.
   const int32_t num_tokens =
       std::min(swapped.num_tokens,
                eviction.MaxCachedTokens(std::ssize(request.tokens), length));

@@ -1,10 +1,11 @@
-// PrefixHints: which waiting requests have a longer cached prefix than when
-// they were last looked at.
+// PrefixHints: finds the waiting requests whose cached prefix may have become
+// longer since the last lookup.
 //
-// A waiting request is listed under the key of the first block that it did not
-// find; when a block with that key is published, the whole list becomes stale
-// at once, and is looked at again a few at a time. What is reclaimed is not
-// followed: a hint is only where to look first.
+// A waiting request is on the list of the first block that its last lookup did
+// not find. When a block with this key is published, the whole list becomes
+// stale at once. The scheduler then looks up the requests of stale lists again,
+// a few at a time. PrefixHints does not notice when the cache reclaims blocks,
+// so a remembered prefix may be too long.
 //
 // Cost: O(log requests) for each call but Reserve. Thread-compatible.
 #ifndef SCHEDULER_PREFIX_HINTS_H_
@@ -19,10 +20,10 @@
 
 namespace blockmgr {
 
-// Where a list is: those that are not stale by the block that they miss, then
-// the stale ones by when the block was published.
+// PrefixHintKey orders the lists: first lists that are not stale, by missing
+// block, then stale lists, the one that became stale last at the end.
 struct PrefixHintKey {
-  uint64_t published = 0;  // a number; 0: not since
+  uint64_t published = 0;  // number of the publication, 0 if not stale
   BlockKey block;
   friend bool operator<(const PrefixHintKey& a, const PrefixHintKey& b) {
     return std::tie(a.published, a.block.low, a.block.high) <
@@ -30,7 +31,7 @@ struct PrefixHintKey {
   }
 };
 
-// Requests that miss the same block next.
+// PrefixHintList links the requests that miss the same block.
 struct PrefixHintList {
   PrefixHintKey key;
   RequestState* first = nullptr;  // the others follow in PrefixHint::next
@@ -38,33 +39,35 @@ struct PrefixHintList {
 
 class PrefixHints {
  public:
-  // Takes memory for so many requests: as long as there are no more of them,
-  // nothing else does. O(those it had none for).
+  // Allocates memory for so many requests. No other call allocates while at
+  // most so many are listed. O(requests added since the last call).
   void Reserve(int32_t num_requests);
-  // Remembers that `num_blocks` are cached; `max_blocks` is as far as a hit may
-  // go. REQUIRES: not remembered.
+  // Remembers that the first num_blocks blocks of the request are cached. A hit
+  // can have at most max_blocks; if the cached prefix is that long, the request
+  // is not listed. REQUIRES: the request is not listed.
   void Add(RequestState* request, int32_t num_blocks, int32_t max_blocks);
-  // Forgets it, if it is remembered.
+  // Takes the request off its list, if it is on one.
   void Remove(RequestState* request);
+  // Makes the list of this block, if any, stale.
   void OnPublished(const BlockKey& key);
-  // Forgets a request that is to be looked at again, and then to be added;
-  // null: none.
+  // Takes one request off a stale list and returns it. The caller looks up its
+  // prefix and calls Add again. Returns null if no list is stale.
   RequestState* PopStale();
 
-  // Requests remembered.
+  // Returns the number of requests on lists.
   int32_t size() const { return num_requests_; }
   void CheckInvariants() const;
 
  private:
-  // In a tree: a hash table as large as the queue would now and then be built
-  // anew within one step. One whose nodes can be taken out: list and place stay
-  // in one piece of memory, which is kept for the next list.
+  // A tree and not a hash table, because a table as large as the queue would
+  // sometimes rehash within one step. The node of a list that became empty is
+  // reused for the next list.
   using Lists = std::map<PrefixHintKey, PrefixHintList>;
-  // The list of those that miss a block, made if there is none.
+  // Returns the list of requests that miss a block. Adds it if there is none.
   PrefixHintList* ListOf(const BlockKey& block);
 
-  Lists lists_;                          // none is empty
-  std::vector<Lists::node_type> spare_;  // with room for all
+  Lists lists_;                          // no list is empty
+  std::vector<Lists::node_type> spare_;  // nodes to reuse
   uint64_t num_published_ = 0;
   int32_t num_requests_ = 0;
 };

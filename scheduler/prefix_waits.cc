@@ -38,7 +38,7 @@ PrefixWait PrefixWaits::Find(const RequestState& request,
 
 const RequestState* PrefixWaits::WhoComputes(const RequestState& request,
                                              const PrefixMatch& match) const {
-  // Over a region there are other keys: see RegionToCome.
+  // Blocks behind a region have other keys (see RegionToCome).
   if (match.record() != nullptr) return nullptr;
   const int32_t num_matched = match.num_tokens / state_.layout().page_size;
   const std::span<const BlockKey> keys = request.chain.keys();
@@ -96,7 +96,7 @@ int32_t PrefixWaits::RegionToCome(const RequestState& request,
 }
 
 int32_t PrefixWaits::NextToCome(const RequestState& running) const {
-  // What is ordered is still to come.
+  // A region whose eviction is in flight is still to come.
   const auto& pending = state_.manager.sequence(running.slot).first().pending;
   const int32_t last = running.next_compression - 1;
   const bool is_ordered =

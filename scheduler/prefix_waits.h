@@ -1,5 +1,5 @@
-// PrefixWaits: when a waiting request had better let another one compute the
-// prefix that both have, and then find it in the cache.
+// PrefixWaits: decides when a waiting request lets another request compute
+// their common prefix, to find it in the prefix cache afterwards.
 //
 // Reads the state and the decision so far; changes nothing. Thread-compatible.
 #ifndef SCHEDULER_PREFIX_WAITS_H_
@@ -20,19 +20,19 @@ class PrefixWaits {
   PrefixWaits(const SchedulerState& state, const StepDecision& decision)
       : state_(state), decision_(decision) {}
 
-  // Returns for whom the request had better wait, as that is about to compute
-  // what the request lacks. `match` is what the request would start with now.
+  // Returns the request that is about to compute tokens which `request` lacks,
+  // if waiting for it pays. `match` is what `request` would start with now.
   PrefixWait Find(const RequestState& request, const PrefixMatch& match) const;
-  // Returns whether what an earlier look found (RequestState::prefix_wait) goes
-  // on. O(1), or O(compressions).
+  // Returns whether the wait that an earlier step found
+  // (RequestState::prefix_wait) still holds. O(1), or O(compressions).
   bool StillWaits(const RequestState& request) const;
 
  private:
   bool MayWait(const RequestState& request) const;
   const RequestState* WhoComputes(const RequestState& request,
                                   const PrefixMatch& match) const;
-  // Returns who is about to make the longest region that the request would make
-  // at the same length itself. O(running + compressions).
+  // Returns the request that is about to make the longest region which the
+  // request would itself make at the same length. O(running + compressions).
   PrefixWait FindRegionToCome(const RequestState& request) const;
   // Returns the length of the longest region that `other` will make from its
   // compression `next` on. Returns 0 if it makes none.

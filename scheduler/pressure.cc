@@ -17,8 +17,8 @@ constexpr int32_t kLeastGain = 8;
 
 void PressurePlanner::Plan(const BlockBudget& budget) {
   if (state_.num_squeezable == 0) return;
-  // What is squeezed now is free when this step is answered; until then the
-  // others take what there is.
+  // Squeezed blocks are free only when this step is answered. Until then the
+  // other requests take the blocks that are available.
   const int64_t room =
       int64_t{budget.available} + budget.coming + budget.squeezed;
   const int32_t page_size = state_.layout().page_size;

@@ -1,5 +1,5 @@
-// PressurePlanner: which running requests are squeezed
-// (EvictionMode::kPressure) before anybody is preempted.
+// PressurePlanner: decides which running requests are squeezed
+// (EvictionMode::kPressure), to avoid preemptions.
 //
 // Reads the state, and writes StepDecision::squeezed. Thread-compatible.
 #ifndef SCHEDULER_PRESSURE_H_
@@ -26,8 +26,8 @@ class PressurePlanner {
                   StepDecision* decision)
       : state_(state), orders_(orders), decision_(*decision) {}
 
-  // Chooses whom to squeeze, so that what the running requests soon need will
-  // be there.
+  // Chooses requests to squeeze if the blocks that the running requests soon
+  // need will not be available otherwise.
   void Plan(const BlockBudget& budget);
 
  private:

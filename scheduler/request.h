@@ -1,4 +1,5 @@
-// What a frontend asks for, and what happens to it, as plain data.
+// Requests of frontends and the effects that frontends are told of, as plain
+// data.
 #ifndef SCHEDULER_REQUEST_H_
 #define SCHEDULER_REQUEST_H_
 
@@ -19,51 +20,54 @@ namespace blockmgr {
 enum class EvictionMode : uint8_t {
   kNone,
   kAfterPrefill,  // once, at the end of the prompt
-  // Block prompt processing (KeyDiff, arXiv 2504.15364, section 2.4): after
-  // every compress_every tokens of the prompt and at its end, always down to
-  // the same budget. Bounds the peak whatever the length of the prompt.
+  // After every compress_every tokens of the prompt and at its end, always down
+  // to the same budget. The peak of the request is bounded for a prompt of any
+  // length. This is block prompt processing (KeyDiff, arXiv 2504.15364, section
+  // 2.4).
   kEveryChunk,
   // At the end of the prompt, and again after every compress_every tokens that
-  // are computed after it: region and tail become a new region. A target in
-  // tokens bounds what a sequence holds however long its output; a ratio is of
-  // all tokens so far.
+  // are computed after the prompt. Region and tail become a new region. A
+  // target in tokens bounds the blocks of a sequence for an output of any
+  // length. A ratio is a ratio of all tokens so far.
   kDecode,
-  // Not before blocks are short; then instead of a preemption. Only requests
-  // that have computed their prompts are squeezed.
+  // Only when blocks are short, instead of a preemption (a squeeze). A request
+  // is squeezed only after it has computed its prompt.
   kPressure,
 };
 
-// Eviction as part of a request: a lossy cache is the request's own choice.
+// RequestEviction is a request's choice of a lossy cache.
 struct RequestEviction {
   EvictionMode mode = EvictionMode::kNone;
   EvictionPolicy policy;
   EvictionTarget target;
-  // kEveryChunk, kDecode: tokens; a multiple of page_size, no shorter than the
-  // policy's observation window. Chunks are cut at its multiples.
+  // kEveryChunk and kDecode: tokens between compressions. A multiple of
+  // page_size, no shorter than the policy's observation window. Chunks of a
+  // prompt end at its multiples.
   int32_t compress_every = 0;
-  // What policy.budget.profile names; for headkv and lukv only.
+  // The table that policy.budget.profile names, for headkv and lukv only.
   std::shared_ptr<const BudgetTable> table;
-  // Opts in to compressed prefixes: what other requests with this eviction and
-  // the same first tokens have left in the prefix cache may stand for the
-  // beginning of this one, and they for theirs. The prompt is then compressed
-  // at the end of its last whole page instead of its very end; what is kept of
-  // a prefix found depends on all compressions that made it. A table divides
-  // the budget of each by its own length, and is known by its content.
+  // If true, this request may start with a compressed prefix that a request
+  // with the same eviction and the same first tokens has left in the prefix
+  // cache. It leaves its own compressed prefix for later requests. The prompt
+  // is compressed at the end of its last whole page, not at its very end.
+  // Results may depend on how often a found prefix was compressed. A budget
+  // table divides the budget of every compression by the length at that point,
+  // and two tables are the same if their contents are equal.
   bool share_prefix = false;
-  // For share_prefix: the prompt is compressed at the last multiple of so many
-  // tokens, itself a multiple of page_size, instead; 0: page_size. Prompts that
-  // go on from others often agree in whole messages or chunks only. Requests
-  // with different ones share nothing.
+  // For share_prefix: the prompt is compressed at its last multiple of so many
+  // tokens. A multiple of page_size; 0 means page_size. A larger multiple finds
+  // more when prompts agree in whole messages or chunks only. Requests with
+  // different values share nothing.
   int32_t share_multiple = 0;
 };
 
-// A wish for the blocks of tokens [begin, end), counted from the request's
-// admission to the queue.
+// RetentionWish asks the prefix cache to keep the blocks of tokens [begin, end)
+// longer than other blocks, from the request's submission on.
 struct RetentionWish {
   int32_t begin = 0;
-  int32_t end = 0;  // 0: everything from `begin` on, outputs too
-  int32_t priority = kDefaultPriority;  // 0..kMaxPriority, the higher stays
-  int64_t duration_ms = 0;              // 0: for ever
+  int32_t end = 0;  // 0: all tokens from `begin` on, outputs included
+  int32_t priority = kDefaultPriority;  // 0..kMaxPriority, higher stays longer
+  int64_t duration_ms = 0;              // 0: without end
 };
 
 struct Request {
@@ -72,39 +76,41 @@ struct Request {
   int32_t max_tokens = 16;      // at least one
   std::vector<int32_t> stop_token_ids;  // at most 4,096
   RequestEviction eviction;
-  // Its tenant (also for quotas and fair share), who may share its prefix, and
-  // what its tokens stand for.
+  // The tenant (also for quotas and fair share), and everything besides tokens
+  // that two requests must have in common to share a prefix.
   ContentScope scope;
-  // For the engine, which gets it with the request (RequestInfo): sampling
-  // parameters, say. Any bytes, at most 16 KiB.
+  // Bytes that the engine gets with the request (RequestInfo), for example
+  // sampling parameters. At most 16 KiB.
   std::string engine_data = {};
-  // How long the cache should keep its blocks; at most 64.
+  // At most 64 wishes.
   std::vector<RetentionWish> retention;
-  int32_t priority = 0;  // SchedulingPolicy::kPriority: lower is served first
-  // A live request of the same tenant, adapter and salt, by id; empty: none.
-  // This one begins as that one does (n > 1), or goes on from there (beams):
-  // where the other runs when this one is admitted, it shares what that has
-  // computed of their common first tokens, to the token, whether prefixes are
-  // cached or not; else it is admitted like any other. It is compressed as the
-  // other, at the same tokens, but for commands and pressure that met the other
-  // behind this one's prompt: `eviction` is to be left alone.
+  int32_t priority = 0;  // for SchedulingPolicy::kPriority, lower comes first
+  // The id of a live parent request of the same tenant, adapter and salt; empty
+  // if this request is no fork. A fork begins with the parent's tokens, for
+  // parallel samples (n > 1) or beams. If the parent runs when the fork is
+  // admitted, the fork shares the KV of their common first tokens, even within
+  // a block, and even without a prefix cache. If the parent does not run, the
+  // fork is admitted like any request. A fork is compressed at the points of
+  // its parent, so `eviction` must be empty. Commands and squeezes that the
+  // parent had behind the fork's prompt are not repeated.
   std::string fork_of = {};
 };
 
-// An eviction ordered from outside for a live request.
+// EvictionCommand is an eviction that a caller orders for a live request.
 struct EvictionCommand {
-  // Observes no more queries than the engine has kept of the sequence
-  // (SchedulerOptions::query_window), whatever its window says.
+  // The policy observes at most the queries that the engine has kept of the
+  // sequence (SchedulerOptions::query_window), even if its window is larger.
   EvictionPolicy policy;
   EvictionTarget target;
-  // Positions [0, cut) are covered; a multiple of page_size, or 0: as many as
-  // possible when the order is issued.
+  // The eviction covers positions [0, cut). A multiple of page_size; 0 means as
+  // many positions as possible when the order is issued.
   int32_t cut = 0;
-  // ScorerKind::kExternal: [num_layers, num_heads, cut], by position.
+  // For ScorerKind::kExternal: [num_layers, num_heads, cut], by position.
   std::shared_ptr<const std::vector<float>> scores;
-  // BudgetKind::kExternal: entries per (layer, head), >= 0, not all 0.
+  // For BudgetKind::kExternal: entries, [num_layers, num_heads], each >= 0, not
+  // all 0.
   std::shared_ptr<const std::vector<int32_t>> budgets;
-  // What policy.budget.profile names; for headkv and lukv only.
+  // The table that policy.budget.profile names, for headkv and lukv only.
   std::shared_ptr<const BudgetTable> table;
 };
 
@@ -114,14 +120,14 @@ inline constexpr int32_t kNumFinishReasons = 4;
 struct TokenEffect {
   RequestId request{0};
   int32_t token = 0;
-  int32_t index = 0;  // of the output, from 0
+  int32_t index = 0;  // among the outputs, from 0
 };
 
-// What the engine says of tokens of a request, from this one on
-// (StepResult::token_data).
+// TokenDataEffect carries the engine's bytes about one or more outputs of a
+// request (StepResult::token_data).
 struct TokenDataEffect {
   RequestId request{0};
-  int32_t index = 0;  // of the output
+  int32_t index = 0;  // of the first of these outputs
   std::string data;
 };
 
@@ -130,30 +136,33 @@ struct FinishEffect {
   FinishReason reason = FinishReason::kLength;
   absl::Status status;  // not OK for kFailed
   int32_t num_output_tokens = 0;
-  int32_t num_cached_tokens = 0;  // prefix hit, or fork, when first admitted
+  int32_t num_cached_tokens = 0;  // prefix hit or fork at first admission
   int32_t num_preemptions = 0;
 };
 
-// The end of an eviction, whether part of a request or commanded.
+// EvictionEffect tells how an eviction ended, of the request's own or of a
+// command.
 struct EvictionEffect {
   RequestId request{0};
-  uint64_t command = 0;  // Scheduler::Evict's answer; 0: the request's own
-  // Not OK: nothing was evicted. Internal: the engine refused; if the request
-  // cannot do without, its FinishEffect says so as well.
+  uint64_t command = 0;  // from Scheduler::Evict; 0 for the request's own
+  // If the status is not OK, nothing was evicted. Internal means that the
+  // engine refused. If the request cannot fit without the eviction, it fails,
+  // and a FinishEffect follows.
   absl::Status status;
   int32_t cut = 0;
   int64_t evicted_entries = 0;  // summed over groups, layers and heads
   int32_t freed_blocks = 0;     // whole blocks given up by the sequence
   int64_t freed_bytes = 0;
-  // Below the cut, of group 0, [num_layers, num_heads]; of a command that has
-  // nothing to free, what they keep as it is.
+  // The entries that remain below the cut in group 0, [num_layers, num_heads].
+  // If a command could free nothing, these are the entries as they were.
   std::vector<int32_t> kept_entries;
 };
 
-// What an Update, Cancel or engine loss brought about, in order.
+// Effects collects what an Update, a Cancel or the loss of the engine brought
+// about. Each array is in the order of events.
 struct Effects {
   std::vector<TokenEffect> tokens;
-  std::vector<TokenDataEffect> token_data;  // of some of them, in their order
+  std::vector<TokenDataEffect> token_data;  // at most one for each token
   std::vector<FinishEffect> finished;
   std::vector<EvictionEffect> evictions;
 

@@ -100,7 +100,7 @@ void RequestLifecycle::JoinQueue(RequestState* request) {
   }
   state_.waiting.Insert(request);
   RefreshBar(request->tenant);
-  // Who has run keeps its place whatever the cache has.
+  // A request that has run keeps its place, whatever the cache has.
   if (is_new && state_.options.policy == SchedulingPolicy::kPrefix) {
     state_.prefix_hints.Reserve(state_.waiting.size());
     RefreshPlace(request);
@@ -119,8 +119,8 @@ void RequestLifecycle::RefreshPlaces() {
   if (state_.options.policy != SchedulingPolicy::kPrefix) return;
   const uint64_t dropped = state_.manager.stats().dropped_entries;
   for (int32_t left = kMaxRefreshedBlocks; left > 0;) {
-    // What the first one counts on may be among what has been dropped; if so,
-    // it makes room for another one to be first.
+    // The cache may have dropped a part of the first request's prefix. Then
+    // another request may become the first.
     const RequestState* front = state_.waiting.front();
     RequestState* request = nullptr;
     if (front == nullptr || front->was_admitted ||
@@ -169,7 +169,8 @@ void RequestLifecycle::DropSwap(RequestState* request) {
 }
 
 void RequestLifecycle::SetDrafts(RequestState* request, int32_t num_drafts) {
-  // What a rejected query has added to a scorer's state stays in it.
+  // A rejected query cannot be taken out of a scorer's state, so a request with
+  // such a state has no drafts.
   const bool may_have = state_.options.num_speculative_tokens > 0 &&
                         request->eviction.scorer_state == ScorerState::kNone;
   const int32_t before = request->num_drafts;

@@ -1,8 +1,9 @@
 // RequestLifecycle: moves requests between the queue, their slots and their
-// end, and keeps what depends on where they are: the bars and services of
-// tenants, places in the queue, reservations, counts of running requests.
+// end. It keeps what depends on this up to date: bars and services of tenants,
+// places in the queue, reservations, and counts of running requests.
 //
-// One of the four that change the SchedulerState; the others call it.
+// It is one of the four classes that change the SchedulerState. The other three
+// call it.
 #ifndef SCHEDULER_REQUEST_LIFECYCLE_H_
 #define SCHEDULER_REQUEST_LIFECYCLE_H_
 
@@ -46,7 +47,7 @@ class RequestLifecycle {
   void RefreshPlaces();
   // Reserves as much of the tenant's quota as the running request needs now.
   void RefreshReservation(RequestState* request);
-  // Tells others which block a running request computes next.
+  // Registers in PrefillFront which block a running request computes next.
   void UpdateFront(RequestState* request);
   // Sets how many drafts the engine has for the request's next run.
   void SetDrafts(RequestState* request, int32_t num_drafts);

@@ -1,4 +1,5 @@
-// What the scheduler knows of one live request.
+// RequestState: everything that the scheduler knows about one live request,
+// and the compressions (evictions) that the request goes through.
 #ifndef SCHEDULER_REQUEST_STATE_H_
 #define SCHEDULER_REQUEST_STATE_H_
 
@@ -20,70 +21,78 @@
 
 namespace blockmgr {
 
-// A point at which a sequence is compressed: part of the request, or recorded
-// when a command was carried out. Depends on the request alone, never on batch
-// or load, so a recomputation replays it.
+// CompressionPoint is one eviction of a sequence. The request plans the point
+// from the start, or the scheduler records the point when it has carried out a
+// command or a squeeze. A listed point depends on the request alone, not on the
+// batch or the load. A preempted request repeats its points when it is computed
+// again.
 struct CompressionPoint {
-  int32_t length = 0;  // tokens computed when it happens
-  int32_t cut = 0;     // positions [0, cut) are covered
+  int32_t length = 0;  // tokens computed when the eviction happens
+  int32_t cut = 0;     // the eviction covers positions [0, cut)
   EvictionPolicy policy;
   EvictionTarget target;
   std::shared_ptr<const std::vector<float>> scores;
   std::shared_ptr<const std::vector<int32_t>> budgets;
-  int64_t page_total = 0;  // that its region may have: PagesOf
-  uint64_t command = 0;    // to be answered; 0: none
-  bool is_planned = true;  // in RequestState::compressions before it is ordered
-  bool is_shared = false;  // others may start with the region it makes
+  int64_t page_total = 0;    // most pages of the region in a shard: PagesOf
+  uint64_t command = 0;      // number of the command to answer, 0 if none
+  bool is_planned = true;    // listed before it is ordered
+  bool is_shared = false;    // other requests may start with the region
   bool is_recorded = false;  // a command or a squeeze that was carried out
-  // Takes fresh blocks only where its own do not do: the request's peak is
-  // promised, not just reckoned with.
+  // If true, the region takes fresh blocks only when the request's own blocks
+  // are too few. EvictionMode::kEveryChunk needs this, because it bounds the
+  // peak of the request, and a copy would exceed the bound.
   bool in_place = false;
 
-  // Ordered because blocks are short.
+  // Returns whether the point was ordered because blocks are short.
   bool is_squeeze() const { return !is_planned && command == 0; }
 };
 
-// EvictionMode::kDecode: compressions of lengths begin + k * every, k >= 1.
+// DecodeCompression holds the compressions of EvictionMode::kDecode. They
+// happen at the lengths begin + k * every, k >= 1.
 struct DecodeCompression {
-  CompressionPoint point;  // what its points have in common
+  CompressionPoint point;  // the fields that all of the points share
   std::shared_ptr<const BudgetTable> table;
   int32_t begin = 0;  // length of the prompt
   int32_t every = 0;
-  // Up to here none is to be listed: the engine has refused the last one.
+  // The length of the last point that the engine has refused. No point is
+  // listed at or before this length.
   int32_t refused_until = 0;
-  // Where a table decides how many pages a region has (several shards, or
-  // rounding to tokens): the most blocks that one takes which is made at a
-  // length up to `end`. Which heads it favours decides what the largest shard
-  // has, and their shares change with the cut: it need not be the last.
+  // With several shards, or with rounding to tokens, a budget table decides how
+  // many pages a region has. Then region_blocks is the most blocks of any
+  // region that is made at a length up to `end`. This need not be the last
+  // region, because the shares of the heads change with the cut.
   int32_t end = 0;
   int32_t region_blocks = 0;
 
-  // The length behind which it goes on, after the points that are listed.
+  // Returns the length behind which the next point lies, when the points in
+  // `listed` are listed already.
   int32_t LastLength(std::span<const CompressionPoint> listed) const {
     const int32_t last = std::max(begin, refused_until);
     return listed.empty() ? last : std::max(listed.back().length, last);
   }
 };
 
-// RequestEviction::share_prefix: what sharers have in common.
+// SharedCompression is common to all requests that share a compressed prefix
+// (RequestEviction::share_prefix).
 struct SharedCompression {
-  std::string plan;        // names it, see RegionName
-  CompressionPoint point;  // what its points have in common
+  std::string plan;        // the plan's name, see RegionName
+  CompressionPoint point;  // the fields that all of the points share
   std::shared_ptr<const BudgetTable> table;
 };
 
-// How a request is compressed.
+// EvictionPlan says how a request is compressed.
 struct EvictionPlan {
   // The scores that the engine accumulates for the policy, and the position of
   // the first query that they count.
   ScorerState scorer_state = ScorerState::kNone;
   int32_t state_begin = 0;
-  // Ascending length: the points of its past, and those to come. Of `decode`
-  // only the next point is listed.
+  // All points, past and to come, by ascending length. Only the next point of
+  // `decode` is listed.
   std::vector<CompressionPoint> compressions = {};
-  std::unique_ptr<const DecodeCompression> decode = nullptr;   // null: none
-  std::unique_ptr<const EvictionCommand> squeeze = nullptr;    // null: none
-  std::unique_ptr<const SharedCompression> sharing = nullptr;  // null: none
+  // Null where the plan has no such part.
+  std::unique_ptr<const DecodeCompression> decode = nullptr;
+  std::unique_ptr<const EvictionCommand> squeeze = nullptr;
+  std::unique_ptr<const SharedCompression> sharing = nullptr;
 
   // Returns the first compression that is made behind `length` tokens.
   int32_t NextAfter(int32_t length) const;
@@ -92,12 +101,12 @@ struct EvictionPlan {
   int32_t LengthOf(int32_t num_done) const {
     return num_done == 0 ? 0 : compressions[num_done - 1].length;
   }
-  // Returns how many of num_tokens known tokens need not be computed if a cache
-  // has them, when the last compression that the cache has made was made at
-  // `length` (0: none). At least one token is computed, and so is every
-  // observation window.
+  // Returns the most tokens, of num_tokens known ones, that a request may take
+  // from a cache. The last compression in the cached prefix was made at
+  // `length`, which is 0 if there was none. The request computes at least its
+  // last token and every observation window of the compressions to come.
   int32_t MaxCachedTokens(int64_t num_tokens, int32_t length) const;
-  // Returns the queries per layer that the engine must keep, at least `least`.
+  // Returns how many queries per layer the engine must keep, at least `least`.
   int32_t QueriesKept(int32_t least) const;
 };
 
@@ -107,106 +116,111 @@ struct PendingCommand {
   EvictionCommand command;
 };
 
-// Where a request stands among those that wait: less is served first.
+// WaitingPlace orders the waiting requests of a tenant. The smallest place is
+// served first.
 struct WaitingPlace {
-  int64_t rank = 0;      // what the policy says
-  uint64_t arrival = 0;  // the RequestId: unique, and older is less
+  int64_t rank = 0;      // from the scheduling policy
+  uint64_t arrival = 0;  // the RequestId, which breaks ties by age
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
   friend auto operator<=>(const WaitingPlace&, const WaitingPlace&) = default;
 };
 
-// What all waiting requests of a kind may lack at once, as bits of
-// RequestState::lane.
-inline constexpr uint8_t kLongPromptLane = 1;   // the turn of a long prompt
-inline constexpr uint8_t kScorerStateLane = 2;  // a state in the engine
+// The bits of RequestState::lane. All waiting requests of a lane need the same
+// scarce thing. When it is used up, a walk over the queue skips the whole lane.
+inline constexpr uint8_t kLongPromptLane = 1;   // a turn for a long prompt
+inline constexpr uint8_t kScorerStateLane = 2;  // a scorer state in the engine
 inline constexpr int32_t kNumLanes = 4;
 
 struct PrefixHintList;  // prefix_hints.h
 struct RequestState;
 
-// What PrefixHints and PrefillFront remember of a request.
+// PrefixHint is what PrefixHints (`list` to `dropped`) and PrefillFront
+// (`computing`) remember about a request.
 struct PrefixHint {
-  PrefixHintList* list = nullptr;    // null: on none
-  RequestState* previous = nullptr;  // on it
+  PrefixHintList* list = nullptr;    // null if the request is on no list
+  RequestState* previous = nullptr;  // the neighbors on the list
   RequestState* next = nullptr;
-  int32_t num_blocks = 0;             // cached prefix when last looked at
-  uint64_t dropped = 0;               // entries of the cache, then
-  std::optional<BlockKey> computing;  // the next one to be published by it
+  int32_t num_blocks = 0;  // cached prefix at the last lookup
+  uint64_t dropped = 0;    // entries that the cache had dropped until then
+  std::optional<BlockKey> computing;  // the block that it will publish next
 };
 
-// What a look at a waiting request found another one about to compute for it.
-// As long as that goes on there is no need to look again.
+// PrefixWait names another request that is about to compute a prefix of a
+// waiting request. While the other request goes on, the waiting request need
+// not look into the cache again.
 struct PrefixWait {
-  const RequestState* other = nullptr;  // null: nobody
-  RequestId id{0};                      // its
-  int32_t usable = 0;      // tokens that can be used when it is done
-  bool is_region = false;  // over a region, made at that length
+  const RequestState* other = nullptr;  // null if there is none
+  RequestId id{0};                      // number of `other`
+  int32_t usable = 0;      // tokens that can be used when `other` is done
+  bool is_region = false;  // whether these are in a region made at `usable`
 };
 
-// A request that has been preempted so often is the last to be chosen again,
-// and comes back only when it, and all that run then, can be completed.
+// After so many preemptions a request is spared. It is preempted again only if
+// all other candidates are spared, too. It is admitted only when it and all
+// running requests can be completed.
 inline constexpr int32_t kSparedPreemptions = 2;
 
-// Objects are pooled and reused, never freed while the scheduler lives, so that
-// records of steps in flight may point to them; `id` and `incarnation` tell
-// whether such a pointer still means the same stay in the running list, with
-// nothing lost since.
+// RequestState objects are pooled and reused (RequestTable). None is freed
+// while the scheduler lives, so a record of a step in flight may point to one.
+// The record is stale if `id` or `incarnation` has changed since: the request
+// has ended, was preempted, or has lost blocks.
 //
-// What every decode step reads comes first: the states of a large batch do not
-// fit in a core's cache otherwise.
+// The fields that every decode step reads come first, so that few cache lines
+// are touched for each request of a large batch.
 struct RequestState {
   RequestId id{0};
-  std::vector<int32_t> tokens;  // prompt, then outputs as they are known
+  std::vector<int32_t> tokens;  // the prompt, then the known outputs
   // While running:
   SequenceSlot slot = kNoSequenceSlot;
-  uint32_t incarnation = 0;  // changes whenever what is in flight is void
-  int32_t num_computed = 0;  // positions of issued steps
-  // Tokens sampled by steps in flight, at most: drafts count as accepted.
+  uint32_t incarnation = 0;  // changes when the answers in flight become void
+  int32_t num_computed = 0;  // positions that issued steps compute
+  // The most tokens that steps in flight will sample. Drafts count as accepted.
   int32_t num_placeholders = 0;
-  int32_t num_drafts = 0;        // that the engine had ready at its last answer
-  int32_t num_unverified = 0;    // drafts in flight, alone
-  int32_t num_in_cache = 0;      // positions that this incarnation began with
-  int32_t next_compression = 0;  // into compressions
+  int32_t num_drafts = 0;        // drafts ready at the engine's last answer
+  int32_t num_unverified = 0;    // drafts in flight
+  int32_t num_in_cache = 0;      // positions not computed when it (re)started
+  int32_t next_compression = 0;  // index into eviction.compressions
   bool running = false;
   bool order_in_flight = false;
-  bool restarts = false;      // in its slot, with the next step
-  bool was_admitted = false;  // since submission
+  bool restarts = false;      // starts again in its slot with the next step
+  bool was_admitted = false;  // at least once since submission
   int32_t num_prompt = 0;
   int32_t max_tokens = 0;
-  int32_t max_chunk = 0;    // tokens of it that a step computes at most
-  int32_t max_settled = 0;  // positions computed at least once
-  size_t index = 0;         // of the object: never changes
-  EvictionPlan eviction;    // of a fork that waits: as last inherited
+  int32_t max_chunk = 0;    // most tokens of it that one step computes
+  int32_t max_settled = 0;  // most positions settled at any time
+  size_t index = 0;         // in RequestTable, never changes
+  EvictionPlan eviction;    // a waiting fork has what it inherited last
   std::unique_ptr<PendingCommand> command;
   std::vector<int32_t> stop_token_ids;  // ascending
 
-  // Names the full blocks of `tokens`: all of them while the request waits, and
-  // as many as are published while it runs.
+  // The keys of full blocks of `tokens`. A waiting request has all of them; a
+  // running request has at least those of the blocks that it has published.
   BlockChain chain;
   PrefixHint hint;
 
-  std::shared_ptr<const RequestInfo> info;  // the engine's
+  std::shared_ptr<const RequestInfo> info;  // for the engine
   TenantId tenant = kNoTenant;
   int32_t priority = 0;
-  int32_t peak_blocks = 0;  // alone in the pool, from the first token on
-  // Of its tenant's quota while it runs: its peak from now on.
+  int32_t peak_blocks = 0;  // if it runs alone from its first token on
+  // The part of its tenant's quota max_blocks that a running request uses: the
+  // most blocks that it will hold from now on.
   int32_t reserved_blocks = 0;
-  uint64_t submit_step = 0;  // the step to be issued next, then
-  RequestId fork_of{0};      // until it is admitted; 0: none
-  // First tokens that were those of fork_of when the request was submitted.
+  uint64_t submit_step = 0;  // SchedulerState::next_step at submission
+  RequestId fork_of{0};      // the parent, until admission; 0 if none
+  // How many first tokens it had in common with fork_of at submission.
   int32_t num_common = 0;
 
   // While waiting:
-  WaitingPlace place;                    // kept when it runs, for its return
-  uint8_t lane = 0;                      // what it needs, as bits
-  SwapId swap = kNoSwap;                 // its KV, in the host tier
-  int32_t num_swapped_compressions = 0;  // that were done, then
-  int32_t times_passed = 0;  // by later ones, because it did not fit
-  int32_t prefix_waits = 0;  // steps for which it let another one compute
+  WaitingPlace place;     // a running request keeps it for its return
+  uint8_t lane = 0;       // kLongPromptLane, kScorerStateLane
+  SwapId swap = kNoSwap;  // its KV in the host tier
+  int32_t num_swapped_compressions = 0;  // next_compression when swapped out
+  int32_t times_passed = 0;  // later requests admitted because it did not fit
+  int32_t prefix_waits = 0;  // steps in which it waited for a prefix
   PrefixWait prefix_wait;
 
   // Since submission:
-  int32_t num_cached_tokens = 0;  // prefix hit of the first admission
+  int32_t num_cached_tokens = 0;  // prefix hit or fork at first admission
   int32_t num_preemptions = 0;
 
   bool is_spared() const { return num_preemptions >= kSparedPreemptions; }
@@ -216,12 +230,12 @@ struct RequestState {
   int32_t num_outputs() const {
     return static_cast<int32_t>(tokens.size()) - num_prompt;
   }
-  // Known tokens and those that steps in flight will sample.
+  // Returns the known tokens plus the tokens that steps in flight will sample.
   int32_t num_tokens() const {
     return static_cast<int32_t>(tokens.size()) + num_placeholders;
   }
-  // Positions to compute before nothing is left to sample: the last output is
-  // never an input.
+  // Returns how many positions are computed in all. The last output is never an
+  // input, so its position is not computed.
   int32_t last_length() const { return num_prompt + max_tokens - 1; }
 };
 

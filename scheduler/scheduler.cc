@@ -23,13 +23,13 @@ namespace blockmgr {
 namespace {
 
 constexpr size_t kMaxIdBytes = 128;
-// Of a request. Wishes are looked through once for each of its blocks.
+// Limits of one request. Its wishes are searched once for each of its blocks.
 constexpr int64_t kMaxStopTokens = 4096;
 constexpr int64_t kMaxRetentionWishes = 64;
 constexpr int64_t kMaxMedia = 4096;
 // As much as the queue's prompts by default, if all that wait have so much.
 constexpr size_t kMaxEngineDataBytes = 16384;
-// Whose ids a block of SchedulerOptions::max_num_blocks is counted with.
+// A block of SchedulerOptions::max_num_blocks is counted with so many tokens.
 constexpr int64_t kTokensPerBlock = 16;
 
 absl::Status ValidateTokens(const char* field,
@@ -71,7 +71,7 @@ absl::Status ValidateWish(size_t index, const RetentionWish& wish) {
   return absl::OkStatus();
 }
 
-// Of the sequence, with its durations counted from now.
+// Returns the request's wishes, with durations counted from now.
 std::vector<RetentionRange> RetentionOf(const Request& request,
                                         int64_t now_ms) {
   std::vector<RetentionRange> ranges;

@@ -1,17 +1,17 @@
-// Continuous batching over a BlockManager: the deterministic core.
+// Scheduler: continuous batching over a BlockManager.
 //
-// Commands and step results in, step plans and effects out. There is no prefill
-// or decode phase: each step lets a request's computed tokens catch up with its
-// known tokens within a token budget; running requests first, waiting ones only
-// if nobody was preempted (the contract of vLLM v1).
+//   Submit / Cancel / Evict      calls of frontends
+//   Schedule(&plan)              returns the next step for the engine
+//   Update(result, &effects)     takes the engine's answer, in step order
 //
-//   Submit / Cancel / Evict      from frontends
-//   Schedule(&plan)              the next step, to be run by the engine
-//   Update(result, &effects)     the engine's answer, in step order
+// There is no prefill or decode phase, as in vLLM v1. In every step, the
+// computed tokens of a request catch up with its known tokens, within a token
+// budget. Running requests come first. Waiting requests are admitted only if
+// the step preempts no request.
 //
-// Up to max_steps_in_flight plans may be issued before the first is answered,
-// but none while a sequence that the engine has drafts for is in flight.
-// Frees, publications and evictions take effect at Update, never at issue.
+// Up to max_steps_in_flight plans may be issued before the first is answered.
+// While a sequence with drafts is in flight, no plan is issued. Frees,
+// publications and evictions take effect at Update, not at Schedule.
 //
 // Threads: core thread only. No clock, no randomness: the same calls give the
 // same answers.
@@ -35,15 +35,16 @@
 
 namespace blockmgr {
 
-// Checks what the eviction and the options say of each other, whatever the
-// engine's layout is. OK if Scheduler::ValidateEviction is OK for some layout.
-// InvalidArgument as there.
+// Checks whether the eviction is valid with these options for some layout of an
+// engine. Scheduler::ValidateEviction also checks the layout. Returns
+// InvalidArgument like that function.
 absl::Status ValidateEviction(const RequestEviction& eviction,
                               const SchedulerOptions& options);
 
 class Scheduler {
  public:
-  // Errors: a bad layout or option, named.
+  // Returns InvalidArgument that names a bad field of the layout or an option
+  // that is out of range.
   static absl::StatusOr<std::unique_ptr<Scheduler>> Create(
       const ModelLayout& layout, const SchedulerOptions& options);
   virtual ~Scheduler() = default;
@@ -58,9 +59,9 @@ class Scheduler {
   //   FailedPrecondition  the engine does not accumulate the scores that the
   //                       policy needs
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
-  // Returns OK if Submit accepts the eviction for some request. The tokens of a
-  // request may still rule it out. InvalidArgument, FailedPrecondition: as
-  // Submit.
+  // Returns OK if Submit accepts the eviction for some request. Submit may
+  // still refuse it for a request with other tokens. Errors are
+  // InvalidArgument and FailedPrecondition, as in Submit.
   virtual absl::Status ValidateEviction(
       const RequestEviction& eviction) const = 0;
   // Ends a request at once. Its FinishEffect says kCancelled. NotFound if the
@@ -73,8 +74,8 @@ class Scheduler {
   // is under way.
   virtual absl::StatusOr<uint64_t> Evict(RequestId request,
                                          EvictionCommand command) = 0;
-  // Withdraws an eviction that no step carries yet; no EvictionEffect will
-  // follow. Returns false if no eviction of that number waits.
+  // Withdraws an eviction that no step has carried yet. No EvictionEffect
+  // follows. Returns false if no eviction with this number waits.
   virtual bool WithdrawEviction(RequestId request, uint64_t command) = 0;
   // Returns the live request with this id. NotFound if there is none.
   virtual absl::StatusOr<RequestId> Find(absl::string_view id) const = 0;
@@ -112,9 +113,8 @@ class Scheduler {
   virtual int32_t num_used_blocks() const = 0;
   virtual const ModelLayout& layout() const = 0;
   virtual const SchedulerOptions& options() const = 0;
-  // Returns all counters and gauges. O(largest count of kept entries +
-  // sequences
-  // + cached regions), for occasional reports.
+  // Returns all counters and gauges, for occasional reports. O(largest count of
+  // kept entries + sequences + cached regions).
   virtual SchedulerStats stats() const = 0;
   virtual void ForgetKeptEntries() = 0;
 

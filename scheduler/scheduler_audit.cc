@@ -88,7 +88,7 @@ void SchedulerImpl::CheckInvariants() const {
     BM_CHECK(request->swap == kNoSwap);
     const SequenceCache& sequence = state_.manager.sequence(request->slot);
     BM_CHECK(sequence.num_reserved == request->num_computed);
-    // What it is to publish next, for others to wait for.
+    // The block registered in PrefillFront is the next one to be published.
     BM_CHECK(!request->hint.computing.has_value() ||
              (sequence.num_published + 1) * state_.layout().page_size <=
                  request->num_prompt);

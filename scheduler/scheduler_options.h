@@ -92,7 +92,7 @@ constexpr std::span<const absl::string_view> EnumNames<CompactionPreference>() {
   return option_names::kCompaction;
 }
 
-// What one tenant may use at a time.
+// TenantLimits is what one tenant may use at a time.
 struct TenantLimits {
   int32_t max_blocks = 0;
   int32_t max_requests = 0;
@@ -120,7 +120,8 @@ void VisitTenantLimits(Limits& limits, Visitor&& visitor) {
                  "Tokens of prompts that wait; more are refused (0: no limit)");
 }
 
-// What a tenant uses now that the options name, or all other tenants together.
+// TenantUse is the present use of a tenant that the options name, or of all
+// other tenants together.
 struct TenantUse {
   std::string name;             // "*": the others
   int32_t num_requests = 0;     // waiting and running
@@ -173,7 +174,7 @@ struct SchedulerOptions {
   int32_t max_query_window() const;
 };
 
-// What a step may hold, and how memory is used.
+// Visits the options that limit a step and the use of memory.
 template <typename Options, typename Visitor>
 void VisitStepOptions(Options& options, Visitor&& visitor) {
   visitor.Number("max_num_batched_tokens", options.max_num_batched_tokens, 1,
@@ -249,7 +250,7 @@ void VisitPolicyOptions(Options& options, Visitor&& visitor) {
                  "computed at a time; shorter prompts pass them (0: no limit)");
 }
 
-// What clients may ask for. A simulation has no use for these.
+// Visits the options that limit clients. A simulation does not need them.
 template <typename Options, typename Visitor>
 void VisitClientOptions(Options& options, Visitor&& visitor) {
   visitor.Number("max_waiting", options.max_waiting, 1, 1 << 28,
@@ -276,7 +277,8 @@ void VisitClientOptions(Options& options, Visitor&& visitor) {
                  "all of them have requests");
 }
 
-// What the attached engine has: AttachRequest says it, no flag of the daemon.
+// Visits the options that the attached engine sets by AttachRequest. They are
+// no flags of the daemon.
 template <typename Options, typename Visitor>
 void VisitEngineOptions(Options& options, Visitor&& visitor) {
   // A request whose policy needs a state (ScorerState) waits for one. It is

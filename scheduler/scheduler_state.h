@@ -1,11 +1,14 @@
-// SchedulerState: all that the scheduler knows between two calls.
+// SchedulerState: everything that the scheduler knows between two calls.
 //
-// A step is planned from a const SchedulerState (step_planner.h). Through it no
-// request, queue or sequence can be changed: the collections below give const
-// requests when they are const. Four classes change it: SchedulerImpl takes
-// what frontends ask for, StepApplier carries out a decision, AnswerSettler
-// settles the engine's answer, and RequestLifecycle moves requests between
-// queue, slots and end for all three.
+// StepPlanner plans a step from a const SchedulerState. A const collection
+// gives const requests only, so planning cannot change a request, a queue or a
+// sequence. Four classes change the state:
+//
+//   SchedulerImpl      takes the calls of frontends
+//   StepApplier        carries out a decision
+//   AnswerSettler      settles the engine's answer
+//   RequestLifecycle   moves requests between queue, slots and end, for the
+//                      other three
 //
 // Threads: core thread.
 #ifndef SCHEDULER_SCHEDULER_STATE_H_
@@ -33,8 +36,8 @@
 
 namespace blockmgr {
 
-// The live requests, by number and by the frontend's id. Owns their objects,
-// and keeps those of requests that have ended for others.
+// RequestTable finds live requests by number and by the frontend's id. It owns
+// the RequestState objects, and reuses an object when its request has ended.
 class RequestTable {
  public:
   // Adds a live request. REQUIRES: number and name are not in use.
@@ -46,14 +49,14 @@ class RequestTable {
   RequestState* Find(RequestId id);
   const RequestState* Find(RequestId id) const;
   const RequestState* FindName(absl::string_view name) const;
-  // Returns the same request, for a caller that may change it.
+  // Returns the request, not const, to a caller that may change the state.
   RequestState* Own(const RequestState* request) {
     return objects_[request->index].get();
   }
 
   bool empty() const { return by_id_.empty(); }
   size_t size() const { return by_id_.size(); }
-  // RequestState::index is below this.
+  // Returns the number of objects. Every RequestState::index is below it.
   size_t num_objects() const { return objects_.size(); }
   template <typename Visit>
   void ForEach(const Visit& visit) {
@@ -68,13 +71,14 @@ class RequestTable {
   void CheckInvariants() const;
 
  private:
-  std::vector<std::unique_ptr<RequestState>> objects_;  // all ever made
+  std::vector<std::unique_ptr<RequestState>> objects_;  // by index
   std::vector<RequestState*> free_;
   absl::flat_hash_map<RequestId, RequestState*> by_id_;
   absl::flat_hash_map<std::string, RequestId> names_;
 };
 
-// The requests that run, in the order in which a step serves them.
+// RunningRequests lists the running requests in the order in which a step
+// serves them.
 class RunningRequests {
  public:
   bool empty() const { return requests_.empty(); }
@@ -99,21 +103,22 @@ struct SchedulerState {
   int32_t num_steps_in_flight() const {
     return static_cast<int32_t>(in_flight.size());
   }
-  // Returns whether a step serves `a` before `b`, if both run.
+  // Returns whether a step serves `a` before `b` if both run.
   bool RunsBefore(const RequestState& a, const RequestState& b) const;
-  // Returns what the request lacks as long as many others have it: the bits of
-  // its lane.
+  // Returns the bits of the lane in which the request waits (kLongPromptLane,
+  // kScorerStateLane).
   uint8_t LaneOf(const RequestState& request) const;
-  // Returns whether the prompt is one of those of which few are computed at a
-  // time (max_long_prefills).
+  // Returns whether the prompt counts as long. At most max_long_prefills long
+  // prompts are computed at a time.
   bool IsLong(const RequestState& request) const;
   // Returns whether the tenant's first waiting request would exceed its quota.
   bool IsFull(TenantId tenant) const;
-  // Returns what the request adds to its tenant's service when it is admitted.
+  // Returns how much the admission of the request adds to its tenant's service
+  // (Tenants).
   int64_t ServiceOf(const RequestState& request) const;
 
   const SchedulerOptions options;
-  const int32_t watermark_blocks;  // that admission leaves
+  const int32_t watermark_blocks;  // free blocks that admission must leave
   BlockManager manager;
 
   RequestTable requests;
@@ -123,24 +128,24 @@ struct SchedulerState {
   PrefixHints prefix_hints;               // of waiting requests; for kPrefix
   PrefillFront prefill_front;             // of running requests
   std::vector<StepInFlight> in_flight;    // oldest first, at most 4
-  std::vector<StepInFlight> spare_steps;  // memory for records to come
+  std::vector<StepInFlight> spare_steps;  // answered, their memory is reused
 
   // Counts of running requests.
-  int32_t num_squeezable = 0;   // with a squeeze
+  int32_t num_squeezable = 0;   // that may be squeezed
   int32_t num_spared = 0;       // see RequestState::is_spared
-  int32_t num_speculating = 0;  // with drafts
-  bool has_restarts = false;    // perhaps one of the running requests restarts
+  int32_t num_speculating = 0;  // that have drafts
+  bool has_restarts = false;    // false if no running request restarts
 
-  // What the next plan tells the engine.
+  // These go into the next plan.
   std::vector<SequenceSlot> released;
-  std::vector<RegionId> dropped_regions;  // that the engine keeps in vain
+  std::vector<RegionId> dropped_regions;  // kept by the engine, but not needed
   std::vector<SwapId> dropped_swaps;
 
-  int64_t now_ms = std::numeric_limits<int64_t>::min();  // not known yet
+  int64_t now_ms = std::numeric_limits<int64_t>::min();  // until SetTime
   uint64_t next_request = 1;
   uint64_t next_step = 1;
   uint64_t next_command = 1;
-  SchedulerStats totals;  // the counters; stats() fills in the gauges
+  SchedulerStats totals;  // counters only, stats() fills in the gauges
   KeptHistogram kept;
 };
 

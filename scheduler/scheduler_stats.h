@@ -1,4 +1,4 @@
-// What a scheduler counts.
+// SchedulerStats: the counters and gauges of a scheduler.
 //
 // A number is a row of BM_SCHEDULER_STATS: X(kind, type, name, metric, help).
 // The rows are the source of the members of SchedulerStats, of the Prometheus

@@ -35,7 +35,8 @@ void StepApplier::Apply(StepDecision* decision, StepPlan* plan) {
   }
   ApplySwapIns(first_start, plan);
   for (const StepDecision::Run& run : decision_->runs) {
-    // Where it starts compressed it needs less than from the first token on.
+    // A request that starts on a compressed prefix needs fewer blocks than one
+    // that starts from its first token.
     if (run.match >= 0)
       lifecycle_.RefreshReservation(state_.requests.Own(run.request));
   }

@@ -1,7 +1,7 @@
-// StepApplier: carries out a decision, and writes it down for the engine.
+// StepApplier: carries out a decision and writes the plan for the engine.
 //
-// It cannot fail, because planning has counted the blocks. One of the four that
-// change the SchedulerState.
+// Applying cannot fail, because planning has counted the blocks. StepApplier is
+// one of the four classes that change the SchedulerState.
 #ifndef SCHEDULER_STEP_APPLIER_H_
 #define SCHEDULER_STEP_APPLIER_H_
 
@@ -24,7 +24,7 @@ namespace blockmgr {
 
 class StepApplier {
  public:
-  // BlockManager::SwapOut, which tests let fail.
+  // Calls BlockManager::SwapOut. Tests replace it to make it fail.
   using SwapOutCall =
       std::function<SwapId(SequenceSlot, std::vector<BlockTransfer>*)>;
 
@@ -42,14 +42,14 @@ class StepApplier {
  private:
   void ApplyInherited();
   void ApplyPreemptions(StepPlan* plan);
-  // Remembers who was passed, who waits for another request's prefix, and who
-  // stands in another lane by now.
+  // Records in the requests which were passed, which wait for a prefix, and
+  // which have changed their lane.
   void ApplyWaits();
-  // Tells the engine which requests begin anew in their slots, whether they run
-  // in this step or not: what they have lost is no longer theirs.
+  // Writes starts for the requests that begin anew in their slots after a loss,
+  // even if they do not run in this step.
   void ApplyRestarts(StepPlan* plan);
   void Admit(RequestState* request, const PrefixMatch& match);
-  // Makes the compressions of a prefix found those of the request.
+  // Puts the compressions of a found prefix into the request's plan.
   void AdoptCompressions(RequestState* request, const PrefixMatch& match);
   // Copies what a request that is preempted has settled to the host tier, if
   // that can be done and there is room.
@@ -57,8 +57,8 @@ class StepApplier {
   // Copies back what the admitted requests have in the host tier. Their starts
   // begin at first_start.
   void ApplySwapIns(size_t first_start, StepPlan* plan);
-  // `source` is the sequence that the first tokens are of, or kNoSequenceSlot
-  // if they are of the prefix cache.
+  // Writes a SequenceStart. `source` is the sequence that has computed the
+  // first tokens, or kNoSequenceSlot if they come from the prefix cache.
   void WriteStart(const RequestState& request, SequenceSlot source,
                   StepPlan* plan) const;
   // Writes what the run adds to the tables. `blocks` are new.

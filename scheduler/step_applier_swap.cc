@@ -7,8 +7,8 @@ namespace blockmgr {
 
 void StepApplier::WriteSwapOut(RequestState* request, StepPlan* plan) {
   const SequenceCache& sequence = state_.manager.sequence(request->slot);
-  // Where an order stands is the engine's to know, and so are scores that it
-  // accumulates; of a restart it has not heard yet.
+  // A sequence is not swapped out if the engine may be moving its entries,
+  // accumulates scores for it, or has not been told of its restart.
   if (state_.manager.host().num_blocks() == 0 || sequence.num_settled == 0 ||
       request->order_in_flight || request->restarts ||
       request->eviction.scorer_state != ScorerState::kNone) {

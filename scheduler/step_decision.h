@@ -1,5 +1,6 @@
-// What the scheduler decides for a step, and what it remembers of it until the
-// engine has answered. Plain data, internal to scheduler/.
+// StepDecision is what the next step will do. StepInFlight is what the
+// scheduler remembers of an issued step until the engine has answered. Both are
+// plain data, internal to scheduler/.
 #ifndef SCHEDULER_STEP_DECISION_H_
 #define SCHEDULER_STEP_DECISION_H_
 
@@ -19,26 +20,28 @@
 
 namespace blockmgr {
 
-// No limit of a chunk but the step's.
+// StepDecision::chunk_share if only the step's token budget limits a chunk.
 inline constexpr int32_t kNoShare = INT32_MAX;
-// What a request is promised: blocks for all of its known tokens, or for its
-// completion.
+// A request is promised blocks for all of its known tokens, or for all tokens
+// up to its end.
 enum Promise : uint8_t { kKnown, kCompletion };
-// What one step will do. Reused from step to step.
+// The planner fills the same StepDecision for every step.
 struct StepDecision {
   struct Run {
     const RequestState* request = nullptr;
     int32_t num_tokens = 0;
-    int32_t num_drafts = 0;  // the last of the tokens
-    int32_t num_blocks = 0;  // that the tokens take
-    int32_t match = -1;      // into `matches`: admitted on it; -1: was running
-    int32_t order = -1;      // into `orders`; -1: none
+    int32_t num_drafts = 0;  // the last num_drafts of num_tokens are drafts
+    int32_t num_blocks = 0;  // new blocks for the tokens
+    // Index into `matches` if this step admits the request, -1 if it ran.
+    int32_t match = -1;
+    int32_t order = -1;  // index into `orders`, -1 without an eviction
   };
+  // An eviction that the step orders. The counts of the first two are of group
+  // 0; `windows` has the window groups that are evicted from.
   struct Order {
     CompressionPoint point;
     int32_t num_destinations = 0;
-    int32_t num_own = 0;  // blocks below the cut that nobody else uses
-    // Likewise of window groups, those that are evicted from.
+    int32_t num_own = 0;  // blocks below the cut that no other sequence uses
     struct Window {
       int32_t group = 0;
       int64_t page_total = 0;
@@ -46,15 +49,20 @@ struct StepDecision {
       CoveredBlocks covered = {};
     };
     std::vector<Window> windows;
-    int32_t num_fresh = 0;  // of all groups
-    // Blocks below the cut that nobody else uses, less those of the regions:
-    // negative where many are shared.
+    int32_t num_fresh = 0;  // fresh blocks taken as destinations, all groups
+    // The blocks below the cut that no other sequence uses, minus the
+    // destinations, summed over groups. Negative if many blocks are shared.
     int32_t num_gained = 0;
-    bool futile = false;  // a command that would free nothing: only answered
+    // True if the eviction would free nothing. It is not part of the plan, and
+    // a command is only answered.
+    bool futile = false;
 
-    // Blocks it will give back. What is copied comes back whole.
+    // Returns how many blocks come back when the eviction is committed. Every
+    // fresh destination frees one more of the old blocks.
     int32_t num_released() const { return std::max(0, num_gained + num_fresh); }
-    // Fresh blocks if all is copied, or as little as can be.
+    // Returns the fresh blocks that the order takes if it copies to fresh
+    // blocks only (num_copied), or if it reuses all of its own blocks
+    // (num_lacking).
     int32_t num_copied() const {
       int32_t num_blocks = num_destinations;
       for (const Window& window : windows) {
@@ -71,17 +79,18 @@ struct StepDecision {
       return num_blocks;
     }
   };
-  // A waiting request that did not fit, and how many were admitted before that.
+  // A waiting request that did not fit. num_admitted requests were admitted
+  // before it was tried. Requests admitted afterwards pass it.
   struct Passed {
     const RequestState* request = nullptr;
     int32_t num_admitted = 0;
   };
-  // One that lets another one compute its prefix.
+  // A waiting request that lets another request compute its prefix.
   struct Wait {
     const RequestState* request = nullptr;
     PrefixWait found;
   };
-  // A waiting fork that is compressed as its parent is by now.
+  // A waiting fork with a new eviction plan, because its parent's has changed.
   struct Inherited {
     const RequestState* fork = nullptr;
     EvictionPlan eviction;
@@ -89,53 +98,58 @@ struct StepDecision {
   enum class Fate : uint8_t {
     kKept,
     kPreempted,
-    kGivesNothing,  // kept: as long as others run, its blocks are theirs too
+    kGivesNothing,  // kept, because others share all of its blocks
   };
   std::vector<const RequestState*> preempted;
-  std::vector<Fate> fates;  // of running requests
-  int32_t num_kept = 0;     // of those
-  int32_t num_spared = 0;   // of those admitted
-  std::vector<Run> runs;    // running ones in their order, then admitted ones
+  std::vector<Fate> fates;  // of running requests, in their order
+  int32_t num_kept = 0;     // running requests that are not preempted
+  int32_t num_spared = 0;   // admitted requests that are spared
+  std::vector<Run> runs;    // of running requests in order, then of admitted
   std::vector<PrefixMatch> matches;
   std::vector<Order> orders;
   std::vector<Passed> passed;
   std::vector<Wait> prefix_waits;
-  std::vector<Inherited> inherited;  // whether admitted or not
-  std::vector<const RequestState*>
-      misplaced;                              // waiting, in another lane by now
-  std::vector<const RequestState*> squeezed;  // of the running ones
-  int32_t num_awaiting = 0;  // another one, as was known before
+  std::vector<Inherited> inherited;  // forks, admitted or not
+  // Waiting requests that now belong to another lane.
+  std::vector<const RequestState*> misplaced;
+  std::vector<const RequestState*> squeezed;  // running requests
+  // Forks that wait for their parents, and requests that still wait for a
+  // prefix which an earlier step has found to be coming.
+  int32_t num_awaiting = 0;
   bool has_drafts = false;
-  // What those admitted will compute first, as in PrefillFront.
+  // The first block that each admitted request will compute (see PrefillFront).
   absl::flat_hash_map<BlockKey, const RequestState*> computing;
-  int32_t chunk_share = kNoShare;  // tokens of a chunk at most
-  int64_t num_looked_blocks = 0;   // of cached prefixes, compared for it
-  // Long prompts that are computed, once it is asked for.
+  int32_t chunk_share = kNoShare;  // most tokens of a chunk
+  int64_t num_looked_blocks = 0;   // cached blocks compared for this decision
+  // Running and admitted long prefills. Counted at first use.
   std::optional<int32_t> num_long_prefills;
-  // By Promise, once they are asked for.
+  // Blocks promised, by Promise. Summed up at first use (BlockPromises::All).
   std::array<std::optional<int64_t>, 2> promised;
 
-  // Begins a new decision. No RequestState::index reaches num_objects.
+  // Begins a new decision. REQUIRES: every RequestState::index is below
+  // num_objects.
   void Clear(size_t num_objects);
   void Add(const Run& run);
   void Inherit(const RequestState& fork, EvictionPlan eviction);
-  // Lets a fork wait until its parent has computed what the two share.
+  // Records that a fork waits until its parent has computed their common
+  // tokens.
   void Await(const RequestState& fork);
   bool Awaits(const RequestState& request) const;
   // Returns the request's run, or null if it has none.
   const Run* RunOf(const RequestState& request) const;
   // Returns how the request is compressed once this decision is applied.
   const EvictionPlan& EvictionOf(const RequestState& request) const;
-  // Blocks at the peaks of the tenant's requests that are admitted. O(those).
+  // Returns the sum of peak_blocks over the tenant's requests that this step
+  // admits. O(admitted requests).
   int64_t ReservedBy(TenantId tenant) const;
 
  private:
-  // What was found out about one request, if `decision` is the number of this
-  // decision.
+  // The indices of one request in this decision. A mark is valid only if
+  // `decision` is number_, so that Clear need not touch the marks.
   struct Mark {
     uint64_t decision = 0;
-    int32_t run = -1;        // into runs
-    int32_t inherited = -1;  // into inherited
+    int32_t run = -1;        // index into runs, -1 if none
+    int32_t inherited = -1;  // index into inherited, -1 if none
     bool awaits = false;
   };
   const Mark* Find(const RequestState& request) const;
@@ -145,39 +159,42 @@ struct StepDecision {
   std::vector<Mark> marks_;  // by RequestState::index
 };
 
-// What became of blocks while a step is decided.
+// BlockBudget counts the blocks that are left while a step is decided.
 struct BlockBudget {
-  int32_t available = 0;  // can be taken by this step
-  int32_t coming = 0;     // will be available when steps in flight are over
-  // Likewise, if all who use them let them go, or the engine does not refuse.
+  int32_t available = 0;  // this step can take them
+  int32_t coming = 0;     // available once the steps in flight are answered
+  // Blocks that come then only if all of their users let them go, or if the
+  // engine does not refuse a command or a squeeze.
   int32_t perhaps = 0;
-  int32_t squeezed = 0;  // of these, by squeezes
+  int32_t squeezed = 0;  // the part of `perhaps` that squeezes release
 };
 
-// A step between Schedule and Update.
+// StepInFlight is a step that was issued (Schedule) and not answered (Update).
 struct StepInFlight {
   struct Run {
     const RequestState* request = nullptr;
     RequestId id{0};
     uint32_t incarnation = 0;
     int32_t num_tokens = 0;
-    int32_t num_drafts = 0;  // the last of the tokens
+    int32_t num_drafts = 0;  // the last num_drafts of num_tokens are drafts
     bool samples = false;
 
-    // Returns whether the request has ended, or begun anew, since then.
+    // Returns whether the request has ended, was preempted or has restarted
+    // since the step was issued. The answer is ignored then.
     bool is_stale() const {
       return request->id != id || request->incarnation != incarnation;
     }
   };
   struct Order {
-    size_t run = 0;  // into runs
+    size_t run = 0;  // index into runs
     CompressionPoint point;
     int32_t num_released = 0;
-    std::vector<int32_t> window_groups;  // with an order of their own
-    bool futile = false;                 // not part of the plan
-    RegionId region = kNoRegion;         // that the engine keeps
+    std::vector<int32_t> window_groups;  // groups with an order of their own
+    bool futile = false;                 // true if the plan has no such order
+    RegionId region = kNoRegion;         // name under which the engine keeps it
 
-    // One for each group.
+    // Returns how many outcomes the engine reports: one for each group with an
+    // order.
     int32_t num_outcomes() const {
       return futile ? 0 : 1 + static_cast<int32_t>(window_groups.size());
     }
@@ -190,11 +207,11 @@ struct StepInFlight {
   std::vector<Order> orders;
 };
 
-// What a StepResult says of one run.
+// RunAnswer is the part of a StepResult that is about one run.
 struct RunAnswer {
   int32_t sampled = -1;
   std::span<const int32_t> accepted = {};
-  int32_t num_drafts = 0;       // ready for the next one
+  int32_t num_drafts = 0;       // ready for the next step
   absl::string_view data = {};  // for the frontend
 };
 

@@ -51,8 +51,8 @@ void StepPlanner::PlanShares(int32_t token_budget) {
       token_budget -= gap;
     }
   }
-  // Those to be admitted count like the others; what they leave is handed out
-  // afterwards (TopUp).
+  // Requests to be admitted get shares like the others. TopUp hands out the
+  // tokens that they leave.
   const int32_t page_size = state_.layout().page_size;
   const int32_t num_new =
       std::min({state_.waiting.size(), state_.manager.num_open_slots(),
@@ -105,19 +105,19 @@ bool StepPlanner::PlanRunWithOrder(size_t index, StepDecision::Run* run,
                     &order)) {
     return victims_.MakeRoom(index, run->num_blocks, budget);
   }
-  // In place, as far as blocks are its own: who runs after it comes before
-  // copies.
+  // The eviction uses the request's own blocks as far as possible, because
+  // blocks for later runs are more important than copies.
   const int32_t num_fresh = orders_.NumFresh(order, 0);
   const int32_t needed = run->num_blocks + num_fresh;
-  // What another is about to leave is its own afterwards, and need not be
-  // copied: nobody is preempted for that.
+  // If a sharer is about to leave the shared blocks, they become the request's
+  // own and need no copy. So no request is preempted for the copy.
   if (num_fresh > 0 && needed > budget->available &&
       victims_.IsLeftBySharer(request)) {
     return false;
   }
   if (!victims_.MakeRoom(index, needed, budget)) return false;
   if (decision_.num_kept == 1 && state_.in_flight.empty()) {
-    // Nobody is left to share with.
+    // No other request is left that could share blocks with this one.
     order.num_own =
         state_.manager
             .CountCovered(request.slot, 0, order.point.cut, order.point.cut)
@@ -145,7 +145,7 @@ int32_t StepPlanner::TokensToRun(const RequestState& running,
 
 void StepPlanner::PlanCopies(BlockBudget* budget) {
   for (StepDecision::Order& order : decision_.orders) {
-    // A squeeze takes nothing from those who are short of blocks.
+    // A squeeze takes no fresh blocks, because blocks are short.
     if (order.point.is_squeeze()) continue;
     const int32_t num_fresh = orders_.NumFresh(
         order, orders_.Headroom(budget->available + order.num_fresh));
@@ -172,9 +172,9 @@ BlockBudget StepPlanner::BlocksNow() const {
         budget.coming += order.num_released;
         continue;
       }
-      // Nobody is promised what an engine may refuse to give back. (What
-      // requests ask for is promised: as a rule engines do it, and the whole of
-      // admission counts with it.)
+      // The engine may refuse a command or a squeeze, so their blocks are not
+      // promised to any request. A request's own evictions are promised,
+      // because engines seldom refuse them, and admission relies on them.
       budget.perhaps += order.num_released;
       if (order.point.is_squeeze()) budget.squeezed += order.num_released;
     }
@@ -201,7 +201,7 @@ void StepPlanner::TopUp(BlockBudget* budget, int32_t* token_budget) {
     const int32_t num_tokens = blockmgr::TokensToRun(
         request, eviction, {.num_computed = begin, .next_compression = next},
         run.num_tokens + *token_budget, decision_.chunk_share);
-    // A chunk that ends at a compression point is the next step's.
+    // A chunk that would end at a compression point is left to the next step.
     if (num_tokens <= run.num_tokens ||
         orders_.MayOrder(request, next, begin + num_tokens)) {
       continue;

@@ -12,9 +12,9 @@
 //   PlanDrafts        speculative decoding
 //   Admission         waiting requests
 //
-// Running requests come first, in their order; waiting ones only if nobody was
-// preempted. What is remembered from call to call is memory alone: the same
-// state gives the same decision. Thread-compatible.
+// Running requests come first, in their order. Waiting requests are admitted
+// only if no request was preempted. The planner keeps only memory from call to
+// call, so the same state gives the same decision. Thread-compatible.
 #ifndef SCHEDULER_STEP_PLANNER_H_
 #define SCHEDULER_STEP_PLANNER_H_
 

@@ -1,18 +1,21 @@
-// Tenants: what each may use, what it uses, and how much it has been served.
+// Tenants: the quotas, the use and the service of each tenant.
 //
-// Quotas count requests: num_requests (waiting and running), queued_tokens (of
-// prompts that have not been admitted yet) and reserved_blocks (of those that
-// run: what they have and will still take). All of it
-// follows from the requests; nothing here expires by itself.
+// Quotas limit three counts. They follow from the live requests of the tenant:
 //
-// Service is counted as in the virtual token counter of Sheng et al. (arXiv
-// 2401.00588): prompt tokens as admitted, output tokens twice, divided by the
-// tenant's weight. Whoever comes back with no request waiting is lifted to the
-// least served of those that wait (or, without any, to the last one that did),
-// so that being idle earns nothing.
+//   num_requests      requests that wait or run
+//   queued_tokens     prompt tokens of requests that were never admitted
+//   reserved_blocks   blocks that running requests hold and will still take
 //
-// Cost: O(1), but O(tenants) for a new one when the table is full. Thread-
-// compatible.
+// Service is the virtual token counter of Sheng et al. (arXiv 2401.00588): a
+// prompt token counts once, when its request is admitted, and an output token
+// counts twice. The sum is divided by the tenant's weight. When a tenant that
+// had no waiting request submits one, its service is raised to the least
+// service of the tenants that wait. If none waits, it is raised to the service
+// of the tenant that left the queue last. So a tenant gains nothing by being
+// idle.
+//
+// Cost: O(1); O(tenants) for a new tenant when the table is full.
+// Thread-compatible.
 #ifndef SCHEDULER_TENANTS_H_
 #define SCHEDULER_TENANTS_H_
 
@@ -32,12 +35,13 @@ namespace blockmgr {
 enum class TenantId : int32_t {};
 inline constexpr TenantId kNoTenant{-1};
 
-// An output token costs more than a prompt token: it is computed alone, and
-// carries the whole context (arXiv 2401.00588, section 5.1: 1 and 2).
+// The service of a token. An output token costs more than a prompt token,
+// because a step computes it alone and reads the whole context for it. The
+// values are those of arXiv 2401.00588, section 5.1.
 inline constexpr int64_t kPromptTokenService = 1;
 inline constexpr int64_t kOutputTokenService = 2;
 
-// What a request brings to its tenant.
+// TenantDemand is what a request adds to the counts of its tenant.
 struct TenantDemand {
   int32_t prompt_tokens = 0;
   int32_t peak_blocks = 0;
@@ -48,43 +52,44 @@ class Tenants {
   // `options` is borrowed and must outlive this.
   explicit Tenants(const SchedulerOptions& options) : options_(options) {}
 
-  // Whether one more request is within the tenant's quotas; ResourceExhausted
-  // names the quota that is not. Changes nothing.
+  // Checks whether the tenant's quotas allow one more request.
+  // ResourceExhausted names the quota that would be exceeded.
   absl::Status CheckSubmit(const std::string& name,
                            const TenantDemand& demand) const;
-  // The request waits from now on. REQUIRES: CheckSubmit.
+  // Counts a request that starts to wait. REQUIRES: CheckSubmit is OK.
   TenantId Submit(const std::string& name, const TenantDemand& demand);
   const TenantLimits& limits(TenantId tenant) const {
     return tenants_[Index(tenant)].limits;
   }
-  // Whether it may run beside those of its tenant that do.
+  // Returns whether the tenant's running requests may reserve `blocks` more.
   bool MayReserve(TenantId tenant, int64_t blocks) const {
     const Tenant& entry = tenants_[Index(tenant)];
     return entry.limits.max_blocks == 0 ||
            entry.reserved_blocks + blocks <= entry.limits.max_blocks;
   }
-  // It runs, and reserves its peak; `first`: for the first time, so that its
-  // prompt leaves the queue.
+  // Reserves the peak of a request that starts to run. `first` is true if the
+  // request was never admitted before. Then its prompt leaves queued_tokens.
   void Admit(TenantId tenant, const TenantDemand& demand, bool first);
-  // One that runs reserves so many blocks more, or, below 0, fewer; all of them
-  // are given back when it stops running.
+  // Changes the blocks that the tenant's running requests reserve. When a
+  // request stops running, the caller gives back all that it reserves.
   void Reserve(TenantId tenant, int64_t change);
-  // It ends. REQUIRES: it has nothing reserved.
+  // Counts a request that ends. REQUIRES: it has no blocks reserved.
   void Finish(TenantId tenant, const TenantDemand& demand, bool was_admitted);
 
-  // Service, in tokens by weight, scaled; less is served first.
+  // Returns the tenant's service, in millionths of a token at weight 1. The
+  // tenant with the least service is served first.
   int64_t service(TenantId tenant) const {
     return tenants_[Index(tenant)].service;
   }
-  // What serving so many tokens adds to it.
+  // Returns what serving so many tokens adds to the tenant's service.
   int64_t ServiceOf(TenantId tenant, int64_t tokens) const;
   void Serve(TenantId tenant, int64_t tokens) {
     tenants_[Index(tenant)].service += ServiceOf(tenant, tokens);
   }
-  // The tenant has something waiting again. `least`: the least service of the
-  // others that wait; none: nobody does.
+  // Raises the service of a tenant that has a waiting request again to `least`,
+  // the least service of the tenants that wait, or null if none waits.
   void Lift(TenantId tenant, const int64_t* least);
-  // The tenant's last waiting request has left the queue.
+  // Remembers the tenant's service when its last waiting request has left.
   void Leave(TenantId tenant) { last_service_ = service(tenant); }
 
   int32_t size() const { return static_cast<int32_t>(names_.size()); }
@@ -94,12 +99,14 @@ class Tenants {
   int64_t queued_tokens(TenantId tenant) const {
     return tenants_[Index(tenant)].queued_tokens;
   }
-  int64_t queued_tokens() const { return queued_tokens_; }  // of all
+  // Returns the sum over all tenants.
+  int64_t queued_tokens() const { return queued_tokens_; }
   int32_t num_requests(TenantId tenant) const {
     return tenants_[Index(tenant)].num_requests;
   }
-  // Of every tenant that the options name, in order, then of the others: as
-  // many as are configured, whatever names clients send. O(tenants).
+  // Returns the use of every tenant that the options name, in their order, and
+  // last the sum of all other tenants, under the name "*". So the number of
+  // entries does not depend on the names that clients send. O(tenants).
   std::vector<TenantUse> Uses() const;
   uint64_t StateHash() const;
   // For tests.
@@ -116,17 +123,17 @@ class Tenants {
     bool known = false;
   };
   const TenantLimits& LimitsOf(const std::string& name) const;
-  // Index of an entry for a new tenant: unused, or that of the idle tenant that
-  // has been served least. -1: all have requests.
+  // Returns the index of an entry for a new tenant: a new entry, or the entry
+  // of the least served tenant without requests. Returns -1 if there is none.
   int32_t FindPlace() const;
-  // A prompt does, admitted or not.
+  // Takes a prompt out of queued_tokens.
   void LeaveQueue(const TenantDemand& demand, Tenant* tenant);
 
   const SchedulerOptions& options_;
   std::vector<Tenant> tenants_;  // by TenantId
   absl::flat_hash_map<std::string, TenantId> names_;
   int64_t queued_tokens_ = 0;  // of all tenants
-  int64_t last_service_ = 0;   // of the last tenant to leave the queue
+  int64_t last_service_ = 0;   // of the tenant that left the queue last
 };
 
 }  // namespace blockmgr

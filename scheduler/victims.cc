@@ -9,9 +9,10 @@
 namespace blockmgr {
 namespace {
 
-// Whoever shares blocks shares the region, or else, as a rule, the first of
-// them. (Not who has found what another one with a region computed behind it: a
-// step may be lost on waiting for those.)
+// The region, or without one the first block, of a sequence. Sequences that
+// share blocks usually have the same FirstHeld. An exception is a sequence that
+// found blocks which another one computed behind its region. A step may be lost
+// then on waiting for blocks that do not become free.
 using FirstHeld = std::pair<const RegionRecord*, BlockId>;
 
 FirstHeld FirstOf(const SequenceCache& sequence) {
@@ -24,17 +25,17 @@ FirstHeld FirstOf(const SequenceCache& sequence) {
 
 bool Victims::MakeRoom(size_t index, int32_t needed, BlockBudget* budget) {
   const RequestState* request = state_.running[index];
-  // What leaves is free when the steps in flight are over.
+  // With steps in flight, released blocks are free only after their answers.
   const bool is_fenced = !state_.in_flight.empty();
   const bool can_wait =
       is_fenced ||
       !std::ranges::all_of(decision_.orders, &StepDecision::Order::futile);
-  // Who needs nothing runs, even when blocks are kept for somebody older.
+  // A request that needs no new block always runs, even while free blocks are
+  // being saved for an older request.
   while (needed > 0 && needed > budget->available) {
     if (!can_wait && decision_.num_kept == 1) {
-      // Nobody else is left: all but its own blocks can be taken, those too
-      // that the others shared among themselves. In the whole pool it fits
-      // (Submit).
+      // All other requests are preempted, so all blocks but the request's own
+      // can be taken. Submit has checked that the request fits into the pool.
       budget->available =
           state_.manager.num_usable() - state_.manager.NumBlocks(request->slot);
       return true;
@@ -42,7 +43,8 @@ bool Victims::MakeRoom(size_t index, int32_t needed, BlockBudget* budget) {
     const size_t victim = FindVictim(index);
     if (can_wait && (victim == index ||
                      needed <= budget->available + BlocksOnTheWay(*budget))) {
-      // Blocks are on their way: keep what there is for this request.
+      // The request waits for blocks on their way. The blocks that are
+      // available are kept for it.
       budget->available -= needed;
       return false;
     }
@@ -52,7 +54,7 @@ bool Victims::MakeRoom(size_t index, int32_t needed, BlockBudget* budget) {
     if (victim == index) return false;
     const SequenceSlot slot = state_.running[victim]->slot;
     if (is_fenced) {
-      // What falls out of its windows is coming already.
+      // Blocks that leave its windows are counted in `coming` already.
       budget->coming +=
           state_.manager.NumReleasable(slot) -
           (state_.layout().has_windows() ? state_.manager.NumFalling(slot) : 0);
@@ -71,7 +73,7 @@ size_t Victims::FindVictim(size_t index) {
       return victim;
     decision_.fates[victim] = StepDecision::Fate::kGivesNothing;
   }
-  // Those who share all their blocks with one another are left.
+  // Only requests that share all their blocks with one another are left.
   for (size_t i = state_.running.size(); --i > index;) {
     if (decision_.fates[i] != StepDecision::Fate::kPreempted) return i;
   }
@@ -79,8 +81,8 @@ size_t Victims::FindVictim(size_t index) {
 }
 
 size_t Victims::CheapestVictim(size_t index) const {
-  // Least first: later in priority, not spared yet, cheap to compute again,
-  // and of equal ones the most recent.
+  // The least cost is chosen: a lower priority, then not spared, then cheap to
+  // compute again. Among equal costs the most recent request is chosen.
   using Cost = std::tuple<int64_t, bool, int32_t>;
   const bool by_recency =
       state_.options.admission == AdmissionPolicy::kMaxUtilization;

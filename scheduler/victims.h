@@ -1,5 +1,5 @@
-// Victims: which running requests are preempted, and when a request waits for
-// blocks on their way instead.
+// Victims: decides which running requests are preempted, and when a request
+// waits instead for blocks that will soon be available.
 //
 // Reads the state, and writes preemptions into the decision. Thread-compatible.
 #ifndef SCHEDULER_VICTIMS_H_
@@ -29,8 +29,8 @@ class Victims {
   bool IsLeftBySharer(const RequestState& request) const;
 
  private:
-  // Returns whom to preempt for the index-th running request: a request that
-  // comes after it, or itself if there is none.
+  // Returns the index of the request to preempt for the index-th running
+  // request: a later one, or `index` if there is none.
   size_t FindVictim(size_t index);
   size_t CheapestVictim(size_t index) const;
   // Returns the tokens that the request would have to compute again.

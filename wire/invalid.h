@@ -6,8 +6,8 @@
 
 namespace blockmgr {
 
-// An error about a message. The parts name the field, say what was expected and
-// what came.
+// Returns an InvalidArgument error about a message. The parts name the field,
+// and say what was expected and what came.
 template <typename... Parts>
 absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));

@@ -1,10 +1,11 @@
-// The engine's API, proto/blockmgr/v1/engine.proto: plans and results to
-// messages (a daemon sends plans, an engine results) and back.
+// Conversions between step plans and results and the messages of
+// proto/blockmgr/v1/engine.proto. A daemon sends plans, an engine sends
+// results.
 //
-// FromProto refuses every value that has no meaning of its own (an enum, a
-// policy, a size); shapes and ranges that need the tables are EngineTables' and
-// the Scheduler's to check. It keeps the memory of what it replaces. ToProto
-// fills an empty message, whose memory is reused.
+// FromProto refuses values that are invalid in themselves (an enum, a policy, a
+// size). EngineTables and the Scheduler check shapes and ranges that depend on
+// the tables. FromProto reuses the memory of the plan or result that it
+// overwrites. ToProto fills an empty message and reuses its memory.
 //
 // Thread-safe: pure functions. Cost: O(message).
 #ifndef WIRE_PLAN_WIRE_H_
@@ -18,7 +19,7 @@
 namespace blockmgr {
 
 void ToProto(const StepPlan& plan, v1::StepPlan* proto);
-// InvalidArgument names the field; after it the content of `plan` is void.
+// InvalidArgument names the field. The content of `plan` is then undefined.
 absl::Status FromProto(const v1::StepPlan& proto, StepPlan* plan);
 
 void ToProto(const StepResult& result, v1::StepResult* proto);

@@ -1,10 +1,10 @@
-// The words that daemon and engines share, between C++ and proto/: model
-// layout, eviction policy, eviction target.
+// Conversions of model layouts, eviction policies and eviction targets to the
+// messages of proto/blockmgr/v1/common.proto and back.
 //
-// Pure functions, thread-safe. FromProto's errors are InvalidArgument and name
-// the field, what was expected and what came; what it returns is valid.
-// FromProto(ToProto(x)) == x for every valid x whose unused fields hold their
-// defaults. ToProto fills an empty message.
+// Thread-safe: pure functions. FromProto returns a valid value, or
+// InvalidArgument that names the field, what was expected and what came.
+// ToProto fills an empty message. FromProto(ToProto(x)) == x for every valid x
+// whose unused fields have their defaults.
 #ifndef WIRE_POLICY_WIRE_H_
 #define WIRE_POLICY_WIRE_H_
 
@@ -19,8 +19,9 @@ namespace blockmgr {
 absl::StatusOr<ModelLayout> FromProto(const v1::ModelLayout& proto);
 void ToProto(const ModelLayout& layout, v1::ModelLayout* proto);
 
-// Stages left out: no default for the scorer, uniform, topk; fields left out
-// have their defaults.
+// A message must have a scorer. Without a budget stage the budget is uniform,
+// and without a selector stage the selector is topk. Other fields that are left
+// out have their defaults.
 absl::StatusOr<EvictionPolicy> FromProto(const v1::EvictionPolicy& proto);
 void ToProto(const EvictionPolicy& policy, v1::EvictionPolicy* proto);
 

@@ -1,6 +1,6 @@
-// The API of clients, proto/blockmgr/v1/{request,eviction,admin}.proto:
-// requests and evictions to the library's types, their effects and statistics
-// to messages.
+// Conversions for the API of clients, proto/blockmgr/v1/{request,eviction,
+// admin}.proto. Requests and evictions become the library's types. Effects and
+// statistics become messages.
 //
 // These functions check everything that a message says. Their errors are
 // InvalidArgument and name the field as the .proto files do.
@@ -23,20 +23,20 @@
 
 namespace blockmgr {
 
-// 1..128 bytes.
+// Checks that an id has 1 to 128 bytes.
 absl::Status CheckId(absl::string_view field, const std::string& id);
 
-// The session is not part of the request.
+// Converts everything but the session, which is not part of a Request.
 absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto);
 
-// Without scores: those come beside it. Checks that the policy's budget and
-// `budgets` agree.
+// Converts everything but the scores, which come in other messages. Checks that
+// the policy's budget and `budgets` agree.
 absl::StatusOr<EvictionCommand> FromProto(const v1::EvictRequest& proto);
 
 // ToProto fills an empty message.
 void ToProto(const EvictionEffect& effect, v1::EvictResponse* proto);
 void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto);
-// Reads the numbers, not the tenants.
+// Converts the numbers, not the tenants.
 void FromProto(const v1::GetStatsResponse& proto, SchedulerStats* stats);
 
 }  // namespace blockmgr

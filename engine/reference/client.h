@@ -1,9 +1,9 @@
 // EngineClient: attaches an engine to a daemon and runs the steps it is sent.
 //
-// The thread that calls Serve executes; another reads, so that the next plans
-// are already here and decoded while one runs. Attaching is retried while the
-// daemon is not there; a daemon that goes away ends Serve, or, on request,
-// starts it over.
+// The thread that calls Serve executes the plans. A second thread reads and
+// decodes the next plans meanwhile. While no daemon is there, attaching is
+// retried. When the daemon goes away, Serve returns, or attaches again if
+// EngineClientOptions::reconnect is set.
 #ifndef ENGINE_REFERENCE_CLIENT_H_
 #define ENGINE_REFERENCE_CLIENT_H_
 
@@ -29,47 +29,52 @@ namespace blockmgr {
 struct EngineClientOptions {
   std::string address;  // a gRPC target: unix:PATH or HOST:PORT
   std::string engine_name = "engine";
-  // Sequences whose scores the engine can accumulate at a time; 0: none.
+  // The number of sequences whose scores the engine can accumulate at a time.
   int32_t num_scorer_states = 0;
-  // Of host memory, for preempted requests; 0: they are computed again.
+  // Blocks of host memory for preempted requests. With 0, preempted requests
+  // are computed again.
   int32_t num_host_blocks = 0;
-  // Whether it carries out eviction orders of layer groups with a window.
+  // Whether the engine carries out eviction orders of window groups.
   bool supports_window_evictions = false;
-  // Take the place of an engine that is attached, at first.
+  // Whether the first attachment takes the place of an engine that is attached.
   bool replace = false;
-  // Attach again when the daemon goes away, but not to one that has replaced
-  // this engine by another.
+  // Whether to attach again when the daemon goes away. A daemon that has
+  // replaced this engine by another one is left alone.
   bool reconnect = false;
-  // How long to look for a daemon; zero: for ever.
+  // How long to look for a daemon. Zero means without end.
   std::chrono::milliseconds attach_timeout{0};
-  // Wait between two attempts: doubled from first to last.
+  // The wait between two attempts, doubled each time from first to last.
   std::chrono::milliseconds first_backoff{50};
   std::chrono::milliseconds last_backoff{2000};
 };
 
-// What serves the plans. Both run on the thread that called Serve.
+// EngineHandlers are the engine's functions. They run on the thread that called
+// Serve.
 struct EngineHandlers {
-  // A new attachment: everything known of sequences is void.
+  // Forgets all sequences, because the engine has attached anew.
   std::function<void()> reset;
   std::function<absl::Status(const StepPlan&, StepResult*)> run;
 };
 
-// Thread-safe: Stop may come from any thread. Serve is called once at a time.
+// Thread-safe, but only one thread at a time may call Serve.
 class EngineClient {
  public:
   explicit EngineClient(EngineClientOptions options);
 
-  // Attaches and executes plans until Stop (OK), until the daemon ends the
-  // stream and options do not say to reconnect (OK when it did so in order, its
-  // error otherwise), or until the engine cannot run a plan (its error).
-  // Attaching fails with the daemon's error, when another attempt would not
-  // help, or DeadlineExceeded.
+  // Attaches and executes plans until the stream ends. The stream ends when the
+  // daemon ends it (OK), when it breaks (its error), or when the engine cannot
+  // run a plan (the engine's error). Serve then returns this status. If
+  // options.reconnect is set, it attaches again instead, unless the status is
+  // Aborted, because another engine has replaced this one.
+  //
+  // Returns OK after Stop. If attaching fails, returns the daemon's error when
+  // another attempt would not help, or DeadlineExceeded after attach_timeout.
   absl::Status Serve(const ModelLayout& layout, const EngineHandlers& handlers);
 
   // Ends Serve soon: cancels its calls.
   void Stop();
-  // Waits until `time`, for handlers that take their time. Returns false, at
-  // once, when the client is stopped.
+  // Waits until `time`, for a handler that simulates a duration. If the client
+  // is stopped, returns false at once.
   bool WaitUntil(std::chrono::steady_clock::time_point time);
 
  private:
@@ -80,10 +85,10 @@ class EngineClient {
   class CallScope;
 
   absl::StatusOr<Attachment> Attach(const ModelLayout& layout, bool replace);
-  // `served`: set when a plan has come.
+  // Serves one attachment. Sets `served` when a plan has come.
   absl::Status RunStream(const Attachment& attachment,
                          const EngineHandlers& handlers, bool* served);
-  // False when stopped meanwhile.
+  // Returns false if the client was stopped meanwhile.
   bool Wait(std::chrono::milliseconds duration);
   bool stopping();
 

@@ -8,14 +8,15 @@
 //   time   = max(flops / model.flops, bytes / model.bandwidth)
 //            + step_overhead_s                                  [seconds]
 //
-// where a sequence's live entries, summed over layers and heads, are its
-// region's kept entries plus num_layers * num_heads * (tail tokens after the
-// step); they are read once a step whatever n is. Query j attends the region
-// and the tail up to itself. (The roofline model: Williams, Waterman, Patterson
-// 2009.) A step that schedules no tokens costs the overhead alone. Of several
-// shards each is such a GPU, with its heads and its even part of the
-// parameters, and a step takes as long as the slowest; what shards say to each
-// other is part of step_overhead_s.
+// This is the roofline model (Williams, Waterman, Patterson 2009). The live
+// entries of a sequence, summed over layers and heads, are its region's kept
+// entries plus num_layers * num_heads * (tail tokens after the step). A step
+// reads them once, for any n. A query attends to the region and to the tail up
+// to itself. A step that schedules no tokens costs the overhead alone.
+//
+// Each of several shards is such a GPU, with its heads and an even part of the
+// parameters. A step takes as long as its slowest shard. Communication between
+// shards is part of step_overhead_s.
 //
 // An eviction divides the budget as the policy says (BudgetsByWeight). Where an
 // engine would divide by scores, the simulated engine draws a lognormal weight
@@ -41,10 +42,10 @@
 
 namespace blockmgr {
 
-// What is simulated. Defaults: Llama-3.1-8B in bf16 on one H100 (80 GB), with
-// the effective rates that a well tuned engine sees.
+// SimModel is the simulated model and GPU. The defaults are Llama-3.1-8B in
+// bf16 on one H100 (80 GB), with the effective rates of a well tuned engine.
 struct SimModel {
-  // Far above anything there is, and low enough that no sum of step times is
+  // Limits far above any hardware, and low enough that no sum of step times is
   // infinite.
   static constexpr double kMaxParams = 1e18;
   static constexpr double kMaxPerSecond = 1e24;  // FLOP or bytes
@@ -56,7 +57,7 @@ struct SimModel {
   int32_t head_dim = 128;
   int32_t page_size = 16;
   int32_t num_shards = 1;
-  // As in ModelLayout: num_layers is of each group.
+  // See ModelLayout. With group_windows, every group has num_layers layers.
   int32_t window = 0;
   std::vector<int32_t> group_windows = {};
   double num_params = 8.03e9;
@@ -65,21 +66,22 @@ struct SimModel {
   double bandwidth = 3.0e12;  // bytes/s
   double step_overhead_s = 0.0;
   double host_bandwidth = 50e9;  // bytes/s to host memory, or back
-  // Sigma of the lognormal shares of the heads. 0.55 makes the largest of 256
-  // heads keep about 4 times the mean where all share one total, and 3 times
-  // where the 8 of each layer do; 0 makes all alike.
+  // The sigma of the lognormal weights of the heads. With 0.55, the largest of
+  // 256 heads keeps about 4 times the mean if all heads share one budget, and
+  // 3 times if the 8 heads of each layer share one. With 0, all heads keep the
+  // same.
   double head_concentration = 0.55;
-  // Drafts proposed after every sampled token, and how likely each is what the
-  // model samples, as long as those before it are.
+  // The number of drafts proposed after every sampled token, and the
+  // probability that a draft is accepted if all drafts before it are.
   int32_t num_drafts = 0;
   double draft_acceptance = 0.7;
 
-  // Ranges of the fields that are not part of the layout: those of the flags
-  // (sim_flags.h).
+  // Checks the ranges of the fields that are not part of the layout. The flags
+  // have the same ranges (sim_flags.h).
   absl::Status Validate() const;
 };
 
-// The layout of a bf16 pool of `num_blocks` blocks for `model`.
+// Returns the layout of a bf16 pool of `num_blocks` blocks for `model`.
 ModelLayout MakeLayout(const SimModel& model, int32_t num_blocks);
 
 class SimEngine {
@@ -91,8 +93,8 @@ class SimEngine {
   // Executes a plan and returns how long that takes, in seconds.
   // REQUIRES: the plan fits the tables. TryRun reports a plan that does not.
   double Run(const StepPlan& plan, StepResult* result);
-  // The same for plans from outside: an error, with nothing changed, for a plan
-  // that contradicts the tables.
+  // Executes a plan from outside. If the plan contradicts the tables, returns
+  // an error and changes nothing.
   absl::StatusOr<double> TryRun(const StepPlan& plan, StepResult* result);
 
   // Forgets every sequence, as after a new attachment.
@@ -102,19 +104,20 @@ class SimEngine {
 
  private:
   double StepSeconds(const StepPlan& plan) const;
-  // Without the overhead.
+  // Returns the time of one shard, without the overhead.
   double ShardSeconds(const StepPlan& plan, int32_t shard) const;
   void Sample(const StepPlan& plan, StepResult* result);
-  // The token of a request at a position.
+  // Returns the token of a request at a position.
   int32_t TokenAt(RequestId request, int32_t position) const;
   void ProposeDrafts(SequenceSlot slot);
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
                      std::vector<int32_t>* counts);
-  // Kept entries per (layer, head). REQUIRES: the order was checked.
+  // Draws the kept entries, [num_layers, num_heads]. REQUIRES: the order was
+  // checked.
   std::vector<int32_t> DrawCounts(const EvictionOrder& order) const;
-  // Of its draws.
+  // Returns the key of the order's random draws.
   uint64_t KeyOf(const EvictionOrder& order) const;
-  // The same of one shard's heads: fills their places in `counts`.
+  // Draws the kept entries of one shard's heads into `counts`.
   void DrawShard(const EvictionOrder& order, int32_t shard,
                  std::vector<int32_t>* counts) const;
 

@@ -11,7 +11,7 @@
 
 namespace blockmgr {
 
-// Their heading in --help.
+// The heading of these flags in --help.
 inline constexpr char kSimModelGroup[] = "Simulated model";
 
 // Adds a flag per field of SimModel but num_shards; the values `model` has now

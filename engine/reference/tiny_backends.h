@@ -1,4 +1,5 @@
-// Where a tiny engine's attention, scores, selections and moves are computed.
+// The backends that compute a tiny engine's attention, scores, selections and
+// moves.
 #ifndef ENGINE_REFERENCE_TINY_BACKENDS_H_
 #define ENGINE_REFERENCE_TINY_BACKENDS_H_
 
@@ -16,18 +17,18 @@ namespace blockmgr {
 
 struct TinyBackendOptions {
   bool cuda = false;
-  // Of CUDA:
-  int32_t device = 0;  // all shards are there
-  // Only kChunked has what TinyEngine says of bits: that they depend neither on
-  // the batch nor on how tokens were split into steps; but for the scores of
-  // all queries that h2o adds up (CudaBackend).
+  // The rest is for CUDA only.
+  int32_t device = 0;  // of all shards
+  // Only kChunked gives the bits that TinyEngine promises: they depend neither
+  // on the batch nor on how tokens were split into steps. The sums of h2o are
+  // an exception (CudaBackend).
   CudaBackendOptions::Decode decode = CudaBackendOptions::Decode::kChunked;
 };
 
-// One backend for each shard of the model. InvalidArgument, naming the field,
-// for layouts that do not exist there; Unimplemented where the library was
-// built without CUDA; the device's own error where there is none or it has no
-// room.
+// Creates one backend for each shard of the model. Errors:
+//   InvalidArgument   the backend does not support the layout; names the field
+//   Unimplemented     the library was built without CUDA
+//   the device's      there is no device, or it has too little memory
 absl::StatusOr<std::vector<std::unique_ptr<Backend>>> CreateTinyBackends(
     const ModelLayout& layout, const TinyBackendOptions& options);
 

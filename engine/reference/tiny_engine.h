@@ -1,23 +1,24 @@
 // TinyEngine: executes step plans with a TinyModel over a paged backend.
 //
-// The whole of a host engine's duty in small: it keeps the tables, computes
-// prefill chunks and decodes mixed in one flat batch, decodes greedily (the
-// lowest index wins a tie), and carries out evictions: score, select, check the
-// counts, lay the region out, move, switch tables. Asked to, it proposes drafts
-// by prompt lookup and verifies those that plans take on. What it computes for
-// a sequence depends on the sequence's tokens and evictions alone, bit for bit:
-// neither on the batch, nor on how the prompt was cut into chunks, nor on
-// drafts, nor on whether survivors were copied to fresh blocks or moved in
-// place (as far as the backends hold to what Backend says of bits). With a
-// region in a window the last bits do depend on the chunks: the rows of the
-// region are in the list of a chunk that begins before it is past. A layer
-// reads and writes the blocks of its layer group, and every group has its
-// evictions.
+// TinyEngine does everything that a host engine must do, in small. It keeps the
+// tables, and computes prefill chunks and decodes in one flat batch. Decoding
+// is greedy; the lowest token wins a tie. An eviction is: score, select, check
+// the counts, lay the region out, move, switch tables. If asked to, TinyEngine
+// proposes drafts by prompt lookup and verifies the drafts that plans take on.
+// A layer reads and writes the blocks of its layer group, and every group has
+// its own evictions.
 //
-// The KV heads are split among shards (tensor parallelism): each computes with
-// its heads in a memory of its own and allocates an eviction's budgets among
-// them; block ids, tables and all work on rows are common. An order that any
-// shard refuses is carried out by none.
+// The results of a sequence depend on its tokens and evictions only, bit for
+// bit, if the backends keep the promise of Backend. They do not depend on the
+// batch, on the chunks of the prompt, on drafts, or on whether survivors were
+// copied to fresh blocks or moved in place. There is one exception: with a
+// region in a window the last bits depend on the chunks, because a chunk that
+// begins before the region is past has the region's rows in its list.
+//
+// The KV heads are split among shards (tensor parallelism). Each shard has the
+// memory of its heads, and divides an eviction's budget among them. Block ids,
+// tables and the work on rows are common. If one shard refuses an order, no
+// shard carries it out.
 //
 // Thread-compatible. Owns the shards, their backends and the host tier.
 #ifndef ENGINE_REFERENCE_TINY_ENGINE_H_
@@ -44,46 +45,47 @@
 
 namespace blockmgr {
 
-// What tests see of a run. Any function may be empty.
+// TinyObserver lets tests observe a run. Any function may be empty.
 struct TinyObserver {
-  // A sequence starts; the tables know it.
+  // Called when a sequence has started in the tables.
   std::function<void(const SequenceStart& start)> on_start = {};
-  // Logits after the token at `position`, for every sampled token.
+  // Called for every sampled token with the logits after the token at
+  // `position`.
   std::function<void(SequenceSlot slot, int32_t position,
                      std::span<const float> logits)>
       on_logits = {};
-  // An eviction about to be carried out, shard by shard: its candidates, what
-  // the policy read of them, and what is kept, all of the shard's heads.
+  // Called for every shard before an eviction is carried out, with the
+  // candidates of the shard's heads, their scores, and the kept entries.
   std::function<void(const EvictionOrder& order, int32_t shard,
                      const ScoredEntries& scored, const KeepSets& keep)>
       on_eviction = {};
 };
 
-// Asked after every step: blocks whose memory is to lose its content. Sequences
-// that hold one are not observed until they are released or start again.
+// Functions that inject losses in tests. They are called after every step and
+// return the blocks, or host blocks, that lose their content. A sequence that
+// holds a lost block is not observed until it is released or starts again.
 using TinyFault = std::function<std::vector<BlockId>(const StepPlan& plan)>;
-// The same of host blocks.
 using TinyHostFault =
     std::function<std::vector<HostBlockId>(const StepPlan& plan)>;
 
 struct TinyEngineOptions {
-  int32_t max_sequences = 0;    // slots are below it
+  int32_t max_sequences = 0;    // slots are below this
   int32_t num_host_blocks = 0;  // for sequences that are swapped out
-  int32_t max_drafts = 0;       // proposed after a sampled token; 0: none
+  int32_t max_drafts = 0;       // most drafts proposed after a sampled token
 };
 
 class TinyEngine {
  public:
-  // One backend per shard (see CreateCpuShards). REQUIRES: `layout` is the
-  // model's (see MakeLayout), but for num_shards; the backends' are its
-  // ShardLayout().
+  // Takes one backend per shard (see CreateCpuShards). REQUIRES: `layout` is
+  // the model's (MakeLayout), except for num_shards. The layout of each backend
+  // is layout.ShardLayout().
   TinyEngine(std::shared_ptr<const TinyModel> model, const ModelLayout& layout,
              std::vector<std::unique_ptr<Backend>> backends,
              const TinyEngineOptions& options);
 
-  // Executes a plan. InvalidArgument, with nothing changed, for a plan that
-  // contradicts the tables. A bad eviction order is no error of the step: its
-  // outcome says why, and the old table still holds.
+  // Executes a plan. If the plan contradicts the tables, returns
+  // InvalidArgument and changes nothing. A bad eviction order does not fail the
+  // step: its outcome says why, and the old table still holds.
   absl::Status Run(const StepPlan& plan, StepResult* result);
 
   // Forgets every sequence, as after a new attachment.
@@ -100,23 +102,25 @@ class TinyEngine {
   // Flattens the plan's tokens into tokens_, positions_, ... below.
   void LayOutBatch(const StepPlan& plan);
   void Sample(const StepPlan& plan, StepResult* result);
-  // The likeliest token after a row of the batch.
+  // Returns the most likely token after a row of the batch.
   int32_t SampleAfter(SequenceSlot slot, size_t row);
 
   // Swap (tiny_swap.cc).
   void SwapOutSequences(const StepPlan& plan, StepResult* result);
-  // Which of the blocks that came back have lost content.
+  // Reports the blocks that came back from lost host blocks.
   void NoteSwapIns(const StepPlan& plan, StepResult* result);
   void LoseHostBlocks(std::span<const HostBlockId> blocks, StepResult* result);
 
   // Losses (tiny_losses.cc).
-  // What the plan writes anew is not lost any more, what it copies may be.
+  // Updates lost_ for a plan: blocks that it writes anew are not lost any more,
+  // copies of lost blocks are lost.
   void ForgetLosses(const StepPlan& plan, StepResult* result);
   void Lose(std::span<const BlockId> blocks, StepResult* result);
-  // What is computed from lost blocks is lost as well: in a model with windows
-  // they fall out of sight, and what came of them does not.
+  // Marks the blocks that the step computed from lost blocks as lost. In a
+  // model with windows, the lost blocks may leave the window before the blocks
+  // computed from them.
   void SpreadLosses(const StepPlan& plan);
-  // Whether what queries from position `length` - 1 on attend to is lost.
+  // Returns whether queries from position length - 1 on attend to a lost block.
   bool IsLostTo(const SequenceTable& table, int32_t length) const;
   bool IsDamaged(SequenceSlot slot) const;
 
@@ -135,7 +139,7 @@ class TinyEngine {
   TinyFault fault_;
   TinyHostFault host_fault_;
 
-  // The batch of the current step, kept for its memory.
+  // The batch of the current step. The vectors keep their memory.
   std::vector<int32_t> tokens_;     // [total tokens]
   std::vector<int32_t> positions_;  // [total tokens]
   // [num_groups][total tokens]

@@ -1,21 +1,21 @@
 // TinyModel: a small Llama-style transformer with random weights, and its
 // row-wise arithmetic.
 //
-// Per layer: RMSNorm, grouped-query attention with rotary embedding
-// (rotate-half, true positions), RMSNorm, SwiGLU MLP, each half added to the
-// residual; then a final RMSNorm and a separate output matrix. (Llama: Touvron
-// et al. 2023; RoPE: Su et al., 2104.09864; GQA: Ainslie et al., 2305.13245;
-// SwiGLU: Shazeer, 2002.05202; RMSNorm: Zhang and Sennrich, 1910.07467.)
-// Layers may attend to the last tokens only (sliding windows), as those of
-// Mistral, Gemma and gpt-oss do.
+// A layer is: RMSNorm, grouped-query attention with rotary embedding
+// (rotate-half, true positions), RMSNorm, SwiGLU MLP. Each half is added to the
+// residual. After the layers come a final RMSNorm and an output matrix. Layers
+// may attend to the last tokens only (sliding windows), as in Mistral, Gemma
+// and gpt-oss. (Llama: Touvron et al. 2023; RoPE: Su et al., 2104.09864; GQA:
+// Ainslie et al., 2305.13245; SwiGLU: Shazeer, 2002.05202; RMSNorm: Zhang and
+// Sennrich, 1910.07467.)
 //
-// Weights come from a counter-based generator, so a seed means the same model
-// everywhere. They are scaled so that attention logits have a standard
-// deviation of about 3 (a head looks at few tokens: what is evicted matters)
-// and output logits too (the two best differ by about 1: greedy decoding is
-// well defined).
+// Weights come from a counter-based generator, so a seed gives the same model
+// on every machine. The weights are scaled so that attention logits have a
+// standard deviation of about 3. So a head attends to few tokens, and evicting
+// the wrong entries changes the output. Output logits have the same deviation.
+// The two best differ by about 1, so greedy decoding is well defined.
 //
-// Thread-safe once built (immutable).
+// Thread-safe: immutable once built.
 #ifndef ENGINE_REFERENCE_TINY_MODEL_H_
 #define ENGINE_REFERENCE_TINY_MODEL_H_
 
@@ -40,8 +40,8 @@ struct TinyShape {
   int32_t mlp = 512;
   int32_t vocabulary = 256;
   double rope_theta = 10000.0;
-  // Tokens that the layers attend to, 0: all; repeated over the layers. Empty:
-  // all of them attend to all.
+  // The window of each layer in tokens, 0 for full attention. The list is
+  // repeated over the layers. Empty means full attention in all layers.
   std::vector<int32_t> windows = {};
 
   absl::Status Validate() const;
@@ -51,7 +51,8 @@ struct TinyShape {
   LayerGroups Groups() const;
 };
 
-// The layout of this model's pool. Not validated. REQUIRES: the shape is.
+// Returns the layout of this model's pool. The layout is not validated.
+// REQUIRES: the shape is valid.
 ModelLayout MakeLayout(const TinyShape& shape, int32_t page_size, DType dtype,
                        int32_t num_blocks);
 
@@ -77,7 +78,7 @@ struct TinyWeights {
 
 class TinyModel {
  public:
-  // Added to the mean square in every RMSNorm.
+  // This is added to the mean square in every RMSNorm.
   static constexpr float kNormEpsilon = 1e-5f;
 
   // REQUIRES: `shape` is valid.
@@ -85,10 +86,10 @@ class TinyModel {
 
   const TinyShape& shape() const { return shape_; }
   const TinyWeights& weights() const { return weights_; }
-  // Where the layers are in the layout.
+  // Returns the layer group and slot of each layer.
   const LayerGroups& groups() const { return groups_; }
-  // The embedding row of a token. Any client may send any id, so ids beyond the
-  // vocabulary wrap around. REQUIRES: token >= 0.
+  // Returns the embedding row of a token. Clients may send any id, so ids
+  // beyond the vocabulary wrap around. REQUIRES: token >= 0.
   int32_t EmbeddingRow(int32_t token) const {
     return token % shape_.vocabulary;
   }
@@ -99,32 +100,36 @@ class TinyModel {
   TinyWeights weights_;
 };
 
-// The part of a forward pass that works on rows, one per token; attention and
-// the cache are the caller's:
+// TinyForward computes the part of a forward pass that works on rows, one row
+// per token. The caller does attention and keeps the cache:
 //
-//   Begin; for each layer: Project, <append keys() and values(), attend
-//   queries() into attention()>, Finish; Logits.
+//   Begin
+//   for each layer:
+//     Project
+//     <the caller appends keys() and values() to the cache, and attends with
+//      queries() into attention()>
+//     Finish
+//   Logits
 //
-// A row's results are bit for bit independent of the other rows.
-// Thread-compatible; buffers are reused from pass to pass. The model is
-// borrowed.
+// The result of a row does not depend on the other rows, bit for bit. Buffers
+// are reused from pass to pass. The model is borrowed. Thread-compatible.
 class TinyForward {
  public:
   explicit TinyForward(const TinyModel* model) : model_(*model) {}
 
-  // Embeds tokens[i], which stands at positions[i].
+  // Begins a pass over tokens[i] at positions[i].
   void Begin(std::span<const int32_t> tokens,
              std::span<const int32_t> positions);
   void Project(int32_t layer);
   void Finish(int32_t layer);
-  // Logits of one row, [vocabulary]; valid until the next call.
+  // Returns the logits of one row, [vocabulary]. Valid until the next call.
   std::span<const float> Logits(size_t row);
 
-  // After RoPE, as of the last Project.
+  // Returns the queries of the last Project, after RoPE.
   std::span<const float> queries() const {
     return queries_;
-  }                                                          // [rows, q_width]
-  // Before RoPE, as of the last Project.
+  }  // [rows, q_width]
+  // Returns the queries of the last Project, before RoPE.
   std::span<const float> raw_queries() const {
     return raw_queries_;
   }                                                          // [rows, q_width]

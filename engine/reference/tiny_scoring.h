@@ -1,9 +1,9 @@
-// What the tiny engine keeps of a sequence to score its entries by, and the
-// scores themselves: queries of the last positions, attention summed up,
-// statistics of the queries.
+// TinyScoring: scores the entries of a sequence. ScoringState is what the tiny
+// engine keeps for this: the queries of the last positions, sums of attention,
+// and statistics of the queries.
 //
-// Everything depends on the sequence's tokens and evictions alone, bit for bit:
-// not on the batch, nor on how the prompt was cut into chunks.
+// All of it depends on the sequence's tokens and evictions only, bit for bit,
+// not on the batch or on the chunks of the prompt.
 #ifndef ENGINE_REFERENCE_TINY_SCORING_H_
 #define ENGINE_REFERENCE_TINY_SCORING_H_
 
@@ -21,24 +21,25 @@
 
 namespace blockmgr {
 
-// Of one sequence. A plain value; empty for a sequence nobody will score.
+// The scoring state of one sequence, a plain value. Empty if the sequence will
+// not be scored.
 struct ScoringState {
-  // Queries of the last positions, position p in row p % num_rows: of the last
-  // query_window, and as many more as drafts may be rejected, whose rows are
-  // not those of what is still wanted. [num_groups * num_layers, num_rows,
-  // q_width].
+  // A ring of the last queries: position p is in row p % num_rows. num_rows is
+  // query_window + max_drafts, so that the rows of rejected drafts overwrite no
+  // query that is still needed. [num_groups * num_layers, num_rows, q_width]
   std::vector<float> queries;
   int32_t num_rows = 0;
-  int32_t first_query = 0;  // queries before this position never existed
+  int32_t first_query = 0;  // the first position whose query was computed here
   ScorerState kind = ScorerState::kNone;
   int32_t begin = 0;  // the first position whose query is accumulated
-  // kAttentionSums, by (layer, head) and position.
+  // For kAttentionSums, by (layer, head) and position.
   std::vector<std::vector<float>> attention_sums;
-  // kQueryStatistics, by layer.
+  // For kQueryStatistics, by layer.
   std::vector<QueryStatistics> statistics;
 };
 
-// Candidates of an eviction with what its policy reads. Empty: not read.
+// The candidates of an eviction, and what its policy reads of them. A vector
+// that the policy does not read is empty.
 struct ScoredEntries {
   EntryIndex candidates;  // positions below the cut
   std::vector<float> scores;
@@ -46,38 +47,41 @@ struct ScoredEntries {
   std::vector<float> products;
 };
 
-// Of the heads of one shard: queries, entries and scores are those of its
-// heads, a layer is a slot of a layer group, group 0 unless another is named.
-// Thread-compatible. Model and backend are borrowed.
+// TinyScoring works on the heads of one shard: queries, entries and scores are
+// those of its heads. A layer is a slot of a layer group, of group 0 unless
+// another group is named. Model and backend are borrowed. Thread-compatible.
 class TinyScoring {
  public:
-  // max_drafts: that a step may verify of a sequence. Nothing is accumulated
-  // for one that has any. REQUIRES: backend->layout() is whole.ShardLayout().
+  // max_drafts is the most drafts that a step verifies of a sequence. Nothing
+  // is accumulated for a sequence with drafts. REQUIRES: backend->layout() is
+  // whole.ShardLayout().
   TinyScoring(const TinyModel* model, const ModelLayout& whole, int32_t shard,
               Backend* backend, int32_t max_drafts);
 
   void Start(const SequenceStart& start, ScoringState* state) const;
 
-  // One layer of a step: rows of the queries at positions [begin, begin +
-  // count), after and before RoPE, [count, q_width]. Keys of these positions
-  // are in the cache; `entries` are all live entries up to the last of them,
-  // and are read for kAttentionSums only.
+  // Adds the queries of one layer and step to the state: positions [begin,
+  // begin + count), after and before RoPE, [count, q_width]. The keys of these
+  // positions are in the cache. `entries` are all live entries up to the last
+  // position, and are read for kAttentionSums only.
   void Observe(int32_t layer, int32_t begin, int32_t count,
                const float* queries, const float* raw_queries,
                const EntryIndex& entries, ScoringState* state);
 
-  // The same without what is accumulated. row: group * num_layers + layer.
+  // Stores the queries, but accumulates nothing. `row` is group * num_layers +
+  // layer.
   void KeepQueries(int32_t row, int32_t begin, int32_t count,
                    const float* queries, ScoringState* state) const;
 
-  // `all`: every live entry of the order's group. FailedPrecondition when the
-  // sequence was not started with what the policy needs.
+  // Scores the entries that an order covers. `all` has every live entry of the
+  // order's group. FailedPrecondition if the sequence was not started with the
+  // scorer state or the query window that the policy needs.
   absl::Status Score(const EvictionOrder& order, const SequenceTable& table,
                      const ScoringState& state, const EntryIndex& all,
                      ScoredEntries* scored);
 
  private:
-  // One layer's slice of an EntryIndex, with offsets from 0.
+  // The slice of an EntryIndex for one layer, with offsets from 0.
   struct LayerEntries {
     std::vector<int64_t> offsets;
     int64_t begin = 0;
@@ -87,14 +91,14 @@ class TinyScoring {
   void AddAttention(int32_t layer, int32_t begin, int32_t count,
                     const float* queries, const EntryIndex& entries,
                     ScoringState* state);
-  // The window's queries of one layer, oldest first.
+  // Copies `count` queries of one layer from position `first` on to window_.
   void CopyWindow(const ScoringState& state, int32_t layer, int32_t first,
                   int32_t count);
   absl::Status CheckState(const EvictionOrder& order,
                           const SequenceTable& table,
                           const ScoringState& state) const;
-  // Sizes of values for a critical selector: into `whole`, or for products
-  // into `batch`, which makes them.
+  // Computes the norms of values for a critical selector. They go to `whole`,
+  // or to `batch` if the selector reads products, which the batch computes.
   void AddValueNorms(const EvictionOrder& order, const LayerEntries& slice,
                      ScoreBatch* batch, ScoredEntries* whole);
   void ScoreLayer(const EvictionOrder& order, const SequenceTable& table,

@@ -1,16 +1,15 @@
 // TinyShard: one rank of the tiny engine.
 //
-// It has the KV heads of one shard in a memory of its own, knows which of its
-// pages the regions of its sequences have, attends with its query heads, and
-// has its backend score, select and move the entries of its heads.
-// It hears of block ids and counts from the tables that all shards share, and
-// never of another shard's pages. With one shard it is all of the engine's
-// cache.
+// TinyShard keeps the KV heads of one shard in its own memory and the page
+// lists of its regions. It attends with its query heads, and its backend
+// scores, selects and moves the entries of its heads. Block ids and counts come
+// from the tables, which all shards share. A shard does not know the pages of
+// another shard. With one shard, TinyShard is the whole cache of the engine.
 //
-// Thread-compatible. Owns the backend, and its part of the host tier (as many
-// host blocks as the tables have); memory beyond: the kept queries
-// ((query_window + max_drafts) * layers * q_width of its heads, floats per
-// sequence) and, per region slot, 4 bytes of position.
+// Thread-compatible. Owns the backend and its part of the host tier, which has
+// as many host blocks as the tables. Further memory: the kept queries,
+// (query_window + max_drafts) * layers * q_width floats per sequence, and the
+// positions of regions, 4 bytes per region slot.
 #ifndef ENGINE_REFERENCE_TINY_SHARD_H_
 #define ENGINE_REFERENCE_TINY_SHARD_H_
 
@@ -36,16 +35,16 @@
 
 namespace blockmgr {
 
-// Where the rows of a step belong. Borrowed for the step.
+// TinyBatch says where the rows of a step belong. It is borrowed for the step.
 struct TinyBatch {
-  // By layer group. [num_groups][total tokens]
+  // [num_groups][total tokens]
   std::span<const std::vector<int64_t>> slot_mappings;
   std::span<const int32_t> query_offsets;  // [scheduled + 1]
 
   size_t num_rows() const { return slot_mappings.front().size(); }
 };
 
-// What an eviction would keep of a shard's heads.
+// TinySelection is what an eviction would keep of a shard's heads.
 struct TinySelection {
   ScoredEntries scored;
   KeepSets keep;
@@ -58,29 +57,29 @@ struct TinySelection {
 
 class TinyShard {
  public:
-  // The model and the tables, of all shards, are borrowed. REQUIRES: the
-  // backend's layout is tables->layout().ShardLayout().
+  // The model and the tables are borrowed; all shards use the same ones.
+  // REQUIRES: the backend's layout is tables->layout().ShardLayout().
   TinyShard(const TinyModel* model, const EngineTables* tables, int32_t shard,
             std::unique_ptr<Backend> backend, int32_t max_drafts);
 
   // Forgets every sequence and region.
   void Reset();
-  // Of a plan that the tables have applied: first what is swapped out, then its
-  // starts, drops and copies.
+  // Carry out a plan that the tables have applied. Leave comes first and does
+  // the swap-outs; Start does the starts, drops and copies.
   void Leave(const StepPlan& plan);
   void Start(const StepPlan& plan);
 
-  // A step: BeginStep, then every layer of the model in order, between the
-  // forward pass's Project and Finish: stores the new rows, and fills the
-  // shard's columns of forward->attention().
+  // Compute a step. Call BeginStep, then RunLayer for every layer of the model
+  // in order, between the forward pass's Project and Finish. RunLayer stores
+  // the new rows and fills the shard's columns of forward->attention().
   void BeginStep(const StepPlan& plan, const TinyBatch& batch);
   void RunLayer(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
                 TinyForward* forward);
 
-  // What an order that the tables have checked would keep; changes nothing.
+  // Returns what an order would keep. REQUIRES: the tables have checked it.
   absl::StatusOr<TinySelection> Select(const EvictionOrder& order);
-  // Moves what is kept, before the tables commit the order. Returns what the
-  // shard's heads add to the checksum of the layout.
+  // Moves the kept entries, before the tables commit the order. Returns the
+  // part of the layout's checksum that comes from this shard's heads.
   uint64_t Evict(const StepPlan& plan, const EvictionOrder& order,
                  const TinySelection& selection);
 
@@ -89,18 +88,18 @@ class TinyShard {
   void LoseHost(std::span<const HostBlockId> blocks);
 
  private:
-  // Immutable: sequences, and those to come, may share it.
+  // An immutable region, which sequences may share.
   struct Region {
     RaggedRegion layout;
     std::vector<int32_t> positions;  // by slot of the region
-    // The same with all slots of its pages, as attention has them. Empty
-    // without a window.
+    // The positions by slot of the region's pages, free slots included, as
+    // attention reads them. Empty without a window.
     std::vector<int32_t> page_positions = {};
   };
-  // One region per layer group. A region means something where the tables have
-  // one. [num_groups]
+  // One region per layer group, [num_groups]. A region is valid only if the
+  // tables have one.
   using Regions = std::vector<std::shared_ptr<const Region>>;
-  // What the tables do not know of a sequence.
+  // The data of a sequence that the tables do not have.
   struct Sequence {
     Regions regions;
     ScoringState scoring;
@@ -108,18 +107,19 @@ class TinyShard {
   // A sequence in the host tier.
   struct Swapped {
     Regions regions;
-    absl::flat_hash_map<HostBlockId, BlockId> blocks;  // where they were
+    absl::flat_hash_map<HostBlockId, BlockId> blocks;  // the old block of each
   };
 
-  // Returns the cache of a scheduled sequence in a layer. A table that must be
-  // written anew for it goes to `whole`.
+  // Returns the cache of a scheduled sequence in a layer. If the block table
+  // must be rewritten for this, the new table goes to `whole`.
   SequenceKv KvOf(SequenceSlot slot, const LayerPlace& place,
                   std::vector<BlockId>* whole) const;
-  // Copies it back, and has its regions on the blocks that the tables say.
+  // Copies a swapped-out sequence back, and moves its regions to the blocks
+  // that the tables have for them.
   void SwapIn(const StepPlan& plan, const SequenceStart& start);
-  // Returns what an order covers.
+  // Returns the entries that an order covers.
   CacheView CoveredBy(const EvictionOrder& order) const;
-  // Returns the positions of a region with all slots of its pages.
+  // Returns Region::page_positions of a region.
   std::vector<int32_t> PagePositions(const Region& region) const;
   // Returns the part of a layout's checksum that comes from this shard's heads.
   uint64_t ChecksumOf(const RaggedRegion& region) const;
@@ -128,17 +128,19 @@ class TinyShard {
   EntryIndex EntriesOf(const EvictionOrder& order) const;
   KeepSets SelectIn(const EvictionOrder& order, const ScoredEntries& scored,
                     std::span<const int32_t> external);
-  // Shows the queries of a slot of group 0 to what scores will be made of.
+  // Adds the queries of a layer slot of group 0 to the scoring states.
   void Observe(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
                const float* queries, const float* raw_queries);
-  // The same of a window group, of which no sums are made.
+  // Keeps the queries of a layer in a window group. Nothing is accumulated for
+  // window groups.
   void KeepQueries(const StepPlan& plan, const TinyBatch& batch,
                    const LayerPlace& place, const float* queries);
   // Returns the live entries of a sequence in group 0, those of this step
   // included.
   EntryIndex AllEntries(SequenceSlot slot) const;
-  // The shard's columns of rows that have those of all shards side by side:
-  // the rows themselves if there is one shard, else copied to `own`.
+  // Returns the shard's columns of `rows`, which have the columns of all shards
+  // side by side. With one shard these are the rows themselves. Otherwise they
+  // are copied to `own`.
   const float* Columns(std::span<const float> rows, size_t num_rows,
                        std::vector<float>* own) const;
   Sequence& sequence(SequenceSlot slot) {
@@ -156,15 +158,15 @@ class TinyShard {
   const float scale_;         // 1 / sqrt(head_dim)
   TinyScoring scoring_;
   std::vector<Sequence> sequences_;  // by slot
-  // Kept for sequences to come.
+  // Regions that other sequences may start with, by name.
   absl::flat_hash_map<RegionId, Regions> regions_;
   absl::flat_hash_map<SwapId, Swapped> swapped_;
   std::vector<std::byte> host_;
 
-  // Of the current step, kept for its memory.
+  // The current step. The vectors keep their memory.
   std::vector<SequenceKv> kv_;                      // [scheduled]
   std::vector<std::vector<BlockId>> whole_tables_;  // [scheduled]
-  // [scheduled]; empty where nothing is accumulated
+  // [scheduled]. An element is empty if nothing is accumulated.
   std::vector<EntryIndex> entries_;
   // The shard's columns of the forward pass's rows.
   std::vector<float> queries_;

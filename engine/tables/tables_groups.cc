@@ -1,5 +1,5 @@
-// What layer groups have: their blocks, and what is left of the positions below
-// their cuts.
+// The part of EngineTables that works on the blocks and regions of layer
+// groups.
 
 #include <algorithm>
 #include <memory>
@@ -45,7 +45,7 @@ int32_t EngineTables::HeldBelow(const EvictionOrder& order,
 const TableRegion* EngineTables::TakenRegion(const SequenceStart& start,
                                              int32_t group) const {
   const std::vector<TableRegion>* regions = nullptr;
-  // Of what comes back, only the region of group 0 may be a shared one.
+  // A start from the host takes at most the region of group 0 by name.
   if (start.region != kNoRegion && (start.swap == kNoSwap || group == 0)) {
     regions = &regions_.at(start.region);
   } else if (start.swap != kNoSwap) {

@@ -21,7 +21,7 @@ absl::Status Wrong(const char* field, SwapId swap, const Parts&... parts) {
       absl::StrCat(field, " of swap ", Index(swap), ": ", parts...));
 }
 
-// None if it is not within `all`.
+// Returns a part of `all`, or nullopt if the range is not within `all`.
 std::optional<std::span<const BlockTransfer>> Slice(
     const std::vector<BlockTransfer>& all, int64_t begin, int64_t count) {
   if (begin < 0 || count < 0 || begin > std::ssize(all) ||
@@ -125,7 +125,7 @@ EngineTables::SplitSwapOut(const SwapOut& out,
   const auto fail = [&out](const auto&... parts) {
     return Wrong("plan.swap_outs", out.swap, parts...);
   };
-  // What a region did not need of its blocks may be in a table again.
+  // Blocks that a region did not need may be in a block table by now.
   absl::flat_hash_set<BlockId> in_tables;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const std::span<const BlockId> pages = PagesOut(out, group);
