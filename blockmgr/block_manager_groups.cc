@@ -189,8 +189,9 @@ RegionWindows BlockManager::LinkGroups(const SequenceCache& sequence,
     if (cache.region != nullptr) windows.regions.back() = cache;
     if (!blocks_.cache().HasWindowRegion(cache)) {
       const int32_t entry = blocks_.cache().InsertWindowRegion(cache.region);
-      for (const BlockId block : cache.region->blocks)
+      for (const BlockId block : cache.region->blocks) {
         blocks_.pool().AddRef(block);
+      }
       blocks_.ApplyRetention(entry, wish);
     }
     const PageRange pages = cache.PagesBehind(layout_, group, length);

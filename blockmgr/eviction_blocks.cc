@@ -69,8 +69,9 @@ void TakeOwn(const RegionRecord* region, std::span<const BlockId> candidates,
     // A region is dropped with the first of its blocks that is taken.
     const int32_t entry = ranks[i] == kCached ? Index(candidates[i])
                                               : region_entries[candidates[i]];
-    if (blocks->cache().serial(entry) != kNoSerial)
+    if (blocks->cache().serial(entry) != kNoSerial) {
       blocks->DropFromCache(entry);
+    }
   }
 }
 

@@ -77,8 +77,9 @@ void PrefixMatcher::CountUnused(PrefixMatch* match) const {
   for (const BlockId block : match->blocks) {
     if (block == kNullBlock) continue;
     const int32_t num_used = count(Index(block));
-    if (layout_.kind_of(0) == GroupKind::kWindow)
+    if (layout_.kind_of(0) == GroupKind::kWindow) {
       match->cost.num_moving += num_used;
+    }
   }
   for (const BlockId block : match->window_blocks) {
     match->cost.num_moving += count(Index(block));

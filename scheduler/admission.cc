@@ -248,8 +248,9 @@ int32_t Admission::LookOutsideLane(const RequestState* request, uint8_t lane) {
   if ((request->lane & lane) != 0) return 0;
   // A request belongs to the lane now if it has lost its swap or its parent.
   // Other requests outside the lane have long prompts, but little to compute.
-  if ((state_.LaneOf(*request) & lane) != 0)
+  if ((state_.LaneOf(*request) & lane) != 0) {
     decision_.misplaced.push_back(request);
+  }
   return 1;
 }
 

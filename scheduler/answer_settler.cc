@@ -188,8 +188,9 @@ void AnswerSettler::SettleOrder(const StepInFlight& step,
   state_.totals.evicted_entries += effect.evicted_entries;
   state_.totals.evicted_blocks += effect.freed_blocks;
   state_.totals.evicted_bytes += effect.freed_bytes;
-  for (const EvictionOutcome& outcome : outcomes)
+  for (const EvictionOutcome& outcome : outcomes) {
     state_.kept.Add(outcome.counts);
+  }
   if (!order.point.is_planned) {
     // From now on a part of the request: a recomputation replays it.
     CompressionPoint recorded = order.point;

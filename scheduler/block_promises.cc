@@ -154,8 +154,9 @@ int64_t BlockPromises::BlocksPromised(Promise promise) const {
 }
 
 int32_t BlockPromises::SharedBelow(const RequestState& request) const {
-  if (request.next_compression == std::ssize(request.eviction.compressions))
+  if (request.next_compression == std::ssize(request.eviction.compressions)) {
     return 0;
+  }
   const int32_t cut =
       request.eviction.compressions[request.next_compression].cut;
   const SequenceCache& sequence = state_.manager.sequence(request.slot);

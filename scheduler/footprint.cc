@@ -112,8 +112,9 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
                &walk);
   }
   walk.ComputeUntil(length);
-  if (layout.kind_of(0) == GroupKind::kWindow)
+  if (layout.kind_of(0) == GroupKind::kWindow) {
     return WindowPeak(length, chunk, 0, layout);
+  }
   // All points of a request that evict from windows have the same target, so
   // the largest region of any point has room for the regions of today.
   const auto evicts = [](const CompressionPoint& point) {

@@ -59,8 +59,9 @@ PrefixWait PrefixWaits::FindRegionToCome(const RequestState& request) const {
           .other = &other, .id = other.id, .usable = length, .is_region = true};
     }
   };
-  for (const RequestState* other : state_.running)
+  for (const RequestState* other : state_.running) {
     look(*other, NextToCome(*other));
+  }
   for (const StepDecision::Run& run : decision_.runs) {
     if (run.match < 0) continue;
     look(*run.request,

@@ -111,8 +111,9 @@ void RequestLifecycle::LeaveQueue(RequestState* request) {
   state_.prefix_hints.Remove(request);
   state_.waiting.Erase(request);
   RefreshBar(request->tenant);
-  if (!state_.waiting.Waits(request->tenant))
+  if (!state_.waiting.Waits(request->tenant)) {
     state_.tenants.Leave(request->tenant);
+  }
 }
 
 void RequestLifecycle::RefreshPlaces() {

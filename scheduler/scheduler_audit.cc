@@ -179,8 +179,9 @@ uint64_t SchedulerImpl::RequestsHash() const {
               Index(request.prefix_wait.id), request.place.rank);
   };
   for (const RequestState* request : state_.running) mix_request(*request);
-  for (const RequestState* request : state_.waiting.All())
+  for (const RequestState* request : state_.waiting.All()) {
     mix_request(*request);
+  }
   return mixer.hash();
 }
 

@@ -37,8 +37,9 @@ void StepApplier::Apply(StepDecision* decision, StepPlan* plan) {
   for (const StepDecision::Run& run : decision_->runs) {
     // A request that starts on a compressed prefix needs fewer blocks than one
     // that starts from its first token.
-    if (run.match >= 0)
+    if (run.match >= 0) {
       lifecycle_.RefreshReservation(state_.requests.Own(run.request));
+    }
   }
   demands_.clear();
   for (const StepDecision::Run& run : decision_->runs) {

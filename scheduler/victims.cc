@@ -69,8 +69,9 @@ size_t Victims::FindVictim(size_t index) {
   while (true) {
     const size_t victim = CheapestVictim(index);
     if (victim == index) break;
-    if (state_.manager.NumReleasable(state_.running[victim]->slot) > 0)
+    if (state_.manager.NumReleasable(state_.running[victim]->slot) > 0) {
       return victim;
+    }
     decision_.fates[victim] = StepDecision::Fate::kGivesNothing;
   }
   // Only requests that share all their blocks with one another are left.

@@ -107,8 +107,9 @@ void NaiveModel::CountReclaimable(NaiveMatch* match) const {
   if (match->swap != kNoSwap) return;
   for (int32_t group = 1; group < num_groups(); ++group) {
     const Window* window = CachedWindowRegion(id, group, match->num_tokens);
-    if (window != nullptr)
+    if (window != nullptr) {
       match->cost.num_moving += count(window->region.blocks);
+    }
   }
 }
 

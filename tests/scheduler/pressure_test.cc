@@ -297,8 +297,9 @@ class PressureJudge {
           driver_.scheduler().manager().sequence(slot);
       for (const BlockId block : sequence.first().tail) ++holders_[block];
       if (sequence.first().region == nullptr) continue;
-      for (const BlockId block : sequence.first().region->blocks)
+      for (const BlockId block : sequence.first().region->blocks) {
         ++holders_[block];
+      }
     }
   }
 

@@ -183,8 +183,9 @@ INSTANTIATE_TEST_SUITE_P(Places, TinyEvictionPlaceTest,
                                            DestinationKind::kOwn,
                                            DestinationKind::kMixed),
                          [](const auto& param) -> std::string {
-                           if (param.param == DestinationKind::kFresh)
+                           if (param.param == DestinationKind::kFresh) {
                              return "Fresh";
+                           }
                            return param.param == DestinationKind::kOwn
                                       ? "Own"
                                       : "Mixed";
