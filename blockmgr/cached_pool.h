@@ -3,8 +3,8 @@
 //
 // A block, or the blocks of a region together, may have any number of holders
 // among the sequences. The prefix cache is one more holder of what it indexes.
-// What only the cache holds is *cached*: it is reclaimable once no step in
-// flight may touch it, and cools until then.
+// A block that only the cache holds is *cached*. It is reclaimable once no step
+// in flight may touch it, and cools until then.
 //
 //   held by a sequence -> cooling (fenced) -> reclaimable -> free
 //                    ^------- Hold --------------|

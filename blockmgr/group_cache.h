@@ -74,7 +74,7 @@ struct GroupRegion {
   }
 };
 
-// What a sequence holds in a layer group: [region] + tail.
+// The blocks of a sequence in a layer group: [region] + tail.
 //
 //   pages   0 ...... first ...... cut ...... tail_begin + tail.size()
 //           |  left  |   region   |   blocks of the tail   |

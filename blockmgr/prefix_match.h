@@ -14,8 +14,8 @@
 
 namespace blockmgr {
 
-// What it costs to use a match, and what it took to find it. Blocks count in
-// all layer groups together.
+// MatchCost counts the blocks that a match costs, in all layer groups together,
+// and the looks that the search took.
 struct MatchCost {
   // Blocks that only the cache holds: full ones, those of the region, and those
   // of window groups. Using them costs as much of the available blocks as

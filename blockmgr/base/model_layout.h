@@ -14,7 +14,7 @@
 
 namespace blockmgr {
 
-// What the layers of a group attend to. The kind decides which pages a sequence
+// The kind of attention of a group's layers. It decides which pages a sequence
 // holds in the group, and nothing else.
 enum class GroupKind : uint8_t {
   kFull,    // all tokens before the query

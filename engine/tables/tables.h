@@ -138,7 +138,7 @@ class EngineTables {
   // shard has more pages than its page total, or than the destinations have.
   absl::Status CheckCounts(const EvictionOrder& order,
                            std::span<const int32_t> counts) const;
-  // What an order covers: the region of its group, and the blocks of the
+  // An order covers the region of its group, and the blocks of the
   // positions [begin, order.cut). In a window group, only pages and regions
   // that the next token attends to are covered.
   struct CoveredTail {
@@ -182,7 +182,7 @@ class EngineTables {
   }
 
  private:
-  // What the plan being checked says about a slot.
+  // Notes of the check of a plan about one slot.
   struct Pending {
     uint64_t plan = 0;  // other fields are valid only if this is num_plans_
     bool released = false;

@@ -1,7 +1,7 @@
 // Parses the messages of peers from bytes, and turns answers into bytes.
 //
-// The services take bytes and parse them here, for two reasons. gRPC would
-// answer a message that it cannot parse with UNIMPLEMENTED and no text. And a
+// The services take bytes and parse them here, for two reasons. gRPC answers a
+// message that it cannot parse with the status UNIMPLEMENTED and no text. A
 // message of nothing but empty parts takes forty times its size in memory, so
 // the memory is counted before the message is parsed.
 //

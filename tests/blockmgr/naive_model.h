@@ -24,11 +24,11 @@
 
 namespace blockmgr {
 
-// What one layer group of a sequence has.
+// NaiveGroup is the record of one layer group of a sequence.
 struct NaiveGroup : GroupBook {
-  // What the engine has written at each position, see NaiveModel::Execute;
-  // nothing is known of those in a region, nor of those found in the cache that
-  // the group does not need.
+  // The values that the engine has written, by position: see
+  // NaiveModel::Execute. A position in a region has no known value, nor has one
+  // that was found in the cache and that the group does not need.
   std::vector<uint64_t> values = {};
 };
 
@@ -239,7 +239,7 @@ class NaiveModel {
   void Line();
 
  private:
-  // What decides when an entry of the cache is reclaimed.
+  // The wishes that decide when an entry of the cache is reclaimed.
   struct Wished {
     bool superseded = false;  // by a region; then the priority tells
     Retention retention;
@@ -257,7 +257,7 @@ class NaiveModel {
   };
   // A block and its entry.
   using Link = std::pair<BlockId, uint64_t>;
-  // What a region leads to in a window group: the group's region and its entry
+  // A region leads to these in a window group: the group's region and its entry
   // (0: it has no block), and, by page, what is in the window at name.length
   // behind that.
   struct Window {
@@ -324,7 +324,7 @@ class NaiveModel {
   // The block of a page; null: it has none.
   BlockId BlockAt(const NaiveSequence& sequence, int32_t group,
                   int32_t page) const;
-  // Of all groups: of tables and regions, and of orders.
+  // Returns the blocks of all groups: of tables, regions and orders.
   static std::vector<BlockId> Held(const NaiveSequence& sequence);
   int32_t num_groups() const {
     return 1 + static_cast<int32_t>(layout_.group_windows.size());
