@@ -22,7 +22,8 @@ bool TakeDestinations(const ModelLayout& layout, const HeldBlocks& covered,
                       CachedPool* blocks, PendingEviction* pending);
 
 // Releases the covered blocks and destinations that are not among the region's
-// blocks. The region takes over the sequence's holds on its blocks.
+// blocks. The region takes over the sequence's holds on its blocks. O(covered
+// blocks + destinations).
 EvictionReceipt ReplaceBlocks(const ModelLayout& layout,
                               const HeldBlocks& covered,
                               const PendingEviction& pending,
