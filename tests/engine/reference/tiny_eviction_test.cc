@@ -107,8 +107,8 @@ std::vector<int32_t> NaiveKeep(const std::vector<int32_t>& candidates,
 // one more.
 size_t UniformBudget(int32_t tokens_per_head, int32_t head) {
   const int32_t pages = kTinyHeads * tokens_per_head / 16;
-  return static_cast<size_t>(
-      16 * (pages / kTinyHeads + (head < pages % kTinyHeads ? 1 : 0)));
+  const int32_t extra = head < pages % kTinyHeads ? 1 : 0;
+  return size_t{16} * static_cast<size_t>(pages / kTinyHeads + extra);
 }
 
 class TinyEvictionTest : public ::testing::Test {
@@ -136,7 +136,8 @@ class TinyEvictionTest : public ::testing::Test {
     const EngineHarness::Eviction& eviction = host_->evictions()[0];
     for (int32_t layer = 0; layer < kNumLayers; ++layer) {
       for (int32_t head = 0; head < kTinyHeads; ++head) {
-        const auto index = static_cast<size_t>(layer * kTinyHeads + head);
+        const auto index =
+            static_cast<size_t>(layer) * kTinyHeads + static_cast<size_t>(head);
         const std::vector<int32_t> kept = eviction.KeptPositions(index);
         EXPECT_EQ(eviction.outcome.counts[index],
                   static_cast<int32_t>(kept.size()));
