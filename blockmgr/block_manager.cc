@@ -207,9 +207,7 @@ void BlockManager::Commit(SequenceSlot slot, int32_t num_tokens,
   const int32_t num_before = sequence.num_settled;
   sequence.num_settled += num_tokens;
   if (num_tokens > 0) sequence.shared_when_settled = false;
-  if (NumPublishable(sequence, 0) > sequence.num_published) {
-    Publish(&sequence, tokens, chain);
-  }
+  if (FillsBlock(sequence, 0)) Publish(&sequence, tokens, chain);
   if (layout_.has_windows()) ReleaseOutOfSpan(&sequence, num_before);
 }
 
@@ -277,7 +275,7 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
     for (int32_t page = begin; page < cache.tail_end(); ++page) {
       count += blocks_.IsOwn(cache.block(page)) ? 1 : 0;
     }
-    count += RegionBlocksOf(cache, Owned::kOwn);
+    count += NumOwnRegionBlocks(cache);
     if (cache.pending == nullptr) continue;
     count += static_cast<int32_t>(cache.pending->destinations.size()) -
              cache.pending->num_own;
@@ -286,18 +284,6 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
     count += blocks_.IsOwn(copy.blocks.source) ? 1 : 0;
   }
   return count;
-}
-
-SequenceCache& BlockManager::at(SequenceSlot slot) {
-  SequenceCache& sequence = sequences_[Index(slot)];
-  BM_CHECK(sequence.open);
-  return sequence;
-}
-
-const SequenceCache& BlockManager::at(SequenceSlot slot) const {
-  const SequenceCache& sequence = sequences_[Index(slot)];
-  BM_CHECK(sequence.open);
-  return sequence;
 }
 
 void BlockManager::ReserveTables(SequenceSlot slot, int32_t num_tokens) {

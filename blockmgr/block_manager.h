@@ -61,6 +61,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include "blockmgr/base/check.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
@@ -100,11 +101,9 @@ class BlockManager {
   }
   // Returns the number of blocks the sequence holds, summed over all groups.
   int32_t NumBlocks(SequenceSlot slot) const;
-  // Return how many blocks leave the windows of the sequence once all of its
-  // reserved tokens are settled. NumFalling counts the blocks that nobody else
-  // holds, NumFallingOrShared all of them. O(windows).
-  int32_t NumFalling(SequenceSlot slot) const;
-  int32_t NumFallingOrShared(SequenceSlot slot) const;
+  // Returns how many blocks leave the windows of the sequence once all of its
+  // reserved tokens are settled. O(windows).
+  FallingBlocks CountFalling(SequenceSlot slot) const;
   // Returns the sequence's own blocks that stay in windows then. O(windows).
   OwnInWindows NumOwnInWindows(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
@@ -213,7 +212,9 @@ class BlockManager {
               std::span<const int32_t> tokens, const BlockChain& chain);
   // Returns whether Commit(slot, num_tokens) would publish a block, and so read
   // the chain.
-  bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
+  bool WillPublish(SequenceSlot slot, int32_t num_tokens) const {
+    return FillsBlock(at(slot), num_tokens);
+  }
   // Gives back the last num_tokens reserved positions, which no dispatched step
   // has seen. If that empties a block that Reserve took for a copy, the shared
   // block is back in the table, and the caller must not make the copy. (Close
@@ -361,8 +362,16 @@ class BlockManager {
 
  private:
   // Tables of sequences (block_manager.cc).
-  SequenceCache& at(SequenceSlot slot);
-  const SequenceCache& at(SequenceSlot slot) const;
+  SequenceCache& at(SequenceSlot slot) {
+    SequenceCache& sequence = sequences_[Index(slot)];
+    BM_CHECK(sequence.open);
+    return sequence;
+  }
+  const SequenceCache& at(SequenceSlot slot) const {
+    const SequenceCache& sequence = sequences_[Index(slot)];
+    BM_CHECK(sequence.open);
+    return sequence;
+  }
   void ReserveTables(SequenceSlot slot, int32_t num_tokens);
   // Gives up the blocks of all tables wholly behind the first num_tokens
   // positions; `release` tells how.
@@ -377,9 +386,13 @@ class BlockManager {
   // Makes the last full block that the sequence has left the predecessor of the
   // block that it publishes next. For a sequence that was cut back.
   void CutChain(SequenceCache* sequence) const;
-  // Returns how many pages may be published once num_tokens more are settled.
-  int32_t NumPublishable(const SequenceCache& sequence,
-                         int32_t num_tokens) const;
+  // Returns whether num_tokens more settled positions fill a block that can be
+  // published and is not.
+  bool FillsBlock(const SequenceCache& sequence, int32_t num_tokens) const {
+    return prefix_caching_ && sequence.chain_serial != kNoSerial &&
+           sequence.num_settled + num_tokens >=
+               (sequence.num_published + 1) * layout_.page_size;
+  }
   void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
                const BlockChain& chain);
   // Publishes the sequence's new region and continues its chain over it.
@@ -392,17 +405,14 @@ class BlockManager {
   BlockId PublishTail(const SequenceCache& sequence,
                       const RegionPublication& publication);
   // Spans of layer groups (block_manager_groups.cc).
-  enum class Owned : uint8_t { kAny, kOwn };
-  int32_t NumFalling(SequenceSlot slot, Owned owned) const;
   // Returns the first page that the group's tail holds.
   int32_t FirstHeld(const SequenceCache& sequence, int32_t group) const;
   // Returns whether every group holds what the settled tokens need.
   bool HasWindows(const SequenceCache& sequence) const;
   // Releases what left the spans since num_before tokens were settled.
   void ReleaseOutOfSpan(SequenceCache* sequence, int32_t num_before);
-  // Returns how many blocks the region has. Returns 0 for a shared region if
-  // `owned` is kOwn.
-  int32_t RegionBlocksOf(const GroupRegion& region, Owned owned) const;
+  // Returns how many blocks the region has, or 0 for a shared region.
+  int32_t NumOwnRegionBlocks(const GroupRegion& region) const;
 
   // Groups 1 and above in the prefix cache (block_manager_groups.cc).
   // Fills the beginning of the sequence's tables from the cache.

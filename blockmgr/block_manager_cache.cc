@@ -28,11 +28,6 @@ void BlockManager::MatchPart(const BlockChain& chain,
   PrefixMatcher(layout_, blocks_).MatchPart(chain, tokens, max_tokens, match);
 }
 
-bool BlockManager::WillPublish(SequenceSlot slot, int32_t num_tokens) const {
-  const SequenceCache& sequence = at(slot);
-  return NumPublishable(sequence, num_tokens) > sequence.num_published;
-}
-
 void BlockManager::ContinueAfter(int32_t entry, SequenceCache* sequence) const {
   sequence->chain_entry = entry;
   sequence->chain_serial = blocks_.cache().serial(entry);
@@ -67,17 +62,11 @@ void BlockManager::CutChain(SequenceCache* sequence) const {
   }
 }
 
-int32_t BlockManager::NumPublishable(const SequenceCache& sequence,
-                                     int32_t num_tokens) const {
-  if (!prefix_caching_ || sequence.chain_serial == kNoSerial) return 0;
-  return (sequence.num_settled + num_tokens) / layout_.page_size;
-}
-
 void BlockManager::Publish(SequenceCache* sequence,
                            std::span<const int32_t> tokens,
                            const BlockChain& chain) {
   const int32_t page_size = layout_.page_size;
-  const int32_t num_full = NumPublishable(*sequence, 0);
+  const int32_t num_full = sequence->num_settled / page_size;
   const GroupCache& first = sequence->first();
   for (int32_t i = sequence->num_published; i < num_full; ++i) {
     const BlockId block = first.block(i);

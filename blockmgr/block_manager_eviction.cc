@@ -20,7 +20,7 @@ CoveredBlocks BlockManager::CountCovered(SequenceSlot slot, int32_t group,
   CoveredBlocks covered{.num_blocks = pages.size()};
   if (!cache.IsPast(layout_, group, length + 1)) {
     covered.num_blocks += cache.num_region_blocks();
-    covered.num_own += RegionBlocksOf(cache, Owned::kOwn);
+    covered.num_own += NumOwnRegionBlocks(cache);
   }
   for (int32_t i = pages.begin; i < pages.end; ++i) {
     // By then the sequence has filled the last block, so the block is its own

@@ -10,33 +10,27 @@
 
 namespace blockmgr {
 
-int32_t BlockManager::NumFalling(SequenceSlot slot, Owned owned) const {
+FallingBlocks BlockManager::CountFalling(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
-  int32_t num_blocks = 0;
+  FallingBlocks falling;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const GroupCache& cache = sequence.groups[group];
     // A pending eviction releases what it covers. Only the rest counts here.
     const int32_t length = cache.pending == nullptr ? sequence.num_reserved
                                                     : cache.pending->length;
-    if (cache.IsPast(layout_, group, length)) {
-      num_blocks += RegionBlocksOf(cache, owned);
-    }
     const int32_t end = layout_.FirstPage(group, length);
+    if (end == 0) continue;
+    if (cache.region != nullptr && cache.cut() <= end * layout_.page_size) {
+      const bool is_own = blocks_.IsOwn(*cache.region);
+      (is_own ? falling.num_own : falling.num_shared) +=
+          cache.num_region_blocks();
+    }
     if (end == layout_.FirstPage(group, sequence.num_settled)) continue;
     for (int32_t i = FirstHeld(sequence, group); i < end; ++i) {
-      num_blocks +=
-          owned == Owned::kAny || blocks_.IsOwn(cache.block(i)) ? 1 : 0;
+      ++(blocks_.IsOwn(cache.block(i)) ? falling.num_own : falling.num_shared);
     }
   }
-  return num_blocks;
-}
-
-int32_t BlockManager::NumFalling(SequenceSlot slot) const {
-  return NumFalling(slot, Owned::kOwn);
-}
-
-int32_t BlockManager::NumFallingOrShared(SequenceSlot slot) const {
-  return NumFalling(slot, Owned::kAny);
+  return falling;
 }
 
 OwnInWindows BlockManager::NumOwnInWindows(SequenceSlot slot) const {
@@ -52,7 +46,7 @@ OwnInWindows BlockManager::NumOwnInWindows(SequenceSlot slot) const {
       own.num_in_regions +=
           static_cast<int32_t>(cache.pending->destinations.size());
     } else if (!cache.IsPast(layout_, group, sequence.num_reserved)) {
-      own.num_in_regions += RegionBlocksOf(cache, Owned::kOwn);
+      own.num_in_regions += NumOwnRegionBlocks(cache);
     }
     for (int32_t i = first; i < cache.tail_end(); ++i) {
       own.num_blocks += blocks_.IsOwn(cache.block(i)) ? 1 : 0;
@@ -116,6 +110,7 @@ void BlockManager::ReleaseOutOfSpan(SequenceCache* sequence,
              layout_.kind_of(group) == GroupKind::kFull ||
              sequence->num_settled <= cache.pending->length);
     const int32_t end = layout_.FirstPage(group, sequence->num_settled);
+    if (end == 0) continue;
     for (int32_t i =
              std::max(cache.tail_begin, layout_.FirstPage(group, num_before));
          i < end; ++i) {
@@ -124,8 +119,7 @@ void BlockManager::ReleaseOutOfSpan(SequenceCache* sequence,
       blocks_.Release(block);
       block = kNullBlock;
     }
-    if (cache.region == nullptr ||
-        !cache.IsPast(layout_, group, sequence->num_settled)) {
+    if (cache.region == nullptr || cache.cut() > end * layout_.page_size) {
       continue;
     }
     blocks_.Release(*cache.region);
@@ -209,11 +203,10 @@ RegionWindows BlockManager::LinkGroups(const SequenceCache& sequence,
   return windows;
 }
 
-int32_t BlockManager::RegionBlocksOf(const GroupRegion& region,
-                                     Owned owned) const {
-  if (region.region == nullptr) return 0;
-  if (owned == Owned::kOwn && !blocks_.IsOwn(*region.region)) return 0;
-  return region.num_region_blocks();
+int32_t BlockManager::NumOwnRegionBlocks(const GroupRegion& region) const {
+  return region.region != nullptr && blocks_.IsOwn(*region.region)
+             ? region.num_region_blocks()
+             : 0;
 }
 
 }  // namespace blockmgr

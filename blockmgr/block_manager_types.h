@@ -52,6 +52,12 @@ struct EvictionDemand {
   std::span<const int64_t> shard_page_totals = {};
 };
 
+// Blocks of a sequence that are about to leave the windows.
+struct FallingBlocks {
+  int32_t num_own = 0;     // no other sequence holds these
+  int32_t num_shared = 0;  // others hold these, too
+};
+
 // Blocks of a sequence in window groups that no other sequence holds.
 struct OwnInWindows {
   int32_t num_blocks = 0;

@@ -61,9 +61,11 @@ struct SequenceCache {
   // Returns the cut of group 0.
   int32_t cut() const { return first().cut(); }
   // Returns how many blocks each group needs for `num_tokens` more positions.
+  // Most decode steps need none, and do not divide.
   int32_t BlocksFor(int32_t num_tokens, int32_t page_size) const {
-    return CeilDiv(num_reserved + num_tokens, page_size) -
-           CeilDiv(num_reserved, page_size);
+    const int32_t lacking =
+        num_reserved + num_tokens - first().tail_end() * page_size;
+    return lacking <= 0 ? 0 : CeilDiv(lacking, page_size);
   }
 };
 

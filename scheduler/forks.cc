@@ -44,9 +44,9 @@ EvictionPlan CopyOf(const EvictionPlan& plan) {
     using Value = typename std::decay_t<decltype(value)>::element_type;
     return value == nullptr ? nullptr : std::make_unique<Value>(*value);
   };
-  return {.scorer_state = plan.scorer_state,
+  return {.compressions = plan.compressions,
+          .scorer_state = plan.scorer_state,
           .state_begin = plan.state_begin,
-          .compressions = plan.compressions,
           .decode = copy(plan.decode),
           .squeeze = copy(plan.squeeze),
           .sharing = copy(plan.sharing)};

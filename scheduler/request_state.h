@@ -82,13 +82,13 @@ struct SharedCompression {
 
 // EvictionPlan says how a request is compressed.
 struct EvictionPlan {
+  // All points, past and to come, by ascending length. Only the next point of
+  // `decode` is listed.
+  std::vector<CompressionPoint> compressions = {};
   // The scores that the engine accumulates for the policy, and the position of
   // the first query that they count.
   ScorerState scorer_state = ScorerState::kNone;
   int32_t state_begin = 0;
-  // All points, past and to come, by ascending length. Only the next point of
-  // `decode` is listed.
-  std::vector<CompressionPoint> compressions = {};
   // Null where the plan has no such part.
   std::unique_ptr<const DecodeCompression> decode = nullptr;
   std::unique_ptr<const EvictionCommand> squeeze = nullptr;
@@ -165,9 +165,9 @@ inline constexpr int32_t kSparedPreemptions = 2;
 // The record is stale if `id` or `incarnation` has changed since: the request
 // has ended, was preempted, or has lost blocks.
 //
-// The fields that every decode step reads come first, so that few cache lines
-// are touched for each request of a large batch.
-struct RequestState {
+// The fields that every decode step reads are the first 128 bytes, so that two
+// cache lines are touched for each request of a large batch.
+struct alignas(64) RequestState {
   RequestId id{0};
   std::vector<int32_t> tokens;  // the prompt, then the known outputs
   // While running:
@@ -178,7 +178,6 @@ struct RequestState {
   int32_t num_placeholders = 0;
   int32_t num_drafts = 0;        // drafts ready at the engine's last answer
   int32_t num_unverified = 0;    // drafts in flight
-  int32_t num_in_cache = 0;      // positions not computed when it (re)started
   int32_t next_compression = 0;  // index into eviction.compressions
   bool running = false;
   bool order_in_flight = false;
@@ -188,11 +187,12 @@ struct RequestState {
   int32_t max_tokens = 0;
   int32_t max_chunk = 0;    // most tokens of it that one step computes
   int32_t max_settled = 0;  // most positions settled at any time
-  size_t index = 0;         // in RequestTable, never changes
-  EvictionPlan eviction;    // a waiting fork has what it inherited last
   std::unique_ptr<PendingCommand> command;
   std::vector<int32_t> stop_token_ids;  // ascending
+  EvictionPlan eviction;  // a waiting fork has what it inherited last
 
+  size_t index = 0;          // in RequestTable, never changes
+  int32_t num_in_cache = 0;  // positions not computed when it (re)started
   // The keys of full blocks of `tokens`. A waiting request has all of them; a
   // running request has at least those of the blocks that it has published.
   BlockChain chain;

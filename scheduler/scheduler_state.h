@@ -49,9 +49,10 @@ class RequestTable {
   RequestState* Find(RequestId id);
   const RequestState* Find(RequestId id) const;
   const RequestState* FindName(absl::string_view name) const;
-  // Returns the request, not const, to a caller that may change the state.
+  // Returns the request, not const, to a caller that may change the state. Does
+  // not read the request. REQUIRES: the table has made it.
   RequestState* Own(const RequestState* request) {
-    return objects_[request->index].get();
+    return const_cast<RequestState*>(request);
   }
 
   bool empty() const { return by_id_.empty(); }

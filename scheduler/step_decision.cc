@@ -19,17 +19,13 @@ void StepDecision::Clear(size_t num_objects) {
   if (!computing.empty()) computing.clear();
   promised = {};
   ++number_;
+  num_marked_ = 0;
   num_awaiting = 0;
   has_drafts = false;
   num_spared = 0;
   num_looked_blocks = 0;
   num_long_prefills.reset();
   chunk_share = kNoShare;
-}
-
-void StepDecision::Add(const Run& run) {
-  MarkOf(*run.request).run = static_cast<int32_t>(runs.size());
-  runs.push_back(run);
 }
 
 void StepDecision::Inherit(const RequestState& fork, EvictionPlan eviction) {
@@ -49,11 +45,14 @@ bool StepDecision::Awaits(const RequestState& request) const {
 
 const StepDecision::Run* StepDecision::RunOf(
     const RequestState& request) const {
+  for (; num_marked_ < runs.size(); ++num_marked_) {
+    MarkOf(*runs[num_marked_].request).run = static_cast<int32_t>(num_marked_);
+  }
   const Mark* mark = Find(request);
   return mark == nullptr || mark->run < 0 ? nullptr : &runs[mark->run];
 }
 
-const EvictionPlan& StepDecision::EvictionOf(
+const EvictionPlan& StepDecision::InheritedOf(
     const RequestState& request) const {
   const Mark* mark = Find(request);
   return mark == nullptr || mark->inherited < 0
@@ -75,7 +74,7 @@ const StepDecision::Mark* StepDecision::Find(
   return mark.decision == number_ ? &mark : nullptr;
 }
 
-StepDecision::Mark& StepDecision::MarkOf(const RequestState& request) {
+StepDecision::Mark& StepDecision::MarkOf(const RequestState& request) const {
   Mark& mark = marks_[request.index];
   if (mark.decision != number_) mark = {.decision = number_};
   return mark;

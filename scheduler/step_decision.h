@@ -129,7 +129,7 @@ struct StepDecision {
   // Begins a new decision. REQUIRES: every RequestState::index is below
   // num_objects.
   void Clear(size_t num_objects);
-  void Add(const Run& run);
+  void Add(const Run& run) { runs.push_back(run); }
   void Inherit(const RequestState& fork, EvictionPlan eviction);
   // Records that a fork waits until its parent has computed their common
   // tokens.
@@ -138,7 +138,9 @@ struct StepDecision {
   // Returns the request's run, or null if it has none.
   const Run* RunOf(const RequestState& request) const;
   // Returns how the request is compressed once this decision is applied.
-  const EvictionPlan& EvictionOf(const RequestState& request) const;
+  const EvictionPlan& EvictionOf(const RequestState& request) const {
+    return inherited.empty() ? request.eviction : InheritedOf(request);
+  }
   // Returns the sum of peak_blocks over the tenant's requests that this step
   // admits. O(admitted requests).
   int64_t ReservedBy(TenantId tenant) const;
@@ -153,10 +155,14 @@ struct StepDecision {
     bool awaits = false;
   };
   const Mark* Find(const RequestState& request) const;
-  Mark& MarkOf(const RequestState& request);
+  Mark& MarkOf(const RequestState& request) const;
+  const EvictionPlan& InheritedOf(const RequestState& request) const;
 
   uint64_t number_ = 0;
-  std::vector<Mark> marks_;  // by RequestState::index
+  // Only few steps ask for the run of a request, so RunOf marks the runs that
+  // were added since the last question.
+  mutable std::vector<Mark> marks_;  // by RequestState::index
+  mutable size_t num_marked_ = 0;    // runs
 };
 
 // BlockBudget counts the blocks that are left while a step is decided.

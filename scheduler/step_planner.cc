@@ -159,10 +159,9 @@ BlockBudget StepPlanner::BlocksNow() const {
                      .coming = state_.manager.num_fenced()};
   if (state_.layout().has_windows()) {
     for (const RequestState* request : state_.running) {
-      const int32_t num_own = state_.manager.NumFalling(request->slot);
-      budget.coming += num_own;
-      budget.perhaps +=
-          state_.manager.NumFallingOrShared(request->slot) - num_own;
+      const FallingBlocks falling = state_.manager.CountFalling(request->slot);
+      budget.coming += falling.num_own;
+      budget.perhaps += falling.num_shared;
     }
   }
   for (const StepInFlight& step : state_.in_flight) {

@@ -55,9 +55,10 @@ bool Victims::MakeRoom(size_t index, int32_t needed, BlockBudget* budget) {
     const SequenceSlot slot = state_.running[victim]->slot;
     if (is_fenced) {
       // Blocks that leave its windows are counted in `coming` already.
-      budget->coming +=
-          state_.manager.NumReleasable(slot) -
-          (state_.layout().has_windows() ? state_.manager.NumFalling(slot) : 0);
+      budget->coming += state_.manager.NumReleasable(slot) -
+                        (state_.layout().has_windows()
+                             ? state_.manager.CountFalling(slot).num_own
+                             : 0);
     } else {
       budget->available += state_.manager.NumReleasable(slot);
     }

@@ -79,7 +79,7 @@ TEST_F(WindowRegionsTest, IsReleasedWholeWhenItsCutFallsOut) {
   EXPECT_NE(manager_->sequence(slot).groups[1].region, nullptr);
   EXPECT_EQ(manager_->NumBlocks(slot), 14 + 4 + 1);
   ASSERT_TRUE(Reserve(slot, 1));
-  EXPECT_EQ(manager_->NumFalling(slot), 1);
+  EXPECT_EQ(manager_->CountFalling(slot).num_own, 1);
   Commit(slot, tokens_, 1);
   EXPECT_EQ(manager_->sequence(slot).groups[1].region, nullptr);
   EXPECT_EQ(manager_->NumBlocks(slot), 14 + 4);

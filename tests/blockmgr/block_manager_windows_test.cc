@@ -36,7 +36,7 @@ TEST_F(BlockManagerWindowsTest, EveryGroupGrowsAndOnlySettledTokensLeaveIt) {
   manager_->CheckInvariants();
   // 32 positions are reserved, and none has left: none is settled.
   EXPECT_EQ(manager_->NumBlocks(slot), 24);
-  EXPECT_EQ(manager_->NumFalling(slot), 6 + 5);
+  EXPECT_EQ(manager_->CountFalling(slot).num_own, 6 + 5);
   Commit(slot, tokens, 16);
   EXPECT_EQ(manager_->sequence(slot).groups[1].block(0), kNullBlock);
   EXPECT_EQ(manager_->sequence(slot).groups[1].block(1), kNullBlock);

@@ -41,7 +41,7 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
   for (const GroupBook& book : sequence.groups) num_held += book.Held().size();
   EXPECT_EQ(manager.NumBlocks(slot), num_held);
   if (num_groups() == 1 && layout_.window == 0) {
-    EXPECT_EQ(manager.NumFalling(slot), 0);
+    EXPECT_EQ(manager.CountFalling(slot).num_own, 0);
     return;
   }
   const int32_t num_pages = CeilDiv(sequence.num_reserved, layout_.page_size);
@@ -83,8 +83,9 @@ void NaiveModel::CheckWindows(const BlockManager& manager, SequenceSlot slot,
     }
     EXPECT_EQ(BlocksByPage(manager.sequence(slot).groups[group]), table);
   }
-  EXPECT_EQ(manager.NumFalling(slot), num_own_falling);
-  EXPECT_EQ(manager.NumFallingOrShared(slot), num_falling);
+  const FallingBlocks falling = manager.CountFalling(slot);
+  EXPECT_EQ(falling.num_own, num_own_falling);
+  EXPECT_EQ(falling.num_own + falling.num_shared, num_falling);
   EXPECT_EQ(manager.NumOwnInWindows(slot).num_blocks, num_own_staying);
 }
 

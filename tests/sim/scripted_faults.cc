@@ -60,7 +60,8 @@ void Scripted::CheckRefused(StepId step) {
     const int32_t page_size = scenario_.layout.page_size;
     const int32_t num_full = (sequence.num_settled - now.cut()) / page_size;
     if (now.first().region != sequence.first().region ||
-        now.first().pending != nullptr || now.BlocksFor(0, page_size) != 0 ||
+        now.first().pending != nullptr ||
+        now.first().tail_end() != CeilDiv(now.num_reserved, page_size) ||
         std::ssize(now.first().tail) < num_full ||
         !IsBeginning(std::span(sequence.first().tail).first(num_full),
                      now.first().tail)) {
