@@ -21,6 +21,7 @@
 #include "bench/options.h"
 #include "bench/progress.h"
 #include "bench/report.h"
+#include "bench/serve/generate.h"
 #include "bench/serve/serve.h"
 #include "bench/sim.h"
 #include "bench/sim_rates.h"
@@ -34,6 +35,8 @@ namespace {
 constexpr char kFooter[] =
     "\nExamples:\n"
     "  blockmgr-bench serve --num-prompts 200 --request-rate 20\n"
+    "  blockmgr-bench generate --model model.gguf --keep-ratio 0.5 \\\n"
+    "      --prompt \"What is the capital of France?\"\n"
     "  blockmgr-bench sim --dataset-name mooncake --dataset-path trace.jsonl "
     "\\\n      --spread-ticks --json > full.json\n"
     "  blockmgr-bench sim --dataset-name mooncake --dataset-path trace.jsonl "
@@ -99,6 +102,11 @@ absl::StatusOr<int> Compare(const std::string& a, const std::string& b) {
                   ExitStatus(right, absl::StrCat(b, ": ")));
 }
 
+absl::StatusOr<int> Generate(const GenerateOptions& options) {
+  BM_ASSIGN_OR_RETURN(const int64_t num_failed, RunGenerate(options));
+  return num_failed == 0 ? EXIT_SUCCESS : kRequestsFailed;
+}
+
 // The status of a command that measures no requests.
 absl::StatusOr<int> Plain(const absl::Status& status) {
   if (!status.ok()) return status;
@@ -121,6 +129,13 @@ int Main(int argc, char** argv) {
       "send times.");
   AddServeFlags(serve, &serve_options);
   AddBenchFlags(serve, &serve_bench);
+
+  GenerateOptions generate_options;
+  CLI::App* generate =
+      app.add_subcommand("generate",
+                         "Ask the language model behind a daemon, in text, and "
+                         "print its answers.");
+  AddGenerateFlags(generate, &generate_options);
 
   BenchOptions sim_bench;
   SimOptions sim_options;
@@ -160,6 +175,7 @@ int Main(int argc, char** argv) {
   }
   absl::StatusOr<int> status = EXIT_SUCCESS;
   if (serve->parsed()) status = Serve(serve_bench, serve_options);
+  if (generate->parsed()) status = Generate(generate_options);
   if (sim->parsed()) status = Simulate(sim_bench, sim_options, search_options);
   if (compare->parsed()) status = Compare(left, right);
   if (micro->parsed()) status = Plain(Micro(micro_options));

@@ -34,6 +34,7 @@ struct RequestRecord {
   std::optional<double> sent_s;  // unset: never sent
   std::vector<double> tokens_s;  // arrival of each output token, ascending
   int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;  // of the prompt, found in a cache
   bool completed = false;
   absl::Status failure;  // why not, unless completed
 };

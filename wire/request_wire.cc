@@ -168,6 +168,18 @@ absl::StatusOr<EvictionCommand> FromProto(const v1::EvictRequest& proto) {
   return command;
 }
 
+void ToProto(const RequestEviction& eviction, v1::RequestEviction* proto) {
+  if (eviction.mode == EvictionMode::kNone) return;
+  // The numbers of both enums are the same.
+  proto->set_mode(
+      static_cast<v1::EvictionMode>(static_cast<int>(eviction.mode)));
+  proto->set_compress_every(eviction.compress_every);
+  proto->set_share_prefix(eviction.share_prefix);
+  proto->set_share_multiple(eviction.share_multiple);
+  ToProto(eviction.policy, proto->mutable_policy());
+  ToProto(eviction.target, proto->mutable_target());
+}
+
 void ToProto(const EvictionEffect& effect, v1::EvictResponse* proto) {
   proto->set_cut(effect.cut);
   proto->set_evicted_entries(effect.evicted_entries);

@@ -33,7 +33,8 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto);
 // the policy's budget and `budgets` agree.
 absl::StatusOr<EvictionCommand> FromProto(const v1::EvictRequest& proto);
 
-// ToProto fills an empty message.
+// ToProto fills an empty message. No eviction is an empty one.
+void ToProto(const RequestEviction& eviction, v1::RequestEviction* proto);
 void ToProto(const EvictionEffect& effect, v1::EvictResponse* proto);
 void ToProto(const CoreStats& stats, v1::GetStatsResponse* proto);
 // Converts the numbers, not the tenants.

@@ -103,8 +103,9 @@ struct LoadClient::SubmitCall {
 };
 
 LoadClient::LoadClient(const std::string& address,
-                       std::vector<RequestRecord> records)
+                       std::vector<RequestRecord> records, OnTokens on_tokens)
     : address_(address),
+      on_tokens_(std::move(on_tokens)),
       session_(NewSession()),
       channel_(NewChannel(address)),
       requests_(v1::RequestService::NewStub(channel_)),
@@ -294,6 +295,9 @@ void LoadClient::OnChunk(const v1::TokenChunk& chunk, double time_s) {
   }
   record.tokens_s.insert(record.tokens_s.end(),
                          static_cast<size_t>(chunk.tokens_size()), time_s);
+  if (on_tokens_)
+    on_tokens_(index, {chunk.tokens().begin(), chunk.tokens().end()});
+  record.cached_tokens = chunk.num_cached_tokens();  // known in the last chunk
   switch (chunk.finish_reason()) {
     case v1::FINISH_REASON_UNSPECIFIED:
       return;

@@ -13,8 +13,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,8 +42,14 @@ class LoadClient {
     int64_t unfinished() const { return sent - done; }
   };
 
-  // `records` has one entry per request, in order.
-  LoadClient(const std::string& address, std::vector<RequestRecord> records);
+  // Hears the tokens of request `index` as they arrive, in a thread of gRPC,
+  // one call at a time.
+  using OnTokens =
+      std::function<void(int64_t index, std::span<const uint32_t> tokens)>;
+
+  // `records` has one entry per request, in order. `on_tokens` may be empty.
+  LoadClient(const std::string& address, std::vector<RequestRecord> records,
+             OnTokens on_tokens = {});
   // REQUIRES: never opened, or closed.
   ~LoadClient();
   LoadClient(const LoadClient&) = delete;
@@ -93,6 +101,7 @@ class LoadClient {
   int64_t IndexOf(const std::string& request_id) const;
 
   const std::string address_;
+  const OnTokens on_tokens_;
   const std::string session_;  // prefix of all request ids, too
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::RequestService::Stub> requests_;

@@ -15,7 +15,6 @@
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/flag_checks.h"
-#include "wire/policy_wire.h"
 #include "wire/request_wire.h"
 
 namespace blockmgr {
@@ -26,22 +25,6 @@ using Clock = LoadClient::Clock;
 // How often the progress bar is looked after.
 constexpr std::chrono::milliseconds kTick{100};
 
-v1::EvictionMode ToProto(EvictionMode mode) {
-  switch (mode) {
-    case EvictionMode::kNone:
-      return v1::EVICTION_MODE_NONE;
-    case EvictionMode::kAfterPrefill:
-      return v1::EVICTION_MODE_AFTER_PREFILL;
-    case EvictionMode::kEveryChunk:
-      return v1::EVICTION_MODE_EVERY_CHUNK;
-    case EvictionMode::kDecode:
-      return v1::EVICTION_MODE_DECODE;
-    case EvictionMode::kPressure:
-      return v1::EVICTION_MODE_PRESSURE;
-  }
-  return v1::EVICTION_MODE_NONE;
-}
-
 v1::SubmitRequest ToProto(const WorkloadRequest& request,
                           const BenchPlan& plan) {
   v1::SubmitRequest message;
@@ -50,15 +33,7 @@ v1::SubmitRequest ToProto(const WorkloadRequest& request,
   message.mutable_prompt_token_ids()->Add(tokens.begin(), tokens.end());
   message.set_max_tokens(request.output_tokens);
   // Set in any case: none is none, whatever the daemon's default.
-  v1::RequestEviction* eviction = message.mutable_eviction();
-  if (plan.eviction.mode != EvictionMode::kNone) {
-    eviction->set_mode(ToProto(plan.eviction.mode));
-    eviction->set_compress_every(plan.eviction.compress_every);
-    eviction->set_share_prefix(plan.eviction.share_prefix);
-    eviction->set_share_multiple(plan.eviction.share_multiple);
-    ToProto(plan.eviction.policy, eviction->mutable_policy());
-    ToProto(plan.eviction.target, eviction->mutable_target());
-  }
+  ToProto(plan.eviction, message.mutable_eviction());
   return message;
 }
 
@@ -194,6 +169,8 @@ std::vector<std::pair<std::string, double>> Config(
   return config;
 }
 
+}  // namespace
+
 absl::StatusOr<std::string> AddressOf(const ServeOptions& options) {
   if (options.address.has_value()) return *options.address;
   absl::StatusOr<std::string> address = DefaultDaemonAddress();
@@ -201,8 +178,6 @@ absl::StatusOr<std::string> AddressOf(const ServeOptions& options) {
   return absl::FailedPreconditionError(
       absl::StrCat("address: ", address.status().message()));
 }
-
-}  // namespace
 
 void AddServeFlags(CLI::App* app, ServeOptions* options) {
   app->add_option("--address", options->address,

@@ -26,6 +26,9 @@ struct ServeOptions {
   bool keep_prefix_cache = false;
 };
 
+// Returns the address that is given, or the default daemon's.
+absl::StatusOr<std::string> AddressOf(const ServeOptions& options);
+
 // Adds the flags. `options` is borrowed and must outlive the parsing.
 void AddServeFlags(CLI::App* app, ServeOptions* options);
 

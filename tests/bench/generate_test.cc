@@ -1,0 +1,131 @@
+// The text client against a scripted daemon, with a tokenizer whose tokens are
+// bytes: token 7 of the daemon is one letter.
+#include "bench/serve/generate.h"
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/bench/fake_daemon.h"
+#include "tests/testing/gguf_writer.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int32_t kEnd = 26;  // the token behind the letters
+
+class GenerateTest : public FakeDaemonTest {
+ protected:
+  void SetUp() override {
+    FakeDaemonTest::SetUp();
+    options_.model = absl::StrCat(folder_, "/model.gguf");
+    options_.daemon.address = address_;
+    options_.daemon.ready_check_timeout_s = 20;
+    options_.max_tokens = 3;
+    options_.raw = true;
+    WriteModel();
+  }
+
+  // The letters a to z are the tokens 0 to 25.
+  void WriteModel() const {
+    std::vector<std::string> tokens;
+    for (char letter = 'a'; letter <= 'z'; ++letter)
+      tokens.emplace_back(1, letter);
+    tokens.emplace_back("<|im_end|>");
+    std::vector<int32_t> types(tokens.size(), 1);
+    types.back() = 3;
+    GgufWriter writer;
+    writer.Add("tokenizer.ggml.model", "gpt2");
+    writer.Add("tokenizer.ggml.pre", "gpt-2");
+    writer.Add("tokenizer.ggml.tokens", tokens);
+    writer.Add("tokenizer.ggml.token_type", types);
+    writer.Add("tokenizer.ggml.merges", std::vector<std::string>());
+    writer.Add("tokenizer.ggml.eos_token_id", uint32_t{kEnd});
+    std::ofstream(options_.model, std::ios::binary) << writer.Finish();
+  }
+
+  // Returns what is printed to standard output.
+  std::string Run(int64_t num_failed = 0) {
+    testing::internal::CaptureStdout();
+    const absl::StatusOr<int64_t> failed = RunGenerate(options_);
+    std::string text = testing::internal::GetCapturedStdout();
+    EXPECT_OK(failed);
+    if (failed.ok()) EXPECT_EQ(*failed, num_failed);
+    return text;
+  }
+
+  GenerateOptions options_;
+};
+
+TEST_F(GenerateTest, PrintsTheTextOfTheTokens) {
+  StartDaemon({});
+  options_.prompts = {"bad"};
+  EXPECT_EQ(Run(), "hhh\n");
+  ASSERT_EQ(daemon_->requests().size(), 1u);
+  const v1::SubmitRequest request = daemon_->requests().front();
+  EXPECT_THAT(request.prompt_token_ids(), ElementsAre(1, 0, 3));
+  EXPECT_THAT(request.stop_token_ids(), ElementsAre(kEnd));
+  EXPECT_TRUE(request.has_eviction());
+  EXPECT_EQ(request.eviction().ByteSizeLong(), 0u);
+}
+
+TEST_F(GenerateTest, AsksAllQuestionsInOneRun) {
+  StartDaemon({});
+  const std::string file = absl::StrCat(folder_, "/question");
+  std::ofstream(file) << "ef";
+  options_.prompts = {"a", "cd"};
+  options_.prompt_files = {file};
+  options_.json = true;
+  options_.eviction.keep_ratio = "0.5";
+  const nlohmann::json report = nlohmann::json::parse(Run());
+  ASSERT_EQ(report["answers"].size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(report["answers"][i]["text"], "hhh");
+    EXPECT_EQ(report["answers"][i]["output_tokens"], 3);
+    EXPECT_EQ(report["answers"][i]["prompt_tokens"], i == 0 ? 1 : 2);
+  }
+  EXPECT_EQ(report["evicted"]["entries"], 0);
+  for (const v1::SubmitRequest& request : daemon_->requests()) {
+    EXPECT_EQ(request.eviction().mode(), v1::EVICTION_MODE_AFTER_PREFILL);
+    EXPECT_EQ(request.eviction().target().keep_ratio(), 0.5);
+  }
+}
+
+TEST_F(GenerateTest, SaysWhichRequestFailed) {
+  StartDaemon({.refused_prompt_tokens = 2});
+  options_.prompts = {"a", "cd"};
+  options_.json = true;
+  const nlohmann::json report = nlohmann::json::parse(Run(/*num_failed=*/1));
+  EXPECT_FALSE(report["answers"][0].contains("error"));
+  EXPECT_THAT(report["answers"][1]["error"].get<std::string>(),
+              HasSubstr("queue full"));
+}
+
+TEST_F(GenerateTest, WhatIsMissingIsNamed) {
+  const auto expect_error = [this](const std::string& text) {
+    EXPECT_THAT(RunGenerate(options_).status().message(), HasSubstr(text));
+  };
+  expect_error("prompt: expected at least one, or a --prompt-file");
+  options_.prompt_files = {"/no/such/file"};
+  expect_error("prompt-file: cannot read /no/such/file");
+  options_.prompt_files = {};
+  options_.prompts = {""};
+  expect_error("prompt: expected text, got none");
+  options_.raw = false;
+  expect_error("tokenizer.chat_template");
+  options_.model = "/no/such/model";
+  expect_error("/no/such/model");
+}
+
+}  // namespace
+}  // namespace blockmgr
