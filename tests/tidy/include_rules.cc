@@ -29,11 +29,22 @@ struct Layer {
 };
 
 std::vector<std::string> All() {
-  return {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-          "kernels",       "program",           "scheduler",
-          "proto",         "scheduler/server",  "wire",
-          "engine/tables", "engine/reference",  "bench/evict",
-          "bench",         "examples",          "tests"};
+  return {"blockmgr/base",
+          "blockmgr/eviction",
+          "blockmgr",
+          "kernels",
+          "program",
+          "scheduler",
+          "proto",
+          "scheduler/server",
+          "wire",
+          "engine/tables",
+          "engine/tokenizer",
+          "engine/reference",
+          "bench/evict",
+          "bench",
+          "examples",
+          "tests"};
 }
 
 const std::vector<Layer>& Layers() {
@@ -74,11 +85,15 @@ const std::vector<Layer>& Layers() {
       {.folder = "engine/tables",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr"},
        .threads_and_clocks = false},
+      {.folder = "engine/tokenizer",
+       .may_include = {"blockmgr/base"},
+       .threads_and_clocks = false},
       // Where a client finds the daemon, how flags are checked and how a
       // program that serves logs is all of the server's that its peers share.
       {.folder = "engine/reference",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "engine/tables", "kernels", "program", "proto", "wire",
+                       "engine/tables", "engine/tokenizer", "kernels",
+                       "program", "proto", "wire",
                        "scheduler/server/default_address.h",
                        "scheduler/server/flag_checks.h",
                        "scheduler/server/library_logs.h",
@@ -86,8 +101,9 @@ const std::vector<Layer>& Layers() {
        .grpc = true},
       {.folder = "bench/evict",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "engine/tables", "engine/reference", "kernels",
-                       "program", "proto", "scheduler/server/default_address.h",
+                       "engine/tables", "engine/tokenizer", "engine/reference",
+                       "kernels", "program", "proto",
+                       "scheduler/server/default_address.h",
                        "scheduler/server/flag_checks.h"},
        .grpc = true},
       // What a user of the library sees.
