@@ -29,14 +29,22 @@ struct Layer {
 };
 
 std::vector<std::string> All() {
-  return {"blockmgr/base", "blockmgr/eviction",
-          "blockmgr",      "kernels",
-          "program",       "scheduler",
-          "proto",         "scheduler/server",
-          "wire",          "engine/tables",
-          "engine/gguf",   "engine/reference",
-          "bench/evict",   "bench",
-          "examples",      "tests"};
+  return {"blockmgr/base",
+          "blockmgr/eviction",
+          "blockmgr",
+          "kernels",
+          "program",
+          "scheduler",
+          "proto",
+          "scheduler/server",
+          "wire",
+          "engine/tables",
+          "engine/tokenizer",
+          "engine/reference",
+          "bench/evict",
+          "bench",
+          "examples",
+          "tests"};
 }
 
 const std::vector<Layer>& Layers() {
@@ -80,20 +88,25 @@ const std::vector<Layer>& Layers() {
       {.folder = "engine/gguf",
        .may_include = {"blockmgr/base"},
        .threads_and_clocks = false},
+      {.folder = "engine/tokenizer",
+       .may_include = {"blockmgr/base", "engine/gguf"},
+       .threads_and_clocks = false},
       // Where a client finds the daemon, how flags are checked and how a
       // program that serves logs is all of the server's that its peers share.
       {.folder = "engine/reference",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "engine/gguf", "engine/tables", "kernels", "program",
-                       "proto", "wire", "scheduler/server/default_address.h",
+                       "engine/gguf", "engine/tables", "engine/tokenizer",
+                       "kernels", "program", "proto", "wire",
+                       "scheduler/server/default_address.h",
                        "scheduler/server/flag_checks.h",
                        "scheduler/server/library_logs.h",
                        "scheduler/server/stderr_log.h"},
        .grpc = true},
       {.folder = "bench/evict",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "engine/tables", "engine/reference", "kernels",
-                       "program", "proto", "scheduler/server/default_address.h",
+                       "engine/tables", "engine/tokenizer", "engine/reference",
+                       "kernels", "program", "proto",
+                       "scheduler/server/default_address.h",
                        "scheduler/server/flag_checks.h"},
        .grpc = true},
       // What a user of the library sees.
