@@ -448,7 +448,7 @@ class BlockManager {
   const PendingEviction& PendingOf(SequenceSlot slot, int32_t group) const;
   // The highest cut of the evictions that are pending, in any group; 0: none.
   int32_t PendingCut(const SequenceCache& sequence) const;
-  // What the group's pending order covers.
+  // Returns the blocks that the group's pending eviction covers.
   HeldBlocks CoveredBy(SequenceSlot slot, int32_t group) const;
   void AbortEvictions(SequenceSlot slot);
 

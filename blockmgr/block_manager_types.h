@@ -64,7 +64,7 @@ struct OwnInWindows {
   int32_t num_in_regions = 0;  // how many of num_blocks belong to regions
 };
 
-// What an eviction covers: blocks, and those of them that nobody else holds.
+// The blocks that an eviction covers.
 struct CoveredBlocks {
   int32_t num_blocks = 0;
   int32_t num_own = 0;  // no other sequence holds these

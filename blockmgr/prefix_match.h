@@ -35,9 +35,10 @@ struct MatchCost {
   int64_t num_looks = 0;
 };
 
-// What holds the first tokens of a prompt already: perhaps a region, then
-// blocks, in the prefix cache or in a sequence that can be forked. The host
-// tier may hold what comes behind the blocks of the cache.
+// A PrefixMatch names the memory that already holds the first tokens of a
+// prompt: perhaps a region, then blocks. They are in the prefix cache, or in a
+// sequence that can be forked. The host tier may hold the tokens behind the
+// blocks of the cache.
 struct PrefixMatch {
   int32_t num_tokens = 0;  // covered
   // The region's entry in the prefix cache and what the entry stands for.

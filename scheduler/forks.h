@@ -1,4 +1,5 @@
-// Starting with what a running request has computed (Request::fork_of).
+// Functions for requests that start with what a running request has computed
+// (Request::fork_of).
 #ifndef SCHEDULER_FORKS_H_
 #define SCHEDULER_FORKS_H_
 
@@ -25,16 +26,18 @@ absl::Status ValidateFork(const Request& request, const RequestState* parent);
 EvictionPlan InheritedPlan(const RequestState& parent, int32_t num_prompt,
                            int32_t last_length, const ModelLayout& layout);
 
-// Returns how many tokens both begin with. Tokens are only ever appended, so
-// the comparison starts where fork.num_common says that an earlier one ended.
+// Returns how many first tokens both requests have in common. Tokens are only
+// appended, so the comparison starts at fork.num_common, where an earlier one
+// ended.
 int32_t NumCommonTokens(const RequestState& parent, const RequestState& fork);
 
 struct ForkPoint {
-  bool waits = false;      // until the parent has computed what both share
-  PrefixMatch match = {};  // of no tokens: the request starts like any other
+  bool waits = false;  // until the parent has computed what both share
+  // Without tokens: the request starts like any other.
+  PrefixMatch match = {};
 };
-// Returns what a waiting request may start with of its parent. The decision
-// learns how the fork is compressed, if its parent has changed that.
+// Returns what a waiting request may start with of its parent's tokens. If the
+// parent's eviction plan has changed, the decision takes the fork's new plan.
 ForkPoint FindFork(const SchedulerState& state, const RequestState& request,
                    StepDecision* decision);
 

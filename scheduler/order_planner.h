@@ -1,4 +1,4 @@
-// OrderPlanner: the eviction, if any, that a step orders of a request.
+// OrderPlanner: finds the eviction that a step orders for a request, if any.
 //
 // An order is due at a compression point of the request (EvictionPlan), when a
 // command waits for the request's next step, or when PressurePlanner has chosen
@@ -32,9 +32,9 @@ class OrderPlanner {
   // that runs.
   bool Plan(const RequestState& request, int32_t length,
             const PrefixMatch* match, StepDecision::Order* order) const;
-  // Returns how many fresh blocks the order takes as destinations: at least
-  // what its own blocks cannot give, and all of them if copies are preferred
-  // and fit into `headroom`.
+  // Returns how many fresh blocks the order takes as destinations. It takes at
+  // least those that the sequence's own blocks cannot give. It takes fresh
+  // blocks only, if copies are preferred and fit into `headroom`.
   int32_t NumFresh(const StepDecision::Order& order, int32_t headroom) const;
   // Returns the blocks above the watermark: all orders of a step copy out of
   // this one headroom, once the running requests have what they need.
@@ -43,12 +43,13 @@ class OrderPlanner {
   }
 
  private:
-  // Adds the window groups that an order which is worth it evicts from, too.
+  // Adds the window groups from which the order evicts, too. An eviction that
+  // frees no block of a group is left out.
   void PlanWindows(const RequestState& request, const PrefixMatch* match,
                    StepDecision::Order* order) const;
   bool IsSqueezed(const RequestState& request) const;
-  // Fills in the point of a command or a squeeze. Returns false if that makes
-  // no sense any more.
+  // Fills in the point of a command or a squeeze. Returns false if there is
+  // nothing left that it could evict.
   bool PlanUnplannedPoint(const RequestState& request, int32_t length,
                           const PrefixMatch* match,
                           CompressionPoint* point) const;

@@ -1,5 +1,5 @@
-// PrefixFinder: the longest beginning of a waiting request that need not be
-// computed, out of prefix cache and host tier.
+// PrefixFinder: finds how much of a waiting request need not be computed,
+// because the prefix cache or the host tier has it.
 //
 // Nothing is allocated unless a match is longer than all before it.
 // Thread-compatible.
@@ -27,8 +27,8 @@ class PrefixFinder {
   // `eviction`. The match is the finder's, for the caller to use or to move
   // away until the next call. REQUIRES: request.chain names all full blocks.
   PrefixMatch& Find(const RequestState& request, const EvictionPlan& eviction);
-  // Extends the match that Find has returned by what the host tier has of the
-  // request. REQUIRES: request.swap is not kNoSwap.
+  // Extends the match that Find has returned by the KV that the host tier has
+  // of the request. REQUIRES: request.swap is not kNoSwap.
   void AddSwapped(const RequestState& request, const EvictionPlan& eviction);
 
  private:

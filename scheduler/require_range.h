@@ -1,4 +1,4 @@
-// Checks of numbers from outside.
+// Functions that check numbers from outside.
 #ifndef SCHEDULER_REQUIRE_RANGE_H_
 #define SCHEDULER_REQUIRE_RANGE_H_
 
@@ -13,8 +13,8 @@
 
 namespace blockmgr {
 
-// InvalidArgument naming the field unless low <= value <= high. `why` says
-// where the limits come from, if another field sets them.
+// Returns InvalidArgument, which names the field, unless low <= value <= high.
+// `why` says where the limits come from, if another field sets them.
 inline absl::Status RequireRange(absl::string_view field, int64_t value,
                                  int64_t low, int64_t high,
                                  absl::string_view why = "") {

@@ -34,7 +34,7 @@ constexpr absl::string_view kMagic("\x93NUMPY", 6);
 constexpr size_t kMaxHeader = 65536;
 // Magic, version, length and header.
 constexpr size_t kMaxStart = 12 + kMaxHeader;
-// What a layer of a large model has by far not.
+// A layer of a large model has far fewer.
 constexpr int64_t kMaxValues = int64_t{1} << 40;
 
 template <typename... Pieces>

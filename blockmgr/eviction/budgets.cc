@@ -17,8 +17,8 @@ namespace {
 // Weights are in multiples of 10^-9 entries, the resolution of alpha.
 constexpr int64_t kWeightUnit = 1'000'000'000;
 
-// What one head should get: `fixed` entries, and of what is left of its scope's
-// total a share in proportion to `weight`.
+// One head should get `fixed` entries. What is left of the scope's total is
+// shared in proportion to `weight`.
 struct Ideal {
   int64_t fixed = 0;
   int64_t weight = 0;
@@ -44,8 +44,8 @@ std::vector<HeadSplit> SplitHeads(const Request& request,
   return splits;
 }
 
-// Of the scope's `slots` best unprotected entries, how many each head holds,
-// when head h takes its own floors[h] best first.
+// Returns how many of the scope's `slots` best unprotected entries each head
+// holds. Head h takes its own floors[h] best entries first.
 std::vector<int64_t> CountTop(const Request& request, const BudgetScope& scope,
                               std::span<const HeadSplit> splits,
                               std::span<const int64_t> floors, int64_t slots) {

@@ -93,7 +93,7 @@ void AddWeightedRows(std::span<const double> weights,
   std::array<const float*, 4> row;
   const auto add = [&] {
     size_t i = 0;
-    // Of a fixed length, which compilers turn into vectors.
+    // Blocks have a fixed length, so compilers turn them into vectors.
     for (; i + kBlock <= width; i += kBlock) {
       AddBlock<kBlock>(weight, row, i, &sum[i]);
     }

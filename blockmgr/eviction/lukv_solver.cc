@@ -242,7 +242,8 @@ std::vector<int32_t> LuKvSolver::RepairedBudgets(
   while (left > 0) {
     size_t winner = num_heads;
     for (size_t head = 0; head < num_heads; ++head) {
-      // What no longer fits; what fits is still the best of fewer.
+      // A choice that fits is still the best of fewer. A choice that no longer
+      // fits is made again.
       if (best[head].count > left) best[head] = find_best(head);
       if (best[head].count == 0) continue;
       if (winner == num_heads || best[head].sum * best[winner].count >

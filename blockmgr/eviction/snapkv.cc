@@ -12,7 +12,7 @@
 namespace blockmgr {
 namespace {
 
-// What a maximum, or else a sum, starts from.
+// Returns the value that a maximum, or else a sum, starts from.
 float StartOf(bool max) {
   if (max) return -std::numeric_limits<float>::infinity();
   return 0.0f;

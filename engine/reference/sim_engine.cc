@@ -35,19 +35,19 @@ double LogNormal(double sigma, uint64_t key, uint64_t index) {
   return std::exp(sigma * z);
 }
 
-// What all draws for a request start from.
+// Returns the number that all draws for a request start from.
 uint64_t RequestKey(uint64_t seed, RequestId request) {
   return SplitMix64(seed ^ SplitMix64(Index(request)));
 }
 
-// What the queries of a step read of one head, in positions.
+// The positions of one head that the queries of a step read.
 struct Reads {
   double live = 0;      // once each
   double attended = 0;  // as often as a query attends to them
 };
 
-// Of the last n of `length` tokens, each of which attends to the last `window`
-// up to itself; 0: to all.
+// Returns the reads of the last n of `length` tokens. Each attends to the last
+// `window` tokens up to itself, or to all if `window` is 0.
 Reads ReadsOf(double n, double length, double window) {
   if (window == 0) return {length, n * length - n * (n - 1) / 2};
   const double before = length - n;
@@ -274,7 +274,7 @@ uint64_t SimEngine::KeyOf(const EvictionOrder& order) const {
     return SplitMix64(RequestKey(seed_, table.request) +
                       static_cast<uint64_t>(table.num_evictions));
   }
-  // What others may start with depends on the tokens alone.
+  // A region that others may start with depends on the tokens alone.
   const auto num_tokens = static_cast<size_t>(order.length);
   return SplitMix64(seed_ ^
                     HashTokens(std::span(table.tokens).first(num_tokens)));

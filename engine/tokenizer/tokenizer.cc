@@ -18,9 +18,11 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "engine/gguf/gguf_file.h"
 #include "engine/tokenizer/byte_alphabet.h"
 #include "engine/tokenizer/byte_pairs.h"
 #include "engine/tokenizer/special_tokens.h"
+#include "engine/tokenizer/tokenizer_data.h"
 #include "engine/tokenizer/utf8.h"
 #include "engine/tokenizer/word_splitter.h"
 
@@ -43,12 +45,6 @@ constexpr absl::string_view kLlamaBpe = "llama-bpe";
 using TokenIds = absl::flat_hash_map<absl::string_view, int32_t>;
 
 absl::Status CheckShapes(const TokenizerData& data) {
-  if (data.model != "gpt2") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokenizer.ggml.model: expected \"gpt2\" (byte-level "
-                     "BPE), got ",
-                     Quoted(data.model)));
-  }
   constexpr size_t kMax = std::numeric_limits<int32_t>::max();
   if (data.tokens.empty() || data.tokens.size() > kMax) {
     return absl::InvalidArgumentError(
@@ -162,6 +158,11 @@ Tokenizer::Tokenizer(WordSplitter splitter, BytePairs pairs,
       pairs_(std::move(pairs)),
       user_defined_(std::move(user_defined)),
       special_(std::move(special)) {}
+
+absl::StatusOr<Tokenizer> Tokenizer::Create(const GgufFile& file) {
+  BM_ASSIGN_OR_RETURN(const TokenizerData data, ReadTokenizerData(file));
+  return Create(data);
+}
 
 absl::StatusOr<Tokenizer> Tokenizer::Create(const TokenizerData& data) {
   BM_RETURN_IF_ERROR(CheckShapes(data));

@@ -29,32 +29,22 @@
 #include <absl/status/statusor.h>
 #include <absl/strings/string_view.h>
 
+#include "engine/gguf/gguf_file.h"
 #include "engine/tokenizer/byte_pairs.h"
 #include "engine/tokenizer/special_tokens.h"
+#include "engine/tokenizer/tokenizer_data.h"
 #include "engine/tokenizer/word_splitter.h"
 
 namespace blockmgr {
 
-// What a file says of its tokenizer. Each field is the key
-// tokenizer.ggml.FIELD, or tokenizer.FIELD. Texts are borrowed.
-struct TokenizerData {
-  absl::string_view model = "gpt2";  // byte-level BPE
-  absl::string_view pre;
-  std::vector<absl::string_view> tokens;
-  // 1: normal, spelled in the byte alphabet. 3: control. 4: user-defined.
-  std::vector<int64_t> token_type;
-  std::vector<absl::string_view> merges;  // "LEFT RIGHT", by rank
-  std::optional<int64_t> bos_token_id;
-  std::optional<int64_t> eos_token_id;
-  std::optional<int64_t> eot_token_id;
-  std::optional<bool> add_bos_token;
-  std::optional<absl::string_view> chat_template;
-};
-
 class Tokenizer {
  public:
-  // Errs with InvalidArgument, and names the key, if the model or the
-  // pre-tokenizer is of another kind, or if the data contradict each other.
+  // Errs as ReadTokenizerData does, and as the other Create. The file may be
+  // closed afterwards.
+  static absl::StatusOr<Tokenizer> Create(const GgufFile& file);
+  // Errs with InvalidArgument, and names the key, if the words are split by
+  // rules that WordSplitter does not have, or if the data contradict each
+  // other.
   static absl::StatusOr<Tokenizer> Create(const TokenizerData& data);
 
   Tokenizer(Tokenizer&&) = default;

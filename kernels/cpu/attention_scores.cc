@@ -85,7 +85,7 @@ void AttentionWeights::Add(const KvArena& arena, const Window& window,
                                head_dim);
       }
     }
-    // What the last query of the block sees, all of them see or ignore.
+    // Every query of the block sees or ignores what the last one sees.
     const int64_t num_seen = entries.CountBelow(int64_t{first_position} + last);
     const int64_t stride = CeilDiv<int64_t>(num_seen, kTileRows) * kTileRows;
     Logits(arena, window.scale, entries.slots.first(num_seen), stride);

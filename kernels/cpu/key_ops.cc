@@ -95,7 +95,7 @@ HWY_INLINE void Dispatch(const RowList& rows, Args... args) {
   });
 }
 
-// What is summed over a row's elements k, given x's elements a.
+// The term that is summed over a row's elements k, given x's elements a.
 enum class Term { kSquare, kDot, kDistance };
 
 template <Term kTerm, class V>
@@ -206,7 +206,8 @@ struct Reduce {
   }
 };
 
-// What a sum of groups goes on from: the first has nothing before it.
+// Returns the sum that a group goes on from. The first group has nothing before
+// it.
 template <class D>
 HWY_INLINE hn::Vec<D> SumSoFar(D d, int32_t first, const float* sum) {
   return first == 0 ? hn::Zero(d) : hn::LoadU(d, sum);

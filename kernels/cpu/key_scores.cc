@@ -22,7 +22,8 @@ constexpr int32_t kMedianChannels = 8;
 // NaN is kept: std::max(a, b) is a unless a < b.
 float AtLeast(float value, float floor) { return std::max(value, floor); }
 
-// Of an even number of values the mean of the middle two. Reorders them.
+// Returns the median, which is the mean of the middle two of an even number of
+// values. Reorders them.
 double Median(std::span<float> values) {
   if (std::ranges::any_of(values, [](float x) { return std::isnan(x); })) {
     return std::numeric_limits<double>::quiet_NaN();

@@ -66,7 +66,7 @@ KvArena::KvArena(const ModelLayout& layout,
 
 int64_t KvArena::PageOffset(PageId page) const {
   BM_CHECK(Index(page) >= 0 && Index(page) < layout_.num_pages());
-  // What row_offset() says, without its divisions: page ids are in the order of
+  // This is row_offset() without its divisions: page ids are in the order of
   // PageContiguous, which has no padding.
   return Index(page) * pool_.head_stride;
 }

@@ -152,7 +152,7 @@ HWY_INLINE void DotPanel(D d, const float* HWY_RESTRICT panel, int64_t head_dim,
   }
 }
 
-// The same for any number of vectors, in order.
+// Does so for any number of vectors, in order.
 template <class D, class Use>
 HWY_INLINE void DotPanelAll(D d, const float* panel, int64_t head_dim,
                             std::span<const float* const> vectors,

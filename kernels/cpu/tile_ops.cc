@@ -191,7 +191,7 @@ HWY_INLINE void AccumulateColumns(D d, const KvTile& tile, int32_t num_rows,
   }
 }
 
-// The same for the columns that do not fill four vectors, one query at a time.
+// Accumulates the columns that do not fill four vectors, one query at a time.
 template <class Element, class D>
 HWY_INLINE void AccumulateRest(D d, const KvTile& tile, int32_t num_rows,
                                int64_t begin, const float* weights,

@@ -216,8 +216,8 @@ void Listener::Start(Take take) {
 }
 
 void Listener::Stop() {
-  // Who comes now finds nobody, and not somebody who is about to go. A socket
-  // of another process at the same path is not ours.
+  // A client that comes now finds no daemon, instead of one that is about to
+  // go. A socket of another process at the same path stays.
   struct stat found {};
   if (!path_.empty() && lstat(path_.c_str(), &found) == 0 &&
       found.st_ino == path_inode_) {

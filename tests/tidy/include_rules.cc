@@ -39,12 +39,32 @@ std::vector<std::string> All() {
           "scheduler/server",
           "wire",
           "engine/tables",
+          "engine/gguf",
           "engine/tokenizer",
           "engine/reference",
           "bench/evict",
           "bench",
           "examples",
           "tests"};
+}
+
+// Where a client finds the daemon, how flags are checked and how a program that
+// serves logs is all of the server's that its peers share.
+std::vector<std::string> ReferenceEngineIncludes() {
+  return {"blockmgr/base",
+          "blockmgr/eviction",
+          "blockmgr",
+          "engine/gguf",
+          "engine/tables",
+          "engine/tokenizer",
+          "kernels",
+          "program",
+          "proto",
+          "wire",
+          "scheduler/server/default_address.h",
+          "scheduler/server/flag_checks.h",
+          "scheduler/server/library_logs.h",
+          "scheduler/server/stderr_log.h"};
 }
 
 const std::vector<Layer>& Layers() {
@@ -91,16 +111,8 @@ const std::vector<Layer>& Layers() {
       {.folder = "engine/tokenizer",
        .may_include = {"blockmgr/base", "engine/gguf"},
        .threads_and_clocks = false},
-      // Where a client finds the daemon, how flags are checked and how a
-      // program that serves logs is all of the server's that its peers share.
       {.folder = "engine/reference",
-       .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "engine/gguf", "engine/tables", "engine/tokenizer",
-                       "kernels", "program", "proto", "wire",
-                       "scheduler/server/default_address.h",
-                       "scheduler/server/flag_checks.h",
-                       "scheduler/server/library_logs.h",
-                       "scheduler/server/stderr_log.h"},
+       .may_include = ReferenceEngineIncludes(),
        .grpc = true},
       {.folder = "bench/evict",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",

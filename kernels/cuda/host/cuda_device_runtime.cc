@@ -21,8 +21,8 @@ namespace blockmgr {
 namespace {
 
 constexpr int64_t kStagingBytes = int64_t{8} << 20;
-// Of a block, on compute capability 8.0: what the largest kernels fit in. 8.6,
-// 8.9 and 12.0 have 99 KiB.
+// The shared memory of a block on compute capability 8.0, which the largest
+// kernels fit in. 8.6, 8.9 and 12.0 have 99 KiB.
 constexpr int32_t kSharedBytes = 163 << 10;
 
 absl::Status ToStatus(cudaError_t error, absl::string_view what) {
@@ -205,7 +205,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
  private:
-  // What the launcher returns is kept, unless something has failed before.
+  // Keeps what the launcher returns, unless something has failed before.
   template <typename Launch, typename... Arguments>
   void Do(absl::string_view what, Launch launch,
           const Arguments&... arguments) {
