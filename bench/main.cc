@@ -131,10 +131,8 @@ int Main(int argc, char** argv) {
   AddBenchFlags(serve, &serve_bench);
 
   GenerateOptions generate_options;
-  CLI::App* generate =
-      app.add_subcommand("generate",
-                         "Ask the language model behind a daemon, in text, and "
-                         "print its answers.");
+  CLI::App* generate = app.add_subcommand(
+      "generate", "Ask a daemon's language model in text, print its answers.");
   AddGenerateFlags(generate, &generate_options);
 
   BenchOptions sim_bench;

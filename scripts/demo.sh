@@ -1,38 +1,51 @@
 #!/usr/bin/env bash
-# The main job, end to end: daemon, simulated engine and load client replay one
-# workload twice on the same pool, without eviction and keeping 20 %.
+# The main job, end to end, once without eviction and once keeping 20 %: a
+# simulated engine replays one workload on the same pool, or a language model
+# answers questions about a text.
 set -euo pipefail
 
 usage() {
   cat <<'TXT'
-usage: scripts/demo.sh [--no-setup] [--results DIR]
+usage: scripts/demo.sh [--model] [--no-setup] [--results DIR]
 
 Builds blockmgr, then for each of two runs starts blockmgrd and a simulated
 engine (Llama-3.1-8B on an H100, its step times modelled), replays the workload
 with blockmgr-bench serve, and prints both runs side by side.
 
+With --model the engine is a language model of 135 M parameters that computes on
+the CPU. It answers three questions about a text of some 700 tokens, and the
+answers of both runs are printed side by side, with what was freed.
+
 The exit status is 3 if requests failed; the results say which.
 
+  --model         fetch the model (97 MB, scripts/fetch_model.sh) and ask it
   --no-setup      do not look for missing system packages
   --results DIR   keep the JSON results and logs there (default: results/demo)
 
-Environment:
+Environment of both:
+  KEEP_RATIO=R       fraction kept (default: 0.2)
+  EVICTION=SPEC      policy (default: keydiff | adakv | topk)
+
+Environment with --model:
+  BLOCKMGR_MODEL=FILE  the GGUF file to ask, instead of fetching one
+
+Environment without --model:
   TRACE=FILE         a Mooncake .jsonl or Azure .csv trace instead of the
                      built-in generator
   NUM_PROMPTS=N      requests (default: 96; of a trace: its first 200)
   NUM_BLOCKS=N       blocks of 16 tokens in the pool (default: 4096; with a
                      trace: 22528)
-  KEEP_RATIO=R       fraction kept (default: 0.2)
-  EVICTION=SPEC      policy (default: keydiff | adakv | topk)
   REQUEST_RATE=R     requests per second (default: inf)
 TXT
 }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 setup=1
+with_model=0
 results=$root/results/demo
 while [ $# -gt 0 ]; do
   case $1 in
+    --model) with_model=1 ;;
     --no-setup) setup=0 ;;
     --results)
       [ $# -ge 2 ] || { echo "demo.sh: --results needs a folder" >&2; exit 2; }
@@ -105,6 +118,87 @@ replay() {
   # 3: requests failed. The report is there, and the comparison says so again.
   [ "$status" = 0 ] || [ "$status" = 3 ] || exit "$status"
 }
+
+# Writes three questions about a text to $work: paragraphs of the documentation
+# with one fact among them.
+write_questions() {
+  python3 - "$work" docs/scheduling.md docs/eviction.md docs/operations.md <<'PY'
+import pathlib
+import re
+import sys
+
+FACTS = [
+    ("Maria lives in Oslo and works as a baker.", "In which city does Maria live?"),
+    ("Peter has a dog whose name is Bruno.", "What is the name of Peter's dog?"),
+    ("The meeting is on Thursday in the library.", "Where is the meeting?"),
+]
+LENGTH = 2800  # characters, some 700 tokens
+work = pathlib.Path(sys.argv[1])
+for i, (name, (fact, question)) in enumerate(zip(sys.argv[2:], FACTS)):
+    text = pathlib.Path(name).read_text(encoding="utf-8")
+    paragraphs = re.split(r"\n\s*\n|\n(?=\* )", text.replace("`", ""))
+    # Plain sentences: no headings, tables or code.
+    paragraphs = [" ".join(p.removeprefix("* ").split())
+                  for p in paragraphs if not p.startswith(" ")]
+    paragraphs = [p for p in paragraphs if p and p[0].isalpha()]
+    filler = []
+    while sum(map(len, filler)) < LENGTH and paragraphs:
+        filler.append(paragraphs.pop(0))
+    filler.insert((i + 1) * len(filler) // 4, fact)
+    (work / f"question{i}").write_text(
+        "Read the text and answer the question after it.\n\n"
+        + "\n\n".join(filler) + "\n\n" + question, encoding="utf-8")
+    (work / f"short{i}").write_text(question, encoding="utf-8")
+PY
+}
+
+# ask LABEL [client flags..]
+ask() {
+  local label=$1
+  shift
+  echo "== $label: asking"
+  "$bin/blockmgrd" --listen "$address" 2>"$results/$label.daemon.log" &
+  daemon=$!
+  "$bin/blockmgr-engine" --mode llama --model "$model" --threads "$(nproc)" \
+    --address "$address" 2>"$results/$label.engine.log" &
+  engine=$!
+  "$bin/blockmgr-bench" generate --address "$address" --model "$model" \
+    --prompt-file "$work/question0" --prompt-file "$work/question1" \
+    --prompt-file "$work/question2" --max-tokens 24 \
+    --json "$@" >"$results/$label.json"
+  stop
+}
+
+print_answers() {
+  python3 - "$work" "$results/model-full.json" "$results/model-evicted.json" <<'PY'
+import json
+import pathlib
+import sys
+
+work = pathlib.Path(sys.argv[1])
+full, evicted = (json.loads(pathlib.Path(p).read_text()) for p in sys.argv[2:])
+for i, (a, b) in enumerate(zip(full["answers"], evicted["answers"])):
+    print()
+    print((work / f"short{i}").read_text(), f"({a['prompt_tokens']} tokens of text)")
+    print("  full cache:", a["text"].strip())
+    print("  evicted:   ", b["text"].strip())
+freed = evicted["evicted"]
+print()
+print(f"Evicted {freed['entries']} entries of K and V: {freed['blocks']} blocks, "
+      f"{freed['bytes'] / 1e6:.1f} MB, went back to the pool.")
+PY
+}
+
+if [ "$with_model" = 1 ]; then
+  model=$(scripts/fetch_model.sh)
+  write_questions
+  ask model-full
+  ask model-evicted --eviction "$eviction" --keep-ratio "$keep_ratio"
+  print_answers
+  echo
+  echo "answers and logs: $results"
+  exit 0
+fi
 
 replay full
 replay evicted --eviction "$eviction" --keep-ratio "$keep_ratio"
