@@ -491,17 +491,18 @@ absl::Status GgufFile::Parser::CheckOverlaps() const {
   std::vector<const GgufTensor*> ordered;
   ordered.reserve(file_.tensors_.size());
   for (const GgufTensor& tensor : file_.tensors_) ordered.push_back(&tensor);
-  std::ranges::sort(ordered, {}, [](const GgufTensor* tensor) {
+  std::ranges::stable_sort(ordered, {}, [](const GgufTensor* tensor) {
     return tensor->data.data();
   });
   for (size_t i = 1; i < ordered.size(); ++i) {
     const GgufTensor& before = *ordered[i - 1];
     const GgufTensor& tensor = *ordered[i];
-    const int64_t shared =
+    const int64_t behind =
         before.data.data() + before.data.size() - tensor.data.data();
-    if (shared > 0) {
-      return Bad(TensorName(tensor.name), "data of its own, got ", shared,
-                 " bytes or more shared with ", TensorName(before.name));
+    if (behind > 0) {
+      return Bad(TensorName(tensor.name), "data of its own, got ",
+                 std::min<int64_t>(behind, tensor.data.size()),
+                 " bytes shared with ", TensorName(before.name));
     }
   }
   return absl::OkStatus();

@@ -8,6 +8,7 @@ namespace blockmgr::fuzz {
 const std::vector<FuzzTarget>& FuzzTargets() {
   static const auto* const targets = new std::vector<FuzzTarget>{
       {.name = "commands", .run = RunCommands, .make_seeds = MakeCommands},
+      {.name = "gguf", .run = RunGguf, .make_seeds = MakeGguf},
       {.name = "plans", .run = RunPlans, .make_seeds = MakePlans},
       {.name = "texts", .run = RunTexts, .make_seeds = MakeTexts}};
   return *targets;

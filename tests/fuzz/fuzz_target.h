@@ -29,9 +29,12 @@ inline constexpr absl::string_view kPartEnd("\xF5\xF6\xF7\xF8");
 // Aborts, with `what` on stderr.
 void Require(bool holds, absl::string_view what);
 
-// The targets: a daemon and its peers, an engine, files and flags.
+// The targets: a daemon and its peers, a model's file, an engine, files and
+// flags.
 void RunCommands(absl::string_view input);
 std::vector<std::string> MakeCommands();
+void RunGguf(absl::string_view input);
+std::vector<std::string> MakeGguf();
 void RunPlans(absl::string_view input);
 std::vector<std::string> MakePlans();
 void RunTexts(absl::string_view input);

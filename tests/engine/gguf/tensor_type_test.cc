@@ -19,7 +19,7 @@
 namespace blockmgr {
 namespace {
 
-using Bytes = std::vector<std::byte>;
+using Row = std::vector<std::byte>;
 
 struct Block {
   int64_t num_elements;
@@ -114,7 +114,7 @@ class SlowBlock {
   double ElementOfQ4K(int i) const {
     // Scales and minimums, 12 bytes from byte 4 on: bytes 0 to 3 have the
     // first four scales in six bits, bytes 4 to 7 the first four minimums.
-    // Bytes 8 to 11 have four bits of a scale and four of a minimum; the other
+    // Row 8 to 11 have four bits of a scale and four of a minimum; the other
     // two are the bits that the first eight bytes had left.
     const int part = i / 32;
     const int base = 8 * 4;
@@ -148,9 +148,9 @@ class SlowBlock {
 };
 
 // Random bytes, with finite numbers where they are floating-point.
-Bytes RandomRow(TensorType type, int num_blocks, Rng& rng) {
+Row RandomRow(TensorType type, int num_blocks, Rng& rng) {
   const Block block = BlockOf(type);
-  Bytes row(static_cast<size_t>(num_blocks * block.num_bytes));
+  Row row(static_cast<size_t>(num_blocks * block.num_bytes));
   for (std::byte& byte : row) byte = static_cast<std::byte>(rng() & 0xFF);
   const auto is_last_byte = [&](size_t i, size_t bytes) {
     return i % bytes == bytes - 1;
@@ -168,7 +168,7 @@ Bytes RandomRow(TensorType type, int num_blocks, Rng& rng) {
   return row;
 }
 
-std::vector<float> Dequantized(TensorType type, const Bytes& row) {
+std::vector<float> Dequantized(TensorType type, const Row& row) {
   const Block block = BlockOf(type);
   std::vector<float> elements(row.size() /
                               static_cast<size_t>(block.num_bytes) *
@@ -199,7 +199,7 @@ TEST_P(TensorTypeTest, ElementsAreTheExactOnesRoundedOnce) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     const int num_blocks = RandomInt(rng, 1, 5);
-    const Bytes row = RandomRow(GetParam(), num_blocks, rng);
+    const Row row = RandomRow(GetParam(), num_blocks, rng);
     const std::vector<float> elements = Dequantized(GetParam(), row);
     for (size_t i = 0; i < elements.size(); ++i) {
       const auto in_block = static_cast<int64_t>(i) % block.num_elements;
@@ -252,7 +252,7 @@ TEST(TensorTypesTest, TypesOfTheFormatThatAreNotOursAreUnknown) {
 TEST(TensorTypesTest, RowsNeedNoAlignment) {
   for (const TensorType type : kTensorTypes) {
     Rng rng(3);
-    Bytes row = RandomRow(type, 2, rng);
+    Row row = RandomRow(type, 2, rng);
     const std::vector<float> elements = Dequantized(type, row);
     row.insert(row.begin(), std::byte{0});
     std::vector<float> moved(elements.size());
@@ -342,7 +342,7 @@ const std::vector<Golden>& Goldens() {
 
 TEST(TensorTypesTest, ElementsAreThoseOfAnotherImplementation) {
   for (const Golden& golden : Goldens()) {
-    Bytes row(static_cast<size_t>(BlockBytes(golden.type)));
+    Row row(static_cast<size_t>(BlockBytes(golden.type)));
     for (size_t i = 0; i < row.size(); ++i) {
       row[i] = static_cast<std::byte>((7 * i * i + 37 * i + 11) & 0xFF);
     }
