@@ -31,6 +31,9 @@ const std::map<std::string, std::string>& TestExceptions() {
       // Flags of a model, tested with the model.
       {"engine/reference/sim_flags.cc",
        "tests/engine/reference/sim_engine_test.cc"},
+      // The inner loops of a class, tested through it.
+      {"engine/reference/packed_products.cc",
+       "tests/engine/reference/packed_matrix_test.cc"},
       // Compared with dense tensors, method by method.
       {"engine/reference/tiny_scoring.cc", "tests/e2e/methods_test.cc"},
       // Steps of a selection, tested through its whole contract.
