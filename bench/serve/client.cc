@@ -295,8 +295,10 @@ void LoadClient::OnChunk(const v1::TokenChunk& chunk, double time_s) {
   }
   record.tokens_s.insert(record.tokens_s.end(),
                          static_cast<size_t>(chunk.tokens_size()), time_s);
-  if (on_tokens_)
-    on_tokens_(index, {chunk.tokens().begin(), chunk.tokens().end()});
+  if (on_tokens_) {
+    on_tokens_(index, std::span(chunk.tokens().data(),
+                                static_cast<size_t>(chunk.tokens_size())));
+  }
   record.cached_tokens = chunk.num_cached_tokens();  // known in the last chunk
   switch (chunk.finish_reason()) {
     case v1::FINISH_REASON_UNSPECIFIED:

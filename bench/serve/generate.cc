@@ -28,7 +28,8 @@
 namespace blockmgr {
 namespace {
 
-constexpr std::chrono::seconds kTick{1};
+// How often a broken stream is looked for.
+constexpr std::chrono::seconds kLook{1};
 
 // The answers, as their tokens arrive. Thread-safe. Prints the text of a single
 // answer at once. The tokens that end an answer are no text.
@@ -218,7 +219,7 @@ absl::StatusOr<int64_t> RunGenerate(const GenerateOptions& options) {
     client.Submit(static_cast<int64_t>(i), std::move(requests[i]));
   }
   while (
-      client.WaitUntilBelow(1, LoadClient::Clock::now() + kTick).unfinished() >
+      client.WaitUntilBelow(1, LoadClient::Clock::now() + kLook).unfinished() >
           0 &&
       !client.broken()) {
   }
