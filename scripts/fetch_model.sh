@@ -61,8 +61,8 @@ if [[ ! -f ${model} ]]; then
     --requirement "${work}/requirements.txt" --dest "${work}" \
     >"${work}/log" 2>&1; then
     cat "${work}/log" >&2
-    if grep --quiet --ignore-case --extended-regexp \
-      'connection broken|connection error|could not connect|timed out' "${work}/log"; then
+    if grep --quiet "connection broken" "${work}/log" &&
+      grep --quiet "from versions: none" "${work}/log"; then
       echo "fetch_model.sh: the package index cannot be reached" >&2
       exit 69
     fi

@@ -68,7 +68,7 @@ class Tokenizer {
   std::optional<int32_t> begin_token() const { return begin_token_; }
   // Returns the tokens that end an answer: EOS and EOT, as far as the file has
   // them.
-  std::span<const int32_t> end_tokens() const { return end_tokens_; }
+  const std::vector<int32_t>& end_tokens() const { return end_tokens_; }
   // Returns the Jinja text that makes a prompt of messages. Errs with NotFound
   // if the file has none.
   absl::StatusOr<absl::string_view> chat_template() const;
