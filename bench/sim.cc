@@ -313,6 +313,9 @@ absl::StatusOr<RunResult> RunSim(const SimOptions& options,
   // The engine only pretends to accumulate scores.
   scheduling.num_scorer_states = scheduling.max_num_seqs;
   scheduling.supports_window_evictions = true;
+  if (plan.eviction.policy.needs_query_stats()) {
+    scheduling.query_stats[plan.eviction.policy.scorer.stats] = "";
+  }
   BM_ASSIGN_OR_RETURN(std::unique_ptr<Scheduler> scheduler,
                       Scheduler::Create(layout, scheduling));
   Simulation simulation(plan, std::move(scheduler), options, progress);

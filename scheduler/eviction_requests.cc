@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/table_files.h"
 #include "scheduler/compression_points.h"
 #include "scheduler/forks.h"
 #include "scheduler/require_range.h"
@@ -93,6 +95,22 @@ absl::Status ValidateTable(const EvictionPolicy& policy,
   return CheckTable(policy, ShapeOf(layout), *table);
 }
 
+// Returns whether the engine has the query statistics that the policy names.
+absl::Status ValidateQueryStats(absl::string_view field,
+                                const EvictionPolicy& policy,
+                                const SchedulerOptions& options) {
+  const std::string& name = policy.scorer.stats;
+  if (!policy.needs_query_stats() || options.query_stats.contains(name)) {
+    return absl::OkStatus();
+  }
+  std::vector<std::string> names;
+  for (const auto& [known, fingerprint] : options.query_stats) {
+    names.push_back(known);
+  }
+  return NoSuchTable(absl::StrCat(field, ": stats"),
+                     "table of query statistics of the engine", names, name);
+}
+
 // Returns whether the engine has what the policy of a command observes.
 absl::Status ValidateObserved(const RequestState& request,
                               const EvictionPolicy& policy,
@@ -165,6 +183,7 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   BM_RETURN_IF_ERROR(ValidateLayers(layout));
   const EvictionPolicy& policy = eviction.policy;
   BM_RETURN_IF_ERROR(ValidateTable(policy, eviction.table, layout));
+  BM_RETURN_IF_ERROR(ValidateQueryStats("eviction.policy", policy, options));
   if (policy.scorer_state() != ScorerState::kNone &&
       options.num_scorer_states == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -207,6 +226,8 @@ absl::Status ValidateCommand(const RequestState& request,
         "windows have no room for a region, got ",
         command.target.window_ratio.ToString()));
   }
+  BM_RETURN_IF_ERROR(
+      ValidateQueryStats("policy", command.policy, state.options));
   BM_RETURN_IF_ERROR(ValidateObserved(request, command.policy, state.options));
   const int32_t page_size = state.layout().page_size;
   const int32_t cut_now =

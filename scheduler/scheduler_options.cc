@@ -1,7 +1,10 @@
 #include "scheduler/scheduler_options.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <map>
 #include <set>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -12,6 +15,7 @@
 #include <absl/strings/str_split.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/policy.h"
 #include "scheduler/require_range.h"
 
 namespace blockmgr {
@@ -22,6 +26,31 @@ absl::Status ValidateLimits(const std::string& field,
   RangeChecks checks(absl::StrCat(field, "."));
   VisitTenantLimits(limits, checks);
   return checks.status();
+}
+
+// What an engine may announce. Names come back in errors.
+constexpr size_t kMaxQueryStats = 256;
+constexpr size_t kMaxFingerprint = 64;
+
+absl::Status ValidateQueryStats(
+    const std::map<std::string, std::string>& query_stats) {
+  if (query_stats.size() > kMaxQueryStats) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("query_stats: expected at most ", kMaxQueryStats,
+                     " tables, got ", query_stats.size()));
+  }
+  for (const auto& [name, fingerprint] : query_stats) {
+    if (!IsTableName(name)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "query_stats: expected ", kTableNameText, ", got '", name, "'"));
+    }
+    if (fingerprint.size() > kMaxFingerprint) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("query_stats['", name, "']: expected a text of at most ",
+                       kMaxFingerprint, " bytes, got ", fingerprint.size()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // A visitor of TenantLimits that sets the limit of one name. `problem` is empty
@@ -69,7 +98,7 @@ absl::Status SchedulerOptions::Validate() const {
     BM_RETURN_IF_ERROR(
         ValidateLimits(absl::StrCat("tenants['", name, "']"), limits));
   }
-  return absl::OkStatus();
+  return ValidateQueryStats(query_stats);
 }
 
 int32_t SchedulerOptions::max_query_window() const {

@@ -163,6 +163,9 @@ struct SchedulerOptions {
   int32_t num_scorer_states = 0;
   int32_t num_host_blocks = 0;
   bool supports_window_evictions = false;
+  // The tables of query statistics that the engine has, which policies may
+  // name: by name a text that identifies the content.
+  std::map<std::string, std::string> query_stats;
 
   absl::Status Validate() const;
   // Checks a request's number of prompt tokens and its max_tokens against

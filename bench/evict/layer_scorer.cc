@@ -12,6 +12,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy_fields.h"
 #include "blockmgr/eviction/random_scores.h"
+#include "kernels/cpu/query_stats.h"
 
 namespace blockmgr {
 namespace {
@@ -108,11 +109,13 @@ absl::Status CheckTensors(const EvictionPolicy& policy,
 
 absl::StatusOr<std::unique_ptr<LayerScorer>> LayerScorer::Create(
     const EvictionPolicy& policy, const Tensors& tensors, int32_t layer,
-    int32_t page_size, DType dtype) {
+    int32_t page_size, DType dtype, const QueryStatsTable* query_stats) {
   ModelLayout layout;
   layout.num_layers = 1;
   layout.num_heads = tensors.num_heads;
-  layout.num_q_heads = tensors.num_q_heads;
+  // Tensors without queries do not say how many query heads there are.
+  layout.num_q_heads =
+      query_stats == nullptr ? tensors.num_q_heads : query_stats->num_q_heads;
   layout.head_dim = std::max(tensors.head_dim, 1);
   layout.page_size = page_size;
   layout.dtype = dtype;
@@ -124,14 +127,16 @@ absl::StatusOr<std::unique_ptr<LayerScorer>> LayerScorer::Create(
     BM_RETURN_IF_ERROR(layout.Validate());
     BM_ASSIGN_OR_RETURN(backend, CreateCpuBackend(layout));
   }
-  auto scorer = std::unique_ptr<LayerScorer>(
-      new LayerScorer(policy, tensors, layer, layout, std::move(backend)));
+  auto scorer = std::unique_ptr<LayerScorer>(new LayerScorer(
+      policy, query_stats, tensors, layer, layout, std::move(backend)));
   if (scorer->backend_ != nullptr) scorer->Store();
   return scorer;
 }
 
-LayerScorer::LayerScorer(const EvictionPolicy& policy, const Tensors& tensors,
-                         int32_t layer, const ModelLayout& layout,
+LayerScorer::LayerScorer(const EvictionPolicy& policy,
+                         const QueryStatsTable* query_stats,
+                         const Tensors& tensors, int32_t layer,
+                         const ModelLayout& layout,
                          std::unique_ptr<Backend> backend)
     : policy_(policy),
       all_(tensors),
@@ -146,7 +151,9 @@ LayerScorer::LayerScorer(const EvictionPolicy& policy, const Tensors& tensors,
                  -2.0 * static_cast<double>(i) / static_cast<double>(dim)));
   }
   const size_t q_heads = Unsigned(layout.num_q_heads);
-  if (policy.scorer_state() == ScorerState::kQueryStatistics) {
+  if (policy.needs_query_stats()) {
+    statistics_ = StatisticsOf(*query_stats, layer, 0, layout.num_q_heads);
+  } else if (policy.scorer_state() == ScorerState::kQueryStatistics) {
     statistics_.sums.resize(q_heads * dim);
     statistics_.products.resize(q_heads * dim * dim);
   } else if (policy.scorer_state() == ScorerState::kAttentionSums) {

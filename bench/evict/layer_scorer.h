@@ -16,6 +16,7 @@
 #include "blockmgr/base/ids.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/query_stats_table.h"
 #include "kernels/backend.h"
 
 namespace blockmgr {
@@ -24,15 +25,17 @@ namespace blockmgr {
 // tensor, who reads it, expected and got.
 absl::Status CheckTensors(const EvictionPolicy& policy, const Tensors& tensors);
 
-// Policy and tensors are borrowed. Memory: K and V of one layer once more.
-// Thread-compatible.
+// Policy, table and tensors are borrowed. Memory: K and V of one layer once
+// more. Thread-compatible.
 class LayerScorer {
  public:
-  // REQUIRES: CheckTensors is OK. Errors are those of ModelLayout::Validate
-  // and of the arena.
+  // `query_stats` is the table that the policy names, or null if it names none.
+  // REQUIRES: CheckTensors is OK, and the table is for the shape of the
+  // tensors. Errors are those of ModelLayout::Validate and of the arena.
   static absl::StatusOr<std::unique_ptr<LayerScorer>> Create(
       const EvictionPolicy& policy, const Tensors& tensors, int32_t layer,
-      int32_t page_size, DType dtype);
+      int32_t page_size, DType dtype,
+      const QueryStatsTable* query_stats = nullptr);
 
   // Takes in the queries at positions [begin, end), which saw `entries` up to
   // themselves. Calls go on where the last one ended.
@@ -47,8 +50,8 @@ class LayerScorer {
   SlotIndex SlotOf(int32_t head, int32_t position) const;
 
  private:
-  LayerScorer(const EvictionPolicy& policy, const Tensors& tensors,
-              int32_t layer, const ModelLayout& layout,
+  LayerScorer(const EvictionPolicy& policy, const QueryStatsTable* query_stats,
+              const Tensors& tensors, int32_t layer, const ModelLayout& layout,
               std::unique_ptr<Backend> backend);
 
   const LayerTensors& tensors() const;

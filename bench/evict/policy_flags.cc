@@ -18,12 +18,22 @@
 namespace blockmgr {
 namespace {
 
-absl::StatusOr<BudgetTable> ReadTable(const std::string& path) {
+// Adds the table of a file, whose content tells its kind, to the list.
+absl::Status ReadTable(const std::string& path, PolicyList* list) {
   const absl::StatusOr<std::string> bytes = ReadFile(path);
   if (!bytes.ok()) return Prefixed("--table", bytes.status());
-  absl::StatusOr<BudgetTable> table = DecodeBudgetTable(*bytes);
-  if (table.ok()) return table;
-  return Prefixed(absl::StrCat("--table ", path), table.status());
+  absl::Status status;
+  if (IsQueryStats(*bytes)) {
+    absl::StatusOr<QueryStatsTable> table = DecodeQueryStats(*bytes);
+    status = table.status();
+    if (table.ok()) list->query_stats.push_back(*std::move(table));
+  } else {
+    absl::StatusOr<BudgetTable> table = DecodeBudgetTable(*bytes);
+    status = table.status();
+    if (table.ok()) list->tables.push_back(*std::move(table));
+  }
+  if (status.ok()) return status;
+  return Prefixed(absl::StrCat("--table ", path), status);
 }
 
 // The only table that the policy's budgets can come from.
@@ -89,6 +99,14 @@ absl::Status CheckFilesAreRead(const PolicyFlags& flags,
         absl::StrCat("--table: expected a policy with ",
                      is_profile ? "lukv" : "headkv", " to read it, got none"));
   }
+  const bool reads_stats = std::any_of(
+      list.policies.begin(), list.policies.end(),
+      [](const NamedPolicy& n) { return n.policy.needs_query_stats(); });
+  if (!list.query_stats.empty() && !reads_stats) {
+    return absl::InvalidArgumentError(
+        "--table: expected a policy with expected_attention(stats=NAME) to "
+        "read it, got none");
+  }
   if (flags.budgets.empty() || reads(BudgetKind::kExternal)) {
     return absl::OkStatus();
   }
@@ -111,8 +129,9 @@ void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
       ->group(group);
   app.add_option("--table", flags->tables,
                  "budgets for headkv (head scores as JSON, retention counts as "
-                 ".npy) or lukv (a file of blockmgr-evict profile); at most "
-                 "once for each")
+                 ".npy) or lukv, or query statistics for expected_attention("
+                 "stats=NAME) (files of blockmgr-evict profile); at most once "
+                 "for each")
       ->allow_extra_args(false)
       ->type_name("FILE")
       ->group(group);
@@ -136,8 +155,7 @@ void AddPolicyFlags(CLI::App& app, PolicyFlags* flags) {
 absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
   PolicyList list;
   for (const std::string& path : flags.tables) {
-    BM_ASSIGN_OR_RETURN(BudgetTable table, ReadTable(path));
-    list.tables.push_back(std::move(table));
+    BM_RETURN_IF_ERROR(ReadTable(path, &list));
   }
   for (const std::string& text : flags.policies) {
     absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(text);
@@ -156,6 +174,15 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
     named.options.dtype = DTypeNamed(flags.dtype);
     if (policy->needs_table()) {
       BM_ASSIGN_OR_RETURN(named.options.table, FindTable(*policy, list.tables));
+    }
+    if (policy->needs_query_stats()) {
+      if (list.query_stats.size() != 1) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "--table: expected exactly one file of query statistics for "
+            "expected_attention(stats=NAME), got ",
+            list.query_stats.size()));
+      }
+      named.options.query_stats = &list.query_stats.front();
     }
     if (external) {
       BM_RETURN_IF_ERROR(ReadBudgets(flags.budgets, &named.options));

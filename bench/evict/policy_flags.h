@@ -14,6 +14,7 @@
 #include "bench/evict/tensors.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/keep_ratio.h"
+#include "blockmgr/eviction/query_stats_table.h"
 
 namespace blockmgr {
 
@@ -31,16 +32,17 @@ void AddPolicyFlags(CLI::App& app, PolicyFlags* flags);
 struct NamedPolicy {
   std::string name;  // its canonical text
   ParityPolicy policy;
-  PolicyRunOptions options;  // the table is borrowed from PolicyList
+  PolicyRunOptions options;  // tables are borrowed from PolicyList
 };
 
 struct PolicyList {
   std::vector<BudgetTable> tables;
+  std::vector<QueryStatsTable> query_stats;
   std::vector<NamedPolicy> policies;
 };
 
-// Parses policies and reads tables; a policy with budgets from a table gets the
-// only one of its kind, one with external budgets those of --budgets. Errors
+// Parses policies and reads tables; a policy that names a table gets the only
+// one of its kind, one with external budgets those of --budgets. Errors
 // name the flag, expected and got.
 absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags);
 

@@ -76,6 +76,7 @@ class Runner {
           "budgets: expected [", shape_.num_layers, ", ", shape_.num_heads,
           "], layers and KV heads, got [", layers, ", ", heads_each, "]"));
     }
+    BM_RETURN_IF_ERROR(CheckQueryStats());
     if (!policy_.needs_table()) return absl::OkStatus();
     if (options_.table == nullptr) {
       return absl::InvalidArgumentError(
@@ -135,13 +136,34 @@ class Runner {
   }
 
  private:
+  absl::Status CheckQueryStats() const {
+    if (!policy_.needs_query_stats()) return absl::OkStatus();
+    if (options_.query_stats == nullptr) {
+      return absl::InvalidArgumentError(
+          "table: expected query statistics, for expected_attention reads "
+          "them, got none");
+    }
+    // Keys and values do not tell the number of query heads.
+    const LayerTensors& layer = tensors_.layers.front();
+    const bool has_q_heads = !layer.queries.empty() ||
+                             !layer.raw_queries.empty() ||
+                             !layer.output_projection.empty();
+    const QueryStatsTable& table = *options_.query_stats;
+    const bool fits = table.num_q_heads % tensors_.num_heads == 0;
+    return table.CheckShape(
+        shape_.num_layers,
+        has_q_heads || !fits ? tensors_.num_q_heads : table.num_q_heads,
+        tensors_.head_dim);
+  }
+
   int64_t num_heads() const {
     return int64_t{shape_.num_layers} * shape_.num_heads;
   }
 
   absl::StatusOr<std::unique_ptr<LayerScorer>> MakeScorer(int32_t layer) const {
-    return LayerScorer::Create(policy_, tensors_, layer, options_.page_size,
-                               options_.dtype);
+    return LayerScorer::Create(
+        policy_, tensors_, layer, options_.page_size, options_.dtype,
+        policy_.needs_query_stats() ? options_.query_stats : nullptr);
   }
 
   // Positions [0, end) of every head.

@@ -14,6 +14,7 @@
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/eviction/select.h"
 
 namespace blockmgr {
@@ -36,6 +37,8 @@ struct PolicyRunOptions {
   // What K and V are stored as before anything reads them.
   DType dtype = DType::kFloat32;
   const BudgetTable* table = nullptr;  // headkv, lukv; borrowed
+  // expected_attention(stats=NAME); borrowed
+  const QueryStatsTable* query_stats = nullptr;
   // external budgets, [num_layers, num_heads], and the shape they came in; 0:
   // nobody knows
   std::vector<int32_t> budgets;

@@ -11,7 +11,6 @@
 #include <absl/strings/str_format.h>
 #include <nlohmann/json.hpp>
 
-#include "engine/reference/tiny_model.h"
 #include "bench/evict/calibration.h"
 #include "bench/evict/commands.h"
 #include "bench/evict/output_name.h"
@@ -19,6 +18,7 @@
 #include "bench/evict/policy_flags.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/prefixed.h"
+#include "bench/evict/query_stats_profile.h"
 #include "bench/evict/status_line.h"
 #include "bench/evict/tiny_oracle.h"
 #include "blockmgr/base/npy.h"
@@ -26,6 +26,8 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/query_stats_table.h"
+#include "engine/reference/tiny_model.h"
 
 namespace blockmgr {
 namespace {
@@ -40,7 +42,10 @@ constexpr char kProfileFooter[] =
     "      --scorer snapkv --model \"a model, 8B\" --output model.lukv\n"
     "  blockmgr-evict profile --import-kvpress curves.npy --output model.lukv\n"
     "  blockmgr-evict profile --tiny --scorer keydiff --output tiny.lukv\n"
-    "  blockmgr-evict profile --show model.lukv --keep-ratio 0.1\n";
+    "  blockmgr-evict profile --show model.lukv --keep-ratio 0.1\n"
+    "  blockmgr-evict profile --raw-queries queries.npy \\\n"
+    "      --model \"a model, 8B\" --query-stats model.qstats\n"
+    "  blockmgr-evict profile --show model.qstats\n";
 
 absl::Status BadFlag(absl::string_view flag, absl::string_view expected,
                      absl::string_view got) {
@@ -221,6 +226,17 @@ absl::StatusOr<LuKvProfile> ReadProfile(const std::string& path) {
   return Prefixed(absl::StrCat("--show ", path), profile.status());
 }
 
+absl::StatusOr<std::string> ShowQueryStats(const ProfileFlags& flags,
+                                           absl::string_view bytes) {
+  if (flags.json) {
+    return BadFlag("--json", "an LU-KV profile to show",
+                   "a table of query statistics");
+  }
+  const absl::StatusOr<QueryStatsTable> table = DecodeQueryStats(bytes);
+  if (table.ok()) return QueryStatsText(*table);
+  return Prefixed(absl::StrCat("--show ", flags.show), table.status());
+}
+
 // Refuses what a source does not look at.
 absl::Status CheckSourceFlags(const CLI::App& command,
                               const ProfileFlags& flags) {
@@ -271,12 +287,41 @@ void AddSourceFlags(CLI::App& command, ProfileFlags* flags) {
                   "[99, layers, KV heads]: a profile of kvpress's LUKVPress")
       ->type_name("FILE.npy")
       ->group(group);
-  command.add_option("--show", flags->show, "a profile to print")
+  command
+      .add_option("--show", flags->show,
+                  "a profile, or a table of query statistics, to print")
       ->type_name("FILE")
       ->group(group);
   command
       .add_flag("--tiny", flags->tiny,
                 "measure the built-in reference model on made-up text")
+      ->group(group);
+}
+
+// Adds the flags of tables of query statistics, which take no others but
+// --model, --sinks, --tiny and how many texts of which size it makes up.
+void AddQueryStatsFlags(CLI::App& command, ProfileFlags* flags) {
+  const char* group = "Query statistics, for expected_attention(stats=NAME)";
+  CLI::Option* output =
+      command
+          .add_option("--query-stats", flags->query_stats,
+                      "the table to write, of the queries of --raw-queries or "
+                      "--tiny")
+          ->type_name("FILE.qstats")
+          ->group(group);
+  for (const char* other :
+       {"--oracle", "--scores", "--import-kvpress", "--show", "--scorer",
+        "--window", "--unit", "--min-keep", "--steps", "--num-queries",
+        "--query-tokens", "--output", "--json", "--keep-ratio"}) {
+    output->excludes(command.get_option(other));
+  }
+  command
+      .add_option("--raw-queries", flags->raw_queries,
+                  "[layers,] query heads, positions, head dim; before RoPE; "
+                  "once per text")
+      ->needs(output)
+      ->allow_extra_args(false)
+      ->type_name("FILE.npy")
       ->group(group);
 }
 
@@ -412,6 +457,12 @@ std::string ProfileJson(const LuKvProfile& profile) {
 }
 
 absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
+  if (!flags.query_stats.empty()) return RunQueryStats(flags);
+  if (!flags.show.empty()) {
+    const absl::StatusOr<std::string> bytes = ReadFile(flags.show);
+    if (bytes.ok() && IsQueryStats(*bytes))
+      return ShowQueryStats(flags, *bytes);
+  }
   if (flags.show.empty() && flags.output.empty()) {
     return BadFlag("--output", "a file", "nothing");
   }
@@ -438,7 +489,8 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
   const auto flags = std::make_shared<ProfileFlags>();
   CLI::App* command = app.add_subcommand(
       "profile",
-      "Measure which heads need their entries (LU-KV), for lukv budgets.");
+      "Measure which heads need their entries (LU-KV), for lukv budgets, or "
+      "mean and covariance of queries, for expected_attention.");
   command->footer(kProfileFooter);
   AddSourceFlags(*command, flags.get());
   AddCalibrationFlags(*command, flags.get());
@@ -450,6 +502,7 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
       ->add_option("--keep-ratio", flags->keep_ratio,
                    "the fraction kept that the printed table is for")
       ->capture_default_str();
+  AddQueryStatsFlags(*command, flags.get());
   command->callback([flags, exit_status, command] {
     const absl::Status status = CheckSourceFlags(*command, *flags);
     PrintStatus(status.ok() ? RunProfile(*flags) : status, exit_status);

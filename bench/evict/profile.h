@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -34,8 +35,11 @@ struct ProfileFlags {
   int32_t num_queries = 8;    // --num-queries
   int32_t query_tokens = 32;  // --query-tokens
   uint64_t seed = 1;          // --seed
-  // What comes out.
+  // Of --query-stats, once per text.
+  std::vector<std::string> raw_queries;  // --raw-queries
+  // What comes out: a profile, or a table of query statistics.
   std::string output;              // --output
+  std::string query_stats;         // --query-stats
   bool json = false;               // --json
   std::string keep_ratio = "0.2";  // --keep-ratio
 };

@@ -11,10 +11,6 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
-// Header-only, so that an installed blockmgr needs no xxHash to link.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/npy.h"
@@ -23,6 +19,7 @@
 #include "blockmgr/eviction/page_math.h"
 #include "blockmgr/eviction/policy_fields.h"
 #include "blockmgr/eviction/protection.h"
+#include "blockmgr/eviction/table_bytes.h"
 
 namespace blockmgr {
 namespace {
@@ -101,29 +98,19 @@ absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes) {
 }
 
 std::string TableFingerprint(const BudgetTable& table) {
-  XXH3_state_t state;
-  XXH3_128bits_reset(&state);
-  const auto add = [&state](const auto& values) {
-    const auto bytes = std::as_bytes(std::span(values));
-    const int64_t size = std::ssize(values);
-    XXH3_128bits_update(&state, &size, sizeof size);
-    XXH3_128bits_update(&state, bytes.data(), bytes.size());
+  const auto bytes = [](const auto& values) {
+    return std::as_bytes(std::span(values));
   };
-  BudgetKind kind = BudgetKind::kHeadKv;
   if (const auto* profile = std::get_if<LuKvProfile>(&table)) {
-    kind = BudgetKind::kLuKv;
-    add(std::array{profile->num_layers, profile->num_heads});
-    add(profile->rho);
-    add(profile->r);
-  } else {
-    const auto& scores = std::get<HeadScores>(table);
-    add(std::array{scores.num_layers, scores.num_heads});
-    add(scores.scores);
+    const std::array shape = {profile->num_layers, profile->num_heads};
+    return absl::StrCat(
+        EnumName(BudgetKind::kLuKv), ":",
+        ContentHash({bytes(shape), bytes(profile->rho), bytes(profile->r)}));
   }
-  const XXH128_hash_t hash = XXH3_128bits_digest(&state);
-  return absl::StrCat(EnumName(kind), ":",
-                      absl::Hex(hash.high64, absl::kZeroPad16),
-                      absl::Hex(hash.low64, absl::kZeroPad16));
+  const auto& scores = std::get<HeadScores>(table);
+  const std::array shape = {scores.num_layers, scores.num_heads};
+  return absl::StrCat(EnumName(BudgetKind::kHeadKv), ":",
+                      ContentHash({bytes(shape), bytes(scores.scores)}));
 }
 
 absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,

@@ -14,10 +14,8 @@
 #include "blockmgr/eviction/lukv_profile.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include <absl/status/status.h>
 #include <absl/strings/match.h>
@@ -25,93 +23,21 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/table_bytes.h"
 
 namespace blockmgr {
 namespace {
 
-constexpr absl::string_view kMagic = "LUKVPHI1";
-constexpr size_t kChecksumBytes = 8;
-// A text longer than this is no name of a model or scorer.
-constexpr size_t kMaxText = 4096;
+constexpr absl::string_view kProfile = "LU-KV profile";
+constexpr absl::string_view kProfileMagic = "LUKVPHI1";
 // How far rows may be from their rho: rounding of budgets while solving.
 constexpr double kMaxMeanError = 1e-3;
 
 absl::Status BadProfile(absl::string_view field, absl::string_view expected,
                         absl::string_view got) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "LU-KV profile: ", field, ": expected ", expected, ", got ", got));
+      kProfile, ": ", field, ": expected ", expected, ", got ", got));
 }
-
-uint64_t Fnv1a64(absl::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char byte : bytes) {
-    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3ull;
-  }
-  return hash;
-}
-
-template <typename Unsigned>
-void Append(Unsigned value, std::string* bytes) {
-  static_assert(std::is_unsigned_v<Unsigned>);
-  for (size_t i = 0; i < sizeof(value); ++i) {
-    bytes->push_back(static_cast<char>(value >> (8 * i)));
-  }
-}
-
-void AppendFloat(float value, std::string* bytes) {
-  Append(std::bit_cast<uint32_t>(value), bytes);
-}
-
-void AppendText(const std::string& text, std::string* bytes) {
-  Append(static_cast<uint32_t>(text.size()), bytes);
-  bytes->append(text);
-}
-
-// Takes fields from the front of a file. Once one is cut short, it and all
-// later ones are empty and ok() is false.
-class Reader {
- public:
-  explicit Reader(absl::string_view bytes) : bytes_(bytes) {}
-
-  bool ok() const { return ok_; }
-  size_t remaining() const { return bytes_.size(); }
-
-  absl::string_view Take(size_t count) {
-    ok_ = ok_ && count <= bytes_.size();
-    if (!ok_) return {};
-    const absl::string_view taken = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return taken;
-  }
-  template <typename Unsigned>
-  Unsigned Value() {
-    Unsigned value = 0;
-    size_t shift = 0;
-    for (const char byte : Take(sizeof(Unsigned))) {
-      value |= static_cast<Unsigned>(static_cast<unsigned char>(byte)) << shift;
-      shift += 8;
-    }
-    return value;
-  }
-  // A count that does not fit becomes -1, which no field allows.
-  int32_t Count() {
-    const auto value = Value<uint32_t>();
-    return value <= std::numeric_limits<int32_t>::max()
-               ? static_cast<int32_t>(value)
-               : -1;
-  }
-  float Float() { return std::bit_cast<float>(Value<uint32_t>()); }
-  std::string Text() { return std::string(Take(Value<uint32_t>())); }
-  std::vector<float> Floats(size_t count) {
-    std::vector<float> values(ok_ ? count : 0);
-    for (float& value : values) value = Float();
-    return values;
-  }
-
- private:
-  absl::string_view bytes_;
-  bool ok_ = true;
-};
 
 // num_rows * num_layers * num_heads, or -1 if it is no size of an array that a
 // file could hold.
@@ -136,9 +62,9 @@ absl::Status CheckSizes(const LuKvProfile& profile) {
   BM_RETURN_IF_ERROR(CheckNumber("window", profile.window, 0));
   BM_RETURN_IF_ERROR(CheckNumber("num_queries", profile.num_queries, 0));
   for (const std::string* text : {&profile.scorer, &profile.model}) {
-    if (text->size() > kMaxText) {
+    if (text->size() > kMaxTableText) {
       return BadProfile(text == &profile.scorer ? "scorer" : "model",
-                        absl::StrCat("at most ", kMaxText, " bytes"),
+                        absl::StrCat("at most ", kMaxTableText, " bytes"),
                         absl::StrCat(text->size()));
     }
   }
@@ -240,45 +166,30 @@ std::vector<double> LuKvProfile::EvictedFractions(double at) const {
 }
 
 bool IsLuKvProfile(absl::string_view bytes) {
-  return absl::StartsWith(bytes, kMagic);
+  return absl::StartsWith(bytes, kProfileMagic);
 }
 
 std::string EncodeLuKvProfile(const LuKvProfile& profile) {
   BM_CHECK(profile.Validate().ok());
-  std::string bytes(kMagic);
+  std::string bytes(kProfileMagic);
   for (const int32_t count :
        {profile.num_layers, profile.num_heads,
         static_cast<int32_t>(profile.rho.size()), profile.calibration_length,
         profile.sinks, profile.window, profile.num_queries}) {
-    Append(static_cast<uint32_t>(count), &bytes);
+    AppendNumber(static_cast<uint32_t>(count), &bytes);
   }
   AppendText(profile.scorer, &bytes);
   AppendFloat(profile.min_keep, &bytes);
   AppendText(profile.model, &bytes);
   for (const float value : profile.rho) AppendFloat(value, &bytes);
   for (const float value : profile.r) AppendFloat(value, &bytes);
-  Append(Fnv1a64(bytes), &bytes);
+  AppendChecksum(&bytes);
   return bytes;
 }
 
 absl::StatusOr<LuKvProfile> DecodeLuKvProfile(absl::string_view bytes) {
-  if (!IsLuKvProfile(bytes)) {
-    return BadProfile("file", absl::StrCat("to begin with ", kMagic),
-                      absl::StrCat(bytes.size(), " bytes that do not"));
-  }
-  if (bytes.size() < kMagic.size() + kChecksumBytes) {
-    return BadProfile("file", "a checksum",
-                      absl::StrCat(bytes.size(), " bytes"));
-  }
-  const size_t size = bytes.size() - kChecksumBytes;
-  const uint64_t computed = Fnv1a64(bytes.substr(0, size));
-  const auto stored = Reader(bytes.substr(size)).Value<uint64_t>();
-  if (stored != computed) {
-    return BadProfile("checksum", absl::StrCat(absl::Hex(computed)),
-                      absl::StrCat(absl::Hex(stored)));
-  }
-  Reader reader(bytes.substr(0, size));
-  reader.Take(kMagic.size());
+  BM_ASSIGN_OR_RETURN(TableReader reader,
+                      OpenTable(kProfile, kProfileMagic, bytes));
   LuKvProfile profile;
   profile.num_layers = reader.Count();
   profile.num_heads = reader.Count();

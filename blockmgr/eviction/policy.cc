@@ -11,21 +11,12 @@
 namespace blockmgr {
 namespace {
 
-// The longest name of a budget table.
-constexpr size_t kMaxProfileName = 64;
+// kTableNameText names it.
+constexpr size_t kMaxTableName = 64;
 
 template <typename... Pieces>
 absl::Status BadPolicy(const Pieces&... pieces) {
   return absl::InvalidArgumentError(absl::StrCat("policy: ", pieces...));
-}
-
-bool IsProfileName(absl::string_view name) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
-  };
-  return !name.empty() && name.size() <= kMaxProfileName &&
-         std::all_of(name.begin(), name.end(), allowed);
 }
 
 // Checks the fields of one stage; the first finding sticks.
@@ -50,11 +41,9 @@ class RangeChecker {
   }
   void Bool(absl::string_view /*key*/, bool /*value*/) {}
   void Text(absl::string_view key, const std::string& value) {
-    if (IsProfileName(value)) return;
-    Fail(key,
-         absl::StrCat("a name of 1 to ", kMaxProfileName,
-                      " letters, digits, '_', '-' or '.'"),
-         absl::StrCat("'", value, "'"));
+    // CheckTogether says where a name must not be missing.
+    if (value.empty() || IsTableName(value)) return;
+    Fail(key, kTableNameText, absl::StrCat("'", value, "'"));
   }
   template <typename E>
   void Enum(absl::string_view key, E value) {
@@ -90,6 +79,10 @@ absl::Status CheckTogether(const EvictionPolicy& policy) {
     return BadPolicy("snapkv: kernel: expected an odd number in [1, ",
                      kMaxKernel, "], got ", scorer.kernel);
   }
+  if (policy.needs_table() && policy.budget.profile.empty()) {
+    return BadPolicy(EnumName(policy.budget.kind), ": profile: expected ",
+                     kTableNameText, ", got ''");
+  }
   const bool pairwise = scorer.kind == ScorerKind::kKeyDiff &&
                         scorer.anchor == KeyDiffAnchor::kPairwise;
   if (pairwise && scorer.metric != KeyDiffMetric::kCosine) {
@@ -107,6 +100,15 @@ absl::Status CheckTogether(const EvictionPolicy& policy) {
 }
 
 }  // namespace
+
+bool IsTableName(absl::string_view name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+  };
+  return !name.empty() && name.size() <= kMaxTableName &&
+         std::all_of(name.begin(), name.end(), allowed);
+}
 
 absl::Status EvictionPolicy::Validate() const {
   absl::Status status;

@@ -89,6 +89,9 @@ struct ScorerSpec {
   bool cov = true;         // whether the covariance of the queries is used
   bool vnorm = true;       // whether scores are multiplied by |v|
   double eps = 0.02;       // added to the attention before that product
+  // The name of the engine's QueryStatsTable, whose queries are expected. Empty
+  // means the queries of the sequence itself.
+  std::string stats = {};
   // streaming only:
   int32_t sinks = 4;  // first entries, protected
   // random only:
@@ -193,9 +196,20 @@ struct EvictionPolicy {
     return budget.kind == BudgetKind::kHeadKv ||
            budget.kind == BudgetKind::kLuKv;
   }
+  // Whether the scorer reads the engine's QueryStatsTable named scorer.stats.
+  bool needs_query_stats() const {
+    return scorer.kind == ScorerKind::kExpectedAttention &&
+           !scorer.stats.empty();
+  }
   friend bool operator==(const EvictionPolicy&,
                          const EvictionPolicy&) = default;
 };
+
+// Returns whether a policy may give this name to a table. kTableNameText says
+// in errors what such a name is.
+bool IsTableName(absl::string_view name);
+inline constexpr absl::string_view kTableNameText =
+    "a name of 1 to 64 letters, digits, '_', '-' or '.'";
 
 // Parses the text form and validates the policy. An InvalidArgument names the
 // stage, the key, what was expected and what came.

@@ -166,13 +166,17 @@ inline constexpr auto kScorers = std::tuple(
            Key("metric", &ScorerSpec::metric)),
     Scorer(ScorerKind::kExpectedAttention, "expected_attention",
            {.state =
-                [](const ScorerSpec&) { return ScorerState::kQueryStatistics; },
+                [](const ScorerSpec& spec) {
+                  return spec.stats.empty() ? ScorerState::kQueryStatistics
+                                            : ScorerState::kNone;
+                },
             .reads_values = [](const ScorerSpec& spec) { return spec.vnorm; },
             .sinks = [](const ScorerSpec& spec) { return spec.n_sink; }},
            Key("n_future", &ScorerSpec::n_future, 1, 1 << 20),
            Key("n_sink", &ScorerSpec::n_sink, 0, kAny),
            Key("cov", &ScorerSpec::cov), Key("vnorm", &ScorerSpec::vnorm),
-           Key("eps", &ScorerSpec::eps, 0.0, kLarge)),
+           Key("eps", &ScorerSpec::eps, 0.0, kLarge),
+           Key("stats", &ScorerSpec::stats)),
     Scorer(ScorerKind::kStreaming, "streaming",
            {.source = ScoreSource::kPosition,
             .sinks = [](const ScorerSpec& spec) { return spec.sinks; }},

@@ -64,9 +64,11 @@ class ArgumentReader {
     if (!value && *text != "false") Fail(key, "true or false", *text);
   }
   void Text(absl::string_view key, std::string& value) {
-    if (const absl::string_view* text = Lookup(key)) {
-      value = std::string(*text);
-    }
+    const absl::string_view* text = Lookup(key);
+    if (text == nullptr) return;
+    value = std::string(*text);
+    // An empty name in the struct stands for none.
+    if (value.empty()) Fail(key, kTableNameText, value);
   }
   template <typename E>
   void Enum(absl::string_view key, E& value) {

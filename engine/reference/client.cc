@@ -155,6 +155,8 @@ absl::StatusOr<EngineClient::Attachment> EngineClient::Attach(
   request.set_num_scorer_states(options_.num_scorer_states);
   request.set_num_host_blocks(options_.num_host_blocks);
   request.set_supports_window_evictions(options_.supports_window_evictions);
+  request.mutable_query_stats()->insert(options_.query_stats.begin(),
+                                        options_.query_stats.end());
   request.set_replace(replace);
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::milliseconds backoff = options_.first_backoff;

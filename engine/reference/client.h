@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,6 +37,9 @@ struct EngineClientOptions {
   int32_t num_host_blocks = 0;
   // Whether the engine carries out eviction orders of window groups.
   bool supports_window_evictions = false;
+  // The tables of query statistics that the engine has: by name a text that
+  // identifies the content.
+  std::map<std::string, std::string> query_stats = {};
   // Whether the first attachment takes the place of an engine that is attached.
   bool replace = false;
   // Whether to attach again when the daemon goes away. A daemon that has

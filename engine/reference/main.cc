@@ -29,6 +29,7 @@
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/query_stats_table.h"
 #include "kernels/backend.h"
 #include "program/command_line.h"
 #include "scheduler/server/default_address.h"
@@ -85,6 +86,8 @@ struct Flags {
   SimModel sim;
   double time_scale = 1.0;
   int32_t num_shards = 1;
+  std::vector<std::string> query_stats;
+  QueryStatsTables query_stats_tables;  // that query_stats names
 };
 
 void AddTinyFlags(CLI::App* app, Flags* flags) {
@@ -121,6 +124,13 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
                   "daemon with --num-speculative-tokens")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str()
+      ->group(kTinyGroup);
+  app->add_option("--query-stats", flags->query_stats,
+                  "A table of query statistics of this model, which policies "
+                  "name as expected_attention(stats=NAME): a file of "
+                  "blockmgr-evict profile; may be repeated")
+      ->check(Utf8Text())
+      ->type_name("NAME=FILE")
       ->group(kTinyGroup);
 }
 
@@ -234,11 +244,34 @@ TinyBackendOptions BackendOptions(const Flags& flags) {
               kDecodeNames.begin())};
 }
 
+TinyShape ShapeOf(const Flags& flags) {
+  TinyShape shape = flags.tiny;
+  if (flags.backend == "cuda") shape.head_dim = kCudaHeadDim;
+  shape.head_dim = flags.tiny_head_dim.value_or(shape.head_dim);
+  return shape;
+}
+
+// Reads the tables of --query-stats, which must be for the model's shape, and
+// has the client announce them.
+absl::Status ReadQueryStats(Flags* flags) {
+  BM_ASSIGN_OR_RETURN(flags->query_stats_tables,
+                      LoadQueryStats("--query-stats", flags->query_stats));
+  const TinyShape shape = ShapeOf(*flags);
+  for (const auto& [name, table] : flags->query_stats_tables) {
+    const absl::Status status =
+        table->CheckShape(shape.num_layers, shape.num_q_heads, shape.head_dim);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--query-stats ", name, ": ", status.message()));
+    }
+    flags->client.query_stats[name] = QueryStatsFingerprint(*table);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
   const TinyBackendOptions options = BackendOptions(flags);
-  TinyShape shape = flags.tiny;
-  if (options.cuda) shape.head_dim = kCudaHeadDim;
-  shape.head_dim = flags.tiny_head_dim.value_or(shape.head_dim);
+  const TinyShape shape = ShapeOf(flags);
   BM_RETURN_IF_ERROR(shape.Validate());
   ModelLayout layout =
       MakeLayout(shape, flags.page_size, DTypeNamed(flags.dtype),
@@ -250,7 +283,8 @@ absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
                     std::move(backends),
                     {.max_sequences = kMaxSequenceSlots,
                      .num_host_blocks = flags.client.num_host_blocks,
-                     .max_drafts = flags.tiny_drafts});
+                     .max_drafts = flags.tiny_drafts,
+                     .query_stats = flags.query_stats_tables});
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,
                                            StepResult* result) -> absl::Status {
@@ -317,6 +351,7 @@ int Main(int argc, char** argv) {
   }
   spdlog::info("{}", ProgramVersion("blockmgr-engine"));
   absl::Status valid = CheckModeFlags(app, flags);
+  if (valid.ok()) valid = ReadQueryStats(&flags);
   if (valid.ok()) valid = FindDaemon(app, &flags);
   if (!valid.ok()) {
     spdlog::error("{}", valid.ToString());

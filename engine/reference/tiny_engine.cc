@@ -17,6 +17,7 @@ TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
     : model_(std::move(model)),
       layout_(layout),
       max_drafts_(options.max_drafts),
+      query_stats_(options.query_stats),
       forward_(model_.get()),
       tables_(layout_, options.max_sequences, options.num_host_blocks),
       slot_mappings_(static_cast<size_t>(layout_.num_groups())) {
@@ -25,10 +26,17 @@ TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
   expected.num_shards = layout_.num_shards;
   BM_CHECK(layout_ == expected);
   BM_CHECK(std::ssize(backends) == layout_.num_shards);
+  const TinyShape& shape = model_->shape();
+  for (const auto& [name, table] : query_stats_) {
+    BM_CHECK(
+        table->CheckShape(shape.num_layers, shape.num_q_heads, shape.head_dim)
+            .ok());
+  }
   for (std::unique_ptr<Backend>& backend : backends) {
     shards_.emplace_back(model_.get(), &tables_,
                          static_cast<int32_t>(shards_.size()),
                          std::move(backend), max_drafts_);
+    shards_.back().set_query_stats(&query_stats_);
   }
 }
 

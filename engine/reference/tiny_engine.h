@@ -36,6 +36,7 @@
 #include <absl/status/status.h>
 
 #include "blockmgr/eviction/select.h"
+#include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/step_plan.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
@@ -72,6 +73,9 @@ struct TinyEngineOptions {
   int32_t max_sequences = 0;    // slots are below this
   int32_t num_host_blocks = 0;  // for sequences that are swapped out
   int32_t max_drafts = 0;       // most drafts proposed after a sampled token
+  // The tables that expected_attention(stats=NAME) reads. REQUIRES: they are
+  // for a model of this shape.
+  QueryStatsTables query_stats = {};
 };
 
 class TinyEngine {
@@ -96,6 +100,7 @@ class TinyEngine {
   void set_host_fault(TinyHostFault fault) { host_fault_ = std::move(fault); }
   const EngineTables& tables() const { return tables_; }
   const TinyModel& model() const { return *model_; }
+  const QueryStatsTables& query_stats() const { return query_stats_; }
 
  private:
   void StartSequences(const StepPlan& plan);
@@ -130,6 +135,7 @@ class TinyEngine {
   const std::shared_ptr<const TinyModel> model_;
   const ModelLayout layout_;
   const int32_t max_drafts_;
+  const QueryStatsTables query_stats_;
   TinyForward forward_;
   EngineTables tables_;
   std::deque<TinyShard> shards_;  // they borrow model and tables

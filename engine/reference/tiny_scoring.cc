@@ -10,6 +10,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy_fields.h"
 #include "blockmgr/eviction/random_scores.h"
+#include "kernels/cpu/query_stats.h"
 
 namespace blockmgr {
 namespace {
@@ -202,6 +203,14 @@ absl::Status TinyScoring::CheckState(const EvictionOrder& order,
         ", from which on the sequence's queries were observed, got ",
         order.policy.scorer.n_sink));
   }
+  if (order.policy.needs_query_stats() &&
+      (query_stats_ == nullptr ||
+       !query_stats_->contains(order.policy.scorer.stats))) {
+    return absl::NotFoundError(absl::StrCat(
+        "policy: expected_attention: stats: expected the name of a table of "
+        "this engine, got '",
+        order.policy.scorer.stats, "'"));
+  }
   if (order.policy.query_window() == 0) return absl::OkStatus();
   if (std::min(table.query_window, order.length - state.first_query) < 1) {
     return absl::FailedPreconditionError(
@@ -245,13 +254,37 @@ void TinyScoring::AddValueNorms(const EvictionOrder& order,
   }
 }
 
+void TinyScoring::AddQueryState(const EvictionPolicy& policy,
+                                const ScoringState& state, int32_t model_layer,
+                                const LayerEntries& slice, ScoreBatch* batch) {
+  if (policy.needs_query_stats()) {
+    statistics_ =
+        StatisticsOf(*query_stats_->at(policy.scorer.stats), model_layer,
+                     shard_ * layout_.num_q_heads, layout_.num_q_heads);
+    batch->statistics = &statistics_;
+  } else if (policy.scorer_state() == ScorerState::kQueryStatistics) {
+    batch->statistics = &state.statistics[static_cast<size_t>(batch->layer)];
+  } else if (policy.scorer_state() == ScorerState::kAttentionSums) {
+    sums_.clear();
+    const auto first = static_cast<size_t>(layout_.head_index(batch->layer, 0));
+    for (size_t head = 0; head + 1 < slice.offsets.size(); ++head) {
+      for (int64_t i = slice.offsets[head]; i < slice.offsets[head + 1]; ++i) {
+        sums_.push_back(state.attention_sums[first + head][static_cast<size_t>(
+            slice.list.positions[static_cast<size_t>(i)])]);
+      }
+    }
+    batch->attention_sums = sums_;
+  }
+}
+
 void TinyScoring::ScoreLayer(const EvictionOrder& order,
                              const SequenceTable& table,
                              const ScoringState& state, int32_t layer,
                              const EntryIndex& all, ScoredEntries* whole) {
   const EvictionPolicy& policy = order.policy;
   const LayerEntries slice = SliceLayer(all, layer);
-  if (model_.groups().LayerAt(layer, order.group) < 0) {
+  const int32_t model_layer = model_.groups().LayerAt(layer, order.group);
+  if (model_layer < 0) {
     // Padding, which nobody has written: behind all others.
     if (!whole->scores.empty()) {
       std::fill_n(whole->scores.begin() + slice.begin, slice.offsets.back(),
@@ -276,19 +309,7 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
                batch.window.count);
     batch.window.queries = window_.data();
   }
-  if (policy.scorer_state() == ScorerState::kAttentionSums) {
-    sums_.clear();
-    const auto first = static_cast<size_t>(layout_.head_index(layer, 0));
-    for (size_t head = 0; head + 1 < slice.offsets.size(); ++head) {
-      for (int64_t i = slice.offsets[head]; i < slice.offsets[head + 1]; ++i) {
-        sums_.push_back(state.attention_sums[first + head][static_cast<size_t>(
-            slice.list.positions[static_cast<size_t>(i)])]);
-      }
-    }
-    batch.attention_sums = sums_;
-  } else if (policy.scorer_state() == ScorerState::kQueryStatistics) {
-    batch.statistics = &state.statistics[static_cast<size_t>(layer)];
-  }
+  AddQueryState(policy, state, model_layer, slice, &batch);
   if (policy.selector.kind == SelectorKind::kCritical) {
     AddValueNorms(order, slice, &batch, whole);
   }

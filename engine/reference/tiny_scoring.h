@@ -16,6 +16,7 @@
 #include "engine/tables/tables.h"
 #include "engine/reference/tiny_model.h"
 #include "blockmgr/compaction.h"
+#include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/step_plan.h"
 #include "kernels/backend.h"
 
@@ -58,6 +59,12 @@ class TinyScoring {
   TinyScoring(const TinyModel* model, const ModelLayout& whole, int32_t shard,
               Backend* backend, int32_t max_drafts);
 
+  // Sets the tables that orders may name. They are borrowed. REQUIRES: they are
+  // for a model of this shape.
+  void set_query_stats(const QueryStatsTables* tables) {
+    query_stats_ = tables;
+  }
+
   void Start(const SequenceStart& start, ScoringState* state) const;
 
   // Adds the queries of one layer and step to the state: positions [begin,
@@ -75,7 +82,8 @@ class TinyScoring {
 
   // Scores the entries that an order covers. `all` has every live entry of the
   // order's group. FailedPrecondition if the sequence was not started with the
-  // scorer state or the query window that the policy needs.
+  // scorer state or the query window that the policy needs. NotFound if there
+  // is no table of query statistics that the policy names.
   absl::Status Score(const EvictionOrder& order, const SequenceTable& table,
                      const ScoringState& state, const EntryIndex& all,
                      ScoredEntries* scored);
@@ -101,6 +109,11 @@ class TinyScoring {
   // or to `batch` if the selector reads products, which the batch computes.
   void AddValueNorms(const EvictionOrder& order, const LayerEntries& slice,
                      ScoreBatch* batch, ScoredEntries* whole);
+  // Sets what the scorer of a policy reads of the queries of a layer: sums of
+  // attention, or statistics.
+  void AddQueryState(const EvictionPolicy& policy, const ScoringState& state,
+                     int32_t model_layer, const LayerEntries& slice,
+                     ScoreBatch* batch);
   void ScoreLayer(const EvictionOrder& order, const SequenceTable& table,
                   const ScoringState& state, int32_t layer,
                   const EntryIndex& all, ScoredEntries* whole);
@@ -118,9 +131,11 @@ class TinyScoring {
   const float scale_;         // 1 / sqrt(head_dim)
   const int32_t max_drafts_;
   std::vector<double> inverse_frequencies_;
-  std::vector<float> window_;  // scratch
-  std::vector<float> sums_;    // scratch
-  std::vector<float> norms_;   // scratch
+  const QueryStatsTables* query_stats_ = nullptr;  // null means none
+  std::vector<float> window_;                      // scratch
+  std::vector<float> sums_;                        // scratch
+  std::vector<float> norms_;                       // scratch
+  QueryStatistics statistics_;                     // scratch, of a table
 };
 
 }  // namespace blockmgr

@@ -25,6 +25,7 @@
 
 #include "blockmgr/base/layer_groups.h"
 #include "blockmgr/compaction.h"
+#include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/ragged_region.h"
 #include "blockmgr/step_plan.h"
@@ -62,6 +63,10 @@ class TinyShard {
   TinyShard(const TinyModel* model, const EngineTables* tables, int32_t shard,
             std::unique_ptr<Backend> backend, int32_t max_drafts);
 
+  // See TinyScoring::set_query_stats.
+  void set_query_stats(const QueryStatsTables* tables) {
+    scoring_.set_query_stats(tables);
+  }
   // Forgets every sequence and region.
   void Reset();
   // Carry out a plan that the tables have applied. Leave comes first and does

@@ -3,44 +3,23 @@
 #include <algorithm>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-#include <absl/strings/str_join.h>
+#include <absl/strings/string_view.h>
 
-#include "blockmgr/base/read_file.h"
+#include "blockmgr/base/status_macros.h"
+#include "blockmgr/eviction/table_files.h"
 
 namespace blockmgr {
 absl::StatusOr<BudgetTables> LoadBudgetTables(
     const std::vector<std::string>& arguments) {
   BudgetTables tables;
-  for (const std::string& argument : arguments) {
-    const size_t equals = argument.find('=');
-    if (equals == 0 || equals == std::string::npos) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "budget_table: expected NAME=FILE, got '", argument, "'"));
-    }
-    std::string name = argument.substr(0, equals);
-    const std::string path = argument.substr(equals + 1);
-    const absl::StatusOr<std::string> bytes = ReadFile(path);
-    if (!bytes.ok()) {
-      return absl::Status(
-          bytes.status().code(),
-          absl::StrCat("budget_table: ", bytes.status().message()));
-    }
-    absl::StatusOr<BudgetTable> table = DecodeBudgetTable(*bytes);
-    if (!table.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("budget_table: ", path, ": ", table.status().message()));
-    }
-    const bool is_new =
-        tables
-            .emplace(name,
-                     std::make_shared<const BudgetTable>(*std::move(table)))
-            .second;
-    if (!is_new) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "budget_table: expected every name once, got '", name, "' twice"));
-    }
-  }
+  BM_RETURN_IF_ERROR(ReadTableFiles(
+      "budget_table", arguments,
+      [&tables](const std::string& name, absl::string_view bytes) {
+        absl::StatusOr<BudgetTable> table = DecodeBudgetTable(bytes);
+        if (!table.ok()) return table.status();
+        tables[name] = std::make_shared<const BudgetTable>(*std::move(table));
+        return absl::OkStatus();
+      }));
   return tables;
 }
 
@@ -53,10 +32,8 @@ absl::StatusOr<std::shared_ptr<const BudgetTable>> FindBudgetTable(
   names.reserve(tables.size());
   for (const auto& [name, table] : tables) names.push_back(name);
   std::sort(names.begin(), names.end());
-  return absl::NotFoundError(absl::StrCat(
-      "policy: profile: expected the name of a loaded budget table (",
-      names.empty() ? "there is none" : absl::StrJoin(names, ", "), "), got '",
-      policy.budget.profile, "'"));
+  return NoSuchTable("policy: profile", "loaded budget table", names,
+                     policy.budget.profile);
 }
 
 }  // namespace blockmgr

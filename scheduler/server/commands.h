@@ -8,6 +8,7 @@
 #define SCHEDULER_SERVER_COMMANDS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -145,6 +146,7 @@ struct AttachEngine {
   int32_t num_scorer_states = 0;
   int32_t num_host_blocks = 0;
   bool supports_window_evictions = false;
+  std::map<std::string, std::string> query_stats = {};
   // Whether to take the place of an engine with an open step stream, which ends
   // with Aborted when this engine's stream opens. PermissionDenied without
   // `may_replace`.

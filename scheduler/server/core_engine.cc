@@ -46,6 +46,20 @@ std::string DescribeDifference(const ModelLayout& want,
     return absl::StrCat("layout.group_windows[", i, "]: live requests need ",
                         want.group_windows[i], ", got ", got.group_windows[i]);
   }
+  for (const auto& [name, fingerprint] : had.query_stats) {
+    const auto found = has.query_stats.find(name);
+    if (found != has.query_stats.end() && found->second == fingerprint) {
+      continue;
+    }
+    return absl::StrCat(
+        "query_stats['", name, "']: live requests need ", fingerprint, ", got ",
+        found == has.query_stats.end() ? "none" : found->second);
+  }
+  if (had.query_stats.size() != has.query_stats.size()) {
+    return absl::StrCat("query_stats: live requests need ",
+                        had.query_stats.size(), " tables, got ",
+                        has.query_stats.size());
+  }
   if (want == got) return "";
   return absl::StrCat("layout.dtype: live requests need ",
                       DTypeName(want.dtype), ", got ", DTypeName(got.dtype));
@@ -81,6 +95,7 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
   scheduler.num_scorer_states = command->num_scorer_states;
   scheduler.num_host_blocks = command->num_host_blocks;
   scheduler.supports_window_evictions = command->supports_window_evictions;
+  scheduler.query_stats = std::move(command->query_stats);
   const std::string difference =
       scheduler_ == nullptr
           ? "there was none"

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -210,6 +212,13 @@ void ToProto(const Attachment& attachment, v1::AttachResponse* proto) {
   proto->set_num_speculative_tokens(options.num_speculative_tokens);
 }
 
+std::map<std::string, std::string> QueryStatsOf(
+    const google::protobuf::Map<std::string, std::string>& proto) {
+  std::map<std::string, std::string> map;
+  for (const auto& [key, value] : proto) map.emplace(key, value);
+  return map;
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* EngineService::Attach(
@@ -237,6 +246,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
             .num_scorer_states = attach.num_scorer_states(),
             .num_host_blocks = attach.num_host_blocks(),
             .supports_window_evictions = attach.supports_window_evictions(),
+            .query_stats = QueryStatsOf(attach.query_stats()),
             .replace = attach.replace(),
             .may_replace = IsOwner(*context)});
       });

@@ -23,6 +23,7 @@
 #include "tests/e2e/line.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_tables.h"
 #include "wire/policy_wire.h"
 
 namespace blockmgr {
@@ -68,6 +69,7 @@ LineOptions Options(Decode decode, int32_t num_shards, int32_t num_blocks) {
           .num_shards = num_shards,
           .scheduler = SmallScheduler(true, 2),
           .num_scorer_states = 8,
+          .query_stats = MeasuredQueryStats(2, 4 * num_shards, 64, 3),
           .dtype = DType::kFloat16,
           .backends = OnDevice(decode),
           .margins = kHalfMargins};
@@ -138,6 +140,7 @@ std::vector<std::string> Policies() {
       "keydiff(anchor=median) | global",
       "expected_attention(n_future=64) | adakv",
       "expected_attention(n_future=64,cov=false,vnorm=false) | global",
+      "expected_attention(n_future=64,stats=measured) | adakv",
       "streaming(sinks=4)",
       "tova | adakv",
       "knorm | uniform",
@@ -203,6 +206,7 @@ TEST_F(CudaLineTest, ComputesHybridModelsAndDrafts) {
   SetPolicy("keydiff | adakv", v1::EVICTION_MODE_AFTER_PREFILL, &requests[0]);
   LineOptions options = Options(Decode::kInvariant, 2, 64);
   options.model = Model(2, {32, 0, 20});
+  options.query_stats.clear();
   options.scheduler.num_speculative_tokens = 3;
   options.max_drafts = 3;
   v1::GetStatsResponse stats;
@@ -229,6 +233,7 @@ TEST_F(CudaLineTest, EvictsFromWindowsWhatTheDenseModelSays) {
     }
     LineOptions options = Options(Decode::kInvariant, 1, 96);
     options.model = Model(1, {96, 0, 64});
+    options.query_stats.clear();
     v1::GetStatsResponse stats;
     int64_t num_window_evictions = 0;
     Serve(options, requests, &stats, &num_window_evictions);

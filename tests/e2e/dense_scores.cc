@@ -37,7 +37,8 @@ class LayerScorer {
  public:
   LayerScorer(const EvictionOrder& order, int32_t first,
               const DenseReference& reference, const TinyModel& model,
-              int32_t num_shards, int32_t slot)
+              int32_t num_shards, const QueryStatsTable* query_stats,
+              int32_t slot)
       : order_(order),
         first_(first),
         spec_(order.policy.scorer),
@@ -45,6 +46,7 @@ class LayerScorer {
         model_(model),
         shape_(model.shape()),
         num_shards_(num_shards),
+        query_stats_(query_stats),
         slot_(slot),
         layer_(model.groups().LayerAt(slot, order.group)),
         group_(shape_.num_q_heads / shape_.num_heads) {
@@ -310,41 +312,72 @@ class LayerScorer {
     });
   }
 
-  // Expected attention of queries to come: a Gaussian of those seen, rotated by
-  // the mean rotation of the positions ahead.
+  // The logits of queries to come, for the entries behind the sinks: a Gaussian
+  // of the queries seen, rotated by the mean rotation of the positions ahead.
+  Row LogitsOfSeenQueries(int32_t head, int32_t q) const {
+    const auto dim = static_cast<size_t>(shape_.head_dim);
+    const auto num_queries = static_cast<double>(order_.length - spec_.n_sink);
+    Row mu(dim);
+    for (int32_t i = spec_.n_sink; i < order_.length; ++i) {
+      const std::span<const double> query = reference_.RawQuery(layer_, q, i);
+      for (size_t d = 0; d < dim; ++d) mu[d] += query[d] / num_queries;
+    }
+    const Row rotated_mu = Rotate(mu);
+    std::vector<Row> centred;
+    for (int32_t i = spec_.n_sink; i < order_.length; ++i) {
+      const std::span<const double> query = reference_.RawQuery(layer_, q, i);
+      Row row(dim);
+      for (size_t d = 0; d < dim; ++d) row[d] = query[d] - mu[d];
+      centred.push_back(Rotate(row));
+    }
+    Row logits;
+    for (const int32_t p : Entries(head)) {
+      if (p < spec_.n_sink) continue;
+      const std::span<const double> key = Key(head, p);
+      double z = Dot(rotated_mu, key) / std::sqrt(dim);
+      double variance = 0;  // k^T R Cov R^T k
+      for (const Row& query : centred) {
+        variance += Dot(query, key) * Dot(query, key) / num_queries;
+      }
+      if (spec_.cov) z += variance / static_cast<double>(2 * dim);
+      logits.push_back(z);
+    }
+    return logits;
+  }
+
+  // The same with mean and covariance of a table.
+  Row LogitsOfTable(int32_t head, int32_t q) const {
+    const auto dim = static_cast<size_t>(shape_.head_dim);
+    const auto index = static_cast<size_t>(layer_ * shape_.num_q_heads + q);
+    const float* mean = query_stats_->means.data() + index * dim;
+    const Row rotated_mu = Rotate(Row(mean, mean + dim));
+    Row logits;
+    for (const int32_t p : Entries(head)) {
+      if (p < spec_.n_sink) continue;
+      const Row turned = RotateBack(Key(head, p));
+      double variance = 0;  // (R^T k)^T Cov (R^T k)
+      const float* covariance =
+          query_stats_->covariances.data() + index * dim * (dim + 1) / 2;
+      for (size_t i = 0; i < dim; ++i) {
+        for (size_t j = i; j < dim; ++j) {
+          const double product = *covariance++ * turned[i] * turned[j];
+          variance += i == j ? product : 2 * product;
+        }
+      }
+      double z = Dot(rotated_mu, Key(head, p)) / std::sqrt(dim);
+      if (spec_.cov) z += variance / static_cast<double>(2 * dim);
+      logits.push_back(z);
+    }
+    return logits;
+  }
+
   Row ExpectedAttention(int32_t head) const {
     const std::vector<int32_t> entries = Entries(head);
-    const auto dim = static_cast<size_t>(shape_.head_dim);
     Row mean(entries.size());
     for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
-      const auto num_queries =
-          static_cast<double>(order_.length - spec_.n_sink);
-      Row mu(dim);
-      for (int32_t i = spec_.n_sink; i < order_.length; ++i) {
-        const std::span<const double> query = reference_.RawQuery(layer_, q, i);
-        for (size_t d = 0; d < dim; ++d) mu[d] += query[d] / num_queries;
-      }
-      const Row rotated_mu = Rotate(mu);
-      std::vector<Row> centred;
-      for (int32_t i = spec_.n_sink; i < order_.length; ++i) {
-        const std::span<const double> query = reference_.RawQuery(layer_, q, i);
-        Row row(dim);
-        for (size_t d = 0; d < dim; ++d) row[d] = query[d] - mu[d];
-        centred.push_back(Rotate(row));
-      }
-      Row logits;
-      for (const int32_t p : entries) {
-        if (p < spec_.n_sink) continue;
-        const std::span<const double> key = Key(head, p);
-        double z = Dot(rotated_mu, key) / std::sqrt(dim);
-        double variance = 0;  // k^T R Cov R^T k
-        for (const Row& query : centred) {
-          variance += Dot(query, key) * Dot(query, key) / num_queries;
-        }
-        if (spec_.cov) z += variance / static_cast<double>(2 * dim);
-        logits.push_back(z);
-      }
-      const Row weights = Softmax(std::move(logits));
+      const Row weights =
+          Softmax(query_stats_ != nullptr ? LogitsOfTable(head, q)
+                                          : LogitsOfSeenQueries(head, q));
       const size_t num_sinks = entries.size() - weights.size();
       for (size_t i = 0; i < weights.size(); ++i) {
         mean[num_sinks + i] += weights[i] / group_;
@@ -367,6 +400,17 @@ class LayerScorer {
       const auto [c, s] = rotations_[i];
       rotated[i] = row[i] * c - row[i + half] * s;
       rotated[i + half] = row[i] * s + row[i + half] * c;
+    }
+    return rotated;
+  }
+  // By the transpose of Rotate's matrix.
+  Row RotateBack(std::span<const double> row) const {
+    const size_t half = row.size() / 2;
+    Row rotated(row.size());
+    for (size_t i = 0; i < half; ++i) {
+      const auto [c, s] = rotations_[i];
+      rotated[i] = row[i] * c + row[i + half] * s;
+      rotated[i + half] = row[i + half] * c - row[i] * s;
     }
     return rotated;
   }
@@ -396,6 +440,7 @@ class LayerScorer {
   const TinyModel& model_;
   const TinyShape& shape_;
   const int32_t num_shards_;
+  const QueryStatsTable* const query_stats_;  // null: of the queries seen
   const int32_t slot_;
   const int32_t layer_;
   const int32_t group_;
@@ -413,8 +458,13 @@ void AppendBelow(size_t count, const Row& from, std::vector<float>* to) {
 DenseScores ScoreDensely(const EvictionOrder& order, int32_t first,
                          std::span<const int64_t> offsets,
                          const DenseReference& reference,
-                         const TinyModel& model, int32_t num_shards) {
+                         const TinyModel& model, int32_t num_shards,
+                         const QueryStatsTables& query_stats) {
   DenseScores dense;
+  const QueryStatsTable* const table =
+      order.policy.needs_query_stats()
+          ? query_stats.at(order.policy.scorer.stats).get()
+          : nullptr;
   const SelectorSpec& selector = order.policy.selector;
   for (int32_t slot = 0; slot < model.groups().num_layers; ++slot) {
     const int32_t num_heads = model.shape().num_heads;
@@ -435,7 +485,8 @@ DenseScores ScoreDensely(const EvictionOrder& order, int32_t first,
       }
       continue;
     }
-    const LayerScorer scorer(order, first, reference, model, num_shards, slot);
+    const LayerScorer scorer(order, first, reference, model, num_shards, table,
+                             slot);
     for (int32_t head = 0; head < num_heads; ++head) {
       const size_t count =
           reference.Attended(layer, head, order.cut, first).size();

@@ -7,8 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/reference/tiny_model.h"
+#include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/tiny_model.h"
 #include "tests/testing/dense_reference.h"
 
 namespace blockmgr {
@@ -24,12 +25,13 @@ struct DenseScores {
 // Every shard scores by its own query heads. `first`: the first position that
 // the order's group attends to; what is before is as good as not there.
 // `offsets`: of the entries, CSR, so that those of slots that no layer has find
-// their place; their score is -infinity. REQUIRES: the reference has computed
-// order.length positions.
+// their place; their score is -infinity. `query_stats`: the tables that the
+// order may name. REQUIRES: the reference has computed order.length positions.
 DenseScores ScoreDensely(const EvictionOrder& order, int32_t first,
                          std::span<const int64_t> offsets,
                          const DenseReference& reference,
-                         const TinyModel& model, int32_t num_shards);
+                         const TinyModel& model, int32_t num_shards,
+                         const QueryStatsTables& query_stats);
 
 }  // namespace blockmgr
 

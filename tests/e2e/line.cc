@@ -13,6 +13,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "kernels/backend.h"
 #include "scheduler/scheduler.h"
+#include "tests/testing/test_tables.h"
 
 namespace blockmgr {
 namespace {
@@ -37,7 +38,8 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
       options.model, layout, *std::move(backends),
       TinyEngineOptions{.max_sequences = max_sequences,
                         .num_host_blocks = options.num_host_blocks,
-                        .max_drafts = options.max_drafts});
+                        .max_drafts = options.max_drafts,
+                        .query_stats = options.query_stats});
 }
 
 Line::Line(LineOptions options) : options_(std::move(options)) {
@@ -62,7 +64,8 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
       EngineClientOptions{.address = server_->address(),
                           .num_scorer_states = options_.num_scorer_states,
                           .num_host_blocks = options_.num_host_blocks,
-                          .supports_window_evictions = true});
+                          .supports_window_evictions = true,
+                          .query_stats = Fingerprints(options_.query_stats)});
   engine_thread_ = std::thread([this] {
     EngineHandlers handlers;
     handlers.reset = [this] { engine_->Reset(); };

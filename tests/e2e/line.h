@@ -17,10 +17,11 @@
 #include <absl/status/statusor.h>
 #include <grpcpp/grpcpp.h>
 
-#include "engine/reference/client.h"
-#include "engine/reference/tiny_engine.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/eviction/query_stats_table.h"
+#include "engine/reference/client.h"
+#include "engine/reference/tiny_engine.h"
 #include "kernels/backend.h"
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
 #include "proto/blockmgr/v1/eviction.grpc.pb.h"
@@ -42,6 +43,7 @@ struct LineOptions {
   int32_t num_shards = 1;
   SchedulerOptions scheduler;
   int32_t num_scorer_states = 0;
+  QueryStatsTables query_stats = {};
   std::vector<std::string> budget_tables = {};  // NAME=FILE
   TinyFault fault = {};
   int32_t num_host_blocks = 0;

@@ -21,6 +21,7 @@
 #include "blockmgr/eviction/policy_fields.h"
 #include "tests/e2e/line.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_tables.h"
 #include "wire/policy_wire.h"
 
 namespace blockmgr {
@@ -106,6 +107,7 @@ std::vector<std::string> Policies() {
       "keydiff(metric=euclidean) | uniform",
       "expected_attention(n_future=64)",
       "expected_attention(n_future=64,cov=false,vnorm=false) | adakv",
+      "expected_attention(n_future=64,stats=measured) | adakv",
       "streaming(sinks=4) | pyramid",
       "knorm | ada_pyramid(beta=4)",
       "random(seed=3) | global",
@@ -162,13 +164,15 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   const bool later =
       mode == v1::EVICTION_MODE_DECODE || mode == v1::EVICTION_MODE_PRESSURE;
   // The prompts take 10, 12 and 14 blocks, long outputs 7 more together.
-  Line line({.model = Model(num_shards),
-             .num_blocks = mode == v1::EVICTION_MODE_PRESSURE ? 40 : 48,
-             .page_size = 16,
-             .num_shards = num_shards,
-             .scheduler = scheduler,
-             .num_scorer_states = 8,
-             .budget_tables = tables.arguments()});
+  Line line(
+      {.model = Model(num_shards),
+       .num_blocks = mode == v1::EVICTION_MODE_PRESSURE ? 40 : 48,
+       .page_size = 16,
+       .num_shards = num_shards,
+       .scheduler = scheduler,
+       .num_scorer_states = 8,
+       .query_stats = MeasuredQueryStats(kNumLayers, 4 * num_shards, 16, 3),
+       .budget_tables = tables.arguments()});
   line.Open();
   ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
   std::mt19937_64 random(11);
@@ -264,6 +268,42 @@ TEST(MethodsTest, H2oAccumulatesDuringDecode) {
   EXPECT_EQ(line.checker().num_evictions_checked(), 2);
 }
 
+// Queries that are expected from a table leave no state: the request takes a
+// prefix hit, without an engine that accumulates scores.
+TEST(MethodsTest, ATableOfQueryStatisticsTakesPrefixHits) {
+  SchedulerOptions scheduler;
+  scheduler.max_num_seqs = 4;
+  scheduler.max_num_batched_tokens = 72;
+  scheduler.max_model_len = 512;
+  Line line({.model = Model(1),
+             .num_blocks = 80,
+             .page_size = 16,
+             .scheduler = scheduler,
+             .query_stats = MeasuredQueryStats(kNumLayers, 4, 16, 3)});
+  line.Open();
+  std::vector<int32_t> prompt(130);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    prompt[i] = static_cast<int32_t>(i * i % 61);
+  }
+  std::map<std::string, Answer> answers;
+  for (const std::string id : {"first", "hit"}) {
+    v1::SubmitRequest request = Line::MakeRequest(id, prompt, 20);
+    v1::RequestEviction& eviction = *request.mutable_eviction();
+    eviction.set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
+    ToProto(*ParsePolicy("expected_attention(n_future=64,stats=measured)"),
+            eviction.mutable_policy());
+    eviction.mutable_target()->set_keep_ratio("0.4");
+    ASSERT_TRUE(line.Submit(request).ok());
+    answers = line.WaitForAnswers(answers.size() + 1);
+  }
+  EXPECT_EQ(answers["first"].num_cached_tokens, 0);
+  EXPECT_EQ(answers["hit"].num_cached_tokens, 128);
+  EXPECT_EQ(answers["hit"].tokens, answers["first"].tokens);
+  line.ExpectNothingLeaked();
+  line.Close();
+  EXPECT_EQ(line.checker().num_evictions_checked(), 2);
+}
+
 TEST(MethodsTest, AnUnknownTableIsRefusedByName) {
   Line line({.model = Model(1), .scheduler = SchedulerOptions()});
   line.Open();
@@ -276,6 +316,26 @@ TEST(MethodsTest, AnUnknownTableIsRefusedByName) {
   const grpc::Status status = line.Submit(request);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_THAT(status.error_message(), HasSubstr("'nobody'"));
+  line.Close();
+}
+
+TEST(MethodsTest, UnknownQueryStatisticsAreRefusedByName) {
+  Line line({.model = Model(1),
+             .scheduler = SchedulerOptions(),
+             .query_stats = MeasuredQueryStats(kNumLayers, 4, 16, 3)});
+  line.Open();
+  v1::SubmitRequest request = Line::MakeRequest("r", {1, 2, 3}, 2);
+  v1::RequestEviction& eviction = *request.mutable_eviction();
+  eviction.set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
+  ToProto(*ParsePolicy("expected_attention(stats=nobody)"),
+          eviction.mutable_policy());
+  eviction.mutable_target()->set_keep_ratio("0.4");
+  const grpc::Status status = line.Submit(request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("eviction.policy: stats: expected the name of a table "
+                        "of query statistics of the engine (measured), got "
+                        "'nobody'"));
   line.Close();
 }
 

@@ -98,3 +98,11 @@ if "$engine_program" --cuda-device 1 >"$work/backend.log" 2>&1; then
 fi
 grep -q -- '--cuda-device: has no effect without --backend cuda' \
   "$work/backend.log" || fail "no word of --cuda-device"
+# A table of query statistics must be one, and of the model's shape.
+echo nothing >"$work/bad.qstats"
+if "$engine_program" --query-stats "chat=$work/bad.qstats" \
+  >"$work/stats.log" 2>&1; then
+  fail "blockmgr-engine took a file of query statistics that is none"
+fi
+grep -q -- '--query-stats: .*bad.qstats: query statistics: file: expected to' \
+  "$work/stats.log" || fail "no word of --query-stats"

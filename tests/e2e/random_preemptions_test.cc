@@ -90,6 +90,7 @@ class DirectLine {
     SchedulerOptions scheduler_options = options.scheduler;
     scheduler_options.num_host_blocks = options.num_host_blocks;
     scheduler_options.num_scorer_states = options.num_scorer_states;
+    scheduler_options.query_stats = Fingerprints(options.query_stats);
     auto scheduler =
         Scheduler::Create(engine_->tables().layout(), scheduler_options);
     EXPECT_TRUE(scheduler.ok()) << scheduler.status();
@@ -248,21 +249,24 @@ struct Evictions {
   EvictionMode mode = EvictionMode::kNone;
   BudgetTable table;
   bool shared_by_table = false;  // those of sharers
+  int32_t shared_kind = 0;       // of kEvictions
 };
+
+constexpr const char* kEvictions[] = {
+    "snapkv(window=8) | adakv(alpha=0.2) | topk", "keydiff | adakv",
+    "expected_attention(n_future=16)", "h2o | adakv",
+    "expected_attention(n_future=16,stats=measured)"};
 
 // Sharers are all compressed where the tokens that they have in common end, so
 // that it does not matter whose compressed prefix one of them finds.
 RequestEviction DrawEviction(const Evictions& evictions, bool shares,
                              std::mt19937_64* random) {
-  static constexpr const char* kEvictions[] = {
-      "snapkv(window=8) | adakv(alpha=0.2) | topk", "keydiff | adakv",
-      "expected_attention(n_future=16)", "h2o | adakv"};
   RequestEviction eviction;
   if (evictions.mode == EvictionMode::kNone) return eviction;
   eviction.mode = evictions.mode;
-  const int32_t kind = shares ? 0 : Draw(0, 4, random);
-  eviction.policy = *ParsePolicy(kEvictions[kind % 4]);
-  if (kind == 4 || (shares && evictions.shared_by_table)) {
+  const int32_t kind = shares ? evictions.shared_kind : Draw(0, 5, random);
+  eviction.policy = *ParsePolicy(kEvictions[kind % 5]);
+  if (kind == 5 || (shares && evictions.shared_by_table)) {
     UseTable(evictions.table, &eviction);
   }
   eviction.target.kind = EvictionTarget::Kind::kTokens;
@@ -282,7 +286,8 @@ std::vector<TimedJob> DrawJobs(EvictionMode mode, const ModelLayout& layout,
   const Evictions evictions = {
       .mode = mode,
       .table = SkewedTable(layout, static_cast<uint32_t>((*random)())),
-      .shared_by_table = Draw(0, 1, random) > 0};
+      .shared_by_table = Draw(0, 1, random) > 0,
+      .shared_kind = 4 * Draw(0, 1, random)};
   std::vector<std::vector<int32_t>> prefixes(4);
   for (int32_t i = 0; i < 3; ++i) {
     prefixes[i] = RandomTokens(kPrefixTokens, random);
@@ -339,6 +344,10 @@ LineOptions FreshOptions(std::mt19937_64* random) {
                       .scheduler = SmallScheduler(false, 1),
                       .num_scorer_states = 3};
   if (Draw(0, 3, random) == 0) options.num_shards = 2;
+  const TinyShape& shape = options.model->shape();
+  options.query_stats =
+      MeasuredQueryStats(shape.num_layers, shape.num_q_heads, shape.head_dim,
+                         static_cast<uint32_t>(weights));
   options.scheduler.policy = SchedulingPolicy::kPriority;
   options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
   return options;

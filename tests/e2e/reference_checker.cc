@@ -319,9 +319,9 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
   Advance(order.slot, &sequence, order.length);
   ASSERT_EQ(sequence.reference->length(), order.length);
   ExpectAttended(order, sequence, candidates);
-  DenseScores dense = ScoreDensely(order, FirstOf(order), candidates.offsets,
-                                   *sequence.reference, *model_,
-                                   engine_->tables().layout().num_shards);
+  DenseScores dense = ScoreDensely(
+      order, FirstOf(order), candidates.offsets, *sequence.reference, *model_,
+      engine_->tables().layout().num_shards, engine_->query_stats());
   if (margins_.scores > 0) {
     ExpectNear(candidates.offsets, scored.scores, dense.scores);
     ExpectNear(candidates.offsets, scored.products, dense.products);

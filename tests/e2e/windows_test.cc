@@ -17,6 +17,8 @@
 
 #include "tests/e2e/jobs.h"
 #include "tests/e2e/line.h"
+#include "tests/testing/test_tables.h"
+#include "wire/policy_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -56,6 +58,9 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
                         .page_size = 16,
                         .scheduler = SmallScheduler(true, 3)};
     options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
+    const TinyShape& shape = options.model->shape();
+    options.query_stats = MeasuredQueryStats(
+        shape.num_layers, shape.num_q_heads, shape.head_dim, 1);
     return options;
   }
 
@@ -72,6 +77,11 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
         eviction->mutable_target()->set_window_keep_ratio(window_keep_ratio);
         if (mode != v1::EVICTION_MODE_AFTER_PREFILL) {
           eviction->set_compress_every(32);
+        }
+        if (i % 2 == 1) {
+          ToProto(*ParsePolicy("expected_attention(n_future=32,stats=measured) "
+                               "| adakv"),
+                  eviction->mutable_policy());
         }
       }
       requests.push_back(request);

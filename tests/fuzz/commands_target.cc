@@ -41,6 +41,7 @@ std::string AttachPart(int32_t window = 0, int32_t num_shards = 1) {
   attach.set_num_scorer_states(2);
   attach.set_num_host_blocks(16);
   attach.set_supports_window_evictions(window > 0);
+  (*attach.mutable_query_stats())["chat"] = "1a2b";
   return absl::StrCat("A", attach.SerializeAsString());
 }
 

@@ -1,8 +1,10 @@
 #include "tests/fuzz/daemon.h"
 
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -258,6 +260,10 @@ void Daemon::Attach(absl::string_view message, bool other_session) {
   }
   std::optional<Attachment> attached;
   auto counted = MakeReply<absl::StatusOr<Attachment>>();
+  std::map<std::string, std::string> query_stats;
+  for (const auto& [name, fingerprint] : proto->query_stats()) {
+    query_stats.emplace(name, fingerprint);
+  }
   Run(AttachEngine{
       .layout = *layout,
       .name = proto->engine_name(),
@@ -269,6 +275,7 @@ void Daemon::Attach(absl::string_view message, bool other_session) {
       .num_scorer_states = proto->num_scorer_states(),
       .num_host_blocks = proto->num_host_blocks(),
       .supports_window_evictions = proto->supports_window_evictions(),
+      .query_stats = std::move(query_stats),
       .replace = proto->replace(),
       .may_replace = true});
   if (!attached.has_value()) return;

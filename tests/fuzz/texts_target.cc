@@ -13,6 +13,7 @@
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/lukv_profile.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/query_stats_table.h"
 #include "scheduler/scheduler_options.h"
 #include "scheduler/server/listen_address.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -73,6 +74,14 @@ void CheckProfile(absl::string_view bytes) {
           "a profile that changes when written");
 }
 
+void CheckQueryStats(absl::string_view bytes) {
+  const auto table = DecodeQueryStats(WithChecksum(bytes));
+  if (!table.ok()) return;
+  Require(table->Validate().ok(), "statistics were read that are not valid");
+  Require(EncodeQueryStats(*table) == WithChecksum(bytes),
+          "statistics that change when written");
+}
+
 // What is read can be used.
 void CheckBudgetTable(absl::string_view bytes) {
   const auto table = DecodeBudgetTable(bytes);
@@ -118,6 +127,8 @@ void RunTexts(absl::string_view input) {
       return CheckTenant(text);
     case 'l':
       return CheckProfile(text);
+    case 'q':
+      return CheckQueryStats(text);
     case 'b':
       return CheckBudgetTable(text);
     case 'n':
@@ -160,10 +171,18 @@ std::vector<std::string> MakeTexts() {
   profile.r = {0, 0, 0.25, 0.75, 1, 1};
   std::string bytes = EncodeLuKvProfile(profile);
   bytes.resize(bytes.size() - 8);
+  std::string stats = EncodeQueryStats({.num_layers = 1,
+                                        .num_q_heads = 1,
+                                        .head_dim = 2,
+                                        .num_queries = 3,
+                                        .model = "m",
+                                        .means = {1, 2},
+                                        .covariances = {4, -1, 9}});
+  stats.resize(stats.size() - 8);
   return {
       absl::StrCat("psnapkv(window=16,pool=max,kernel=5)|adakv(alpha=0.3)|",
                    "critical(first=0.4)|protect(sinks=4,recent=8)|token"),
-      "pexpected(n_future=64,cov=false)|pyramid(beta=9)|topk",
+      "pexpected_attention(n_future=64,stats=a.b)|pyramid(beta=9)|topk",
       "pkeydiff(anchor=median,metric=euclidean)|lukv(profile=a)|topk",
       "r0.25",
       "r1",
@@ -179,6 +198,7 @@ std::vector<std::string> MakeTexts() {
       absl::StrCat("n", Npy(">f8", "True", "(2, 2)", 32)),
       absl::StrCat("n", Npy("<f2", "False", "(3,)", 6)),
       absl::StrCat("l", bytes),
+      absl::StrCat("q", stats),
       absl::StrCat("b", WithChecksum(bytes)),
       R"(m{"timestamp":0,"input_length":70,"output_length":5,"hash_ids":[1]})",
       R"(m{"timestamp":9,"input_length":3,"output_length":1,"hash_ids":[7]})",

@@ -14,6 +14,7 @@
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/policy.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/query_stats.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/score_cases.h"
 
@@ -74,9 +75,19 @@ struct ExpectedCase {
   }
 
   std::vector<float> Run() const {
-    const auto backend = test.model.MakeBackend();
     QueryStatistics statistics;
-    backend->AddQueries(queries.data(), num_queries, &statistics);
+    test.model.MakeBackend()->AddQueries(queries.data(), num_queries,
+                                         &statistics);
+    return RunWith(statistics);
+  }
+  // With a table of query statistics that was measured on the same queries.
+  std::vector<float> RunByTable() const {
+    QueryStatsBuilder builder(1, layout.num_q_heads, layout.head_dim);
+    builder.AddQueries(0, queries);
+    return RunWith(StatisticsOf(*builder.Finish(""), 0, 0, layout.num_q_heads));
+  }
+  std::vector<float> RunWith(const QueryStatistics& statistics) const {
+    const auto backend = test.model.MakeBackend();
     std::vector<float> scores(test.size(), -1.0f);
     ScoreBatch batch = test.Batch(scorer);
     batch.window = {.length = test.length};
@@ -184,6 +195,7 @@ TEST_P(ExpectedAttentionTest, MatchesNaiveScores) {
     scorer.eps = seed < 4 ? 0.02 : 0.0;
     const ExpectedCase c(GetParam(), seed < 2 ? 5 : 90, scorer, seed + 10);
     ExpectNaiveScores(c, c.Run());
+    ExpectNaiveScores(c, c.RunByTable());
   }
 }
 

@@ -380,6 +380,108 @@ TEST(ScorerStateTest, TakesNoPrefixHits) {
   driver.Drain();
 }
 
+Request StatsRequest(const char* id, int32_t topic) {
+  Request request = MakeRequest(id, 40, 10, topic);
+  request.eviction = Recency(8);
+  request.eviction.policy.scorer.kind = ScorerKind::kExpectedAttention;
+  request.eviction.policy.scorer.stats = "chat";
+  return request;
+}
+
+SchedulerOptions StatsOptions() {
+  SchedulerOptions options = CachingOptions();
+  options.query_stats = {{"chat", "1a2b"}, {"code", "3c4d"}};
+  return options;
+}
+
+TEST(QueryStatsTest, APolicyMayNameTheTablesOfTheEngineOnly) {
+  SchedulerDriver driver(SmallLayout(4, 200), StatsOptions());
+  EXPECT_THAT(driver.Submit(StatsRequest("a", 0)), IsOk());
+  Request other = StatsRequest("b", 1);
+  other.eviction.policy.scorer.stats = "talk";
+  EXPECT_THAT(driver.Submit(other),
+              StatusIs(absl::StatusCode::kNotFound,
+                       "eviction.policy: stats: expected the name of a table "
+                       "of query statistics of the engine (chat, code), got "
+                       "'talk'"));
+  driver.Drain();
+  SchedulerDriver without(SmallLayout(4, 200), CachingOptions());
+  EXPECT_THAT(without.Submit(StatsRequest("a", 0)),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("there is none), got 'chat'")));
+}
+
+TEST(QueryStatsTest, CommandsMayNameThemWithoutAState) {
+  SchedulerDriver driver(SmallLayout(4, 200), StatsOptions());
+  const RequestId id = Submit(&driver, MakeRequest("a", 40, 20));
+  driver.RunUntil([&] { return driver.served(id).outputs.size() >= 2; });
+  EvictionCommand command = RecencyCommand(4);
+  command.policy = StatsRequest("b", 0).eviction.policy;
+  command.policy.scorer.stats = "talk";
+  EXPECT_THAT(driver.Evict(id, command),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("policy: stats: expected the name of a table "
+                                 "of query statistics of the engine (chat, "
+                                 "code), got 'talk'")));
+  command.policy.scorer.stats = "code";
+  EXPECT_THAT(driver.Evict(id, command), IsOk());
+  driver.Finish();
+}
+
+// Nothing is accumulated: hits, shared compressed prefixes and forks are as
+// with keydiff, and the engine needs no states.
+TEST(QueryStatsTest, RequestsTakeHitsAndShareCompressedPrefixes) {
+  SchedulerDriver driver(SmallLayout(4, 200), StatsOptions());
+  Submit(&driver, MakeRequest("plain", 40, 1));
+  driver.Drain();
+  Submit(&driver, StatsRequest("hit", 0));
+  driver.Issue();
+  ASSERT_THAT(driver.plan().starts, SizeIs(1));
+  EXPECT_EQ(driver.plan().starts[0].scorer_state, ScorerState::kNone);
+  EXPECT_EQ(driver.plan().starts[0].num_cached_tokens, 36);
+  driver.Drain();
+  for (const char* id : {"shares", "shared"}) {
+    Request request = StatsRequest(id, 7);
+    request.eviction.share_prefix = true;
+    Submit(&driver, request);
+    driver.Issue();
+    ASSERT_THAT(driver.plan().starts, SizeIs(1));
+    EXPECT_EQ(driver.plan().starts[0].region != kNoRegion,
+              request.id == "shared");
+    driver.Drain();
+  }
+}
+
+TEST(QueryStatsTest, AForkSharesWhatItsParentComputed) {
+  SchedulerDriver driver(SmallLayout(4, 200), StatsOptions());
+  Request parent = StatsRequest("parent", 0);
+  parent.eviction.mode = EvictionMode::kDecode;
+  parent.eviction.compress_every = 16;
+  const RequestId id = Submit(&driver, parent);
+  driver.RunUntil([&] { return !driver.served(id).outputs.empty(); });
+  Request fork = MakeRequest("fork", 40, 10);
+  fork.prompt.push_back(driver.served(id).outputs[0]);
+  fork.fork_of = parent.id;
+  Submit(&driver, fork);
+  driver.Finish();
+  EXPECT_EQ(driver.scheduler().stats().num_forks, 1u);
+  driver.CheckQuiescent();
+}
+
+TEST(QueryStatsTest, WindowsMayBeEvictedFrom) {
+  SchedulerOptions options = StatsOptions();
+  options.supports_window_evictions = true;
+  ModelLayout layout = SmallLayout(4, 200);
+  layout.group_windows = {32};
+  RequestEviction eviction = StatsRequest("a", 0).eviction;
+  eviction.target.window_ratio = *KeepRatio::Parse("0.5");
+  EXPECT_THAT(ValidateEviction(eviction, layout, options), IsOk());
+  eviction.policy.scorer.stats.clear();
+  EXPECT_THAT(ValidateEviction(eviction, layout, options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("scores accumulated from the first token")));
+}
+
 TEST(ScorerStateTest, CommandsNeedAStateThatIsKept) {
   SchedulerOptions options = PlainOptions();
   options.num_scorer_states = 1;

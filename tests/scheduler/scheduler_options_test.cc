@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,6 +82,13 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
        [](SchedulerOptions* o) { o->tenant_limits.max_queued_tokens = -1; }},
       {"tenants['x'].weight",
        [](SchedulerOptions* o) { o->tenants["x"].weight = 1001; }},
+      {"query_stats", [](SchedulerOptions* o) { o->query_stats["a b"] = "1"; }},
+      {"query_stats['x']",
+       [](SchedulerOptions* o) { o->query_stats["x"].assign(65, '1'); }},
+      {"query_stats",
+       [](SchedulerOptions* o) {
+         for (int i = 0; i < 257; ++i) o->query_stats[absl::StrCat(i)] = "";
+       }},
   };
   for (const auto& [field, change] : changes) {
     SchedulerOptions options;
@@ -119,8 +127,9 @@ TEST(SchedulerOptionsTest, EveryMemberHasARow) {
   RowCounter options;
   const SchedulerOptions defaults;
   VisitSchedulerOptions(defaults, options);
-  // tenant_limits and tenants are parsed by ParseTenant.
-  EXPECT_EQ(options.num_rows + 2, NumMembers<SchedulerOptions>());
+  // tenant_limits and tenants are parsed by ParseTenant, and query_stats comes
+  // with AttachRequest.
+  EXPECT_EQ(options.num_rows + 3, NumMembers<SchedulerOptions>());
   RowCounter limits;
   VisitTenantLimits(defaults.tenant_limits, limits);
   EXPECT_EQ(limits.num_rows, NumMembers<TenantLimits>());

@@ -10,7 +10,8 @@ namespace {
 // Whether its scores are sums over queries from the first token on.
 bool NeedsState(const ScorerSpec& scorer) {
   return (scorer.kind == ScorerKind::kH2o && scorer.obs_window == 0) ||
-         scorer.kind == ScorerKind::kExpectedAttention;
+         (scorer.kind == ScorerKind::kExpectedAttention &&
+          scorer.stats.empty());
 }
 
 // Who was preempted that often comes back for good, whatever is admitted.

@@ -83,6 +83,7 @@ constexpr Field kFields[] = {
     {"again_percent", &SimOptions::again_percent},
     {"answer_fault_one_in", &SimOptions::answer_fault_one_in},
     {"window_evict_percent", &SimOptions::window_evict_percent},
+    {"stats_percent", &SimOptions::stats_percent},
 };
 
 // Layer groups in a third of the runs, and in a tenth a window alone.
@@ -309,6 +310,7 @@ SchedulerOptions SimOptions::Scheduler() const {
   options.num_scorer_states = num_scorer_states;
   options.num_host_blocks = num_host_blocks;
   options.supports_window_evictions = window_evict_percent > 0;
+  if (stats_percent > 0) options.query_stats["measured"] = "1a2b";
   options.enable_prefix_caching = prefix_caching != 0;
   options.reuse_partial_blocks = reuse_parts != 0;
   options.compaction = in_place != 0 ? CompactionPreference::kInPlace
@@ -406,6 +408,7 @@ SimOptions OptionsForSeed(int32_t seed) {
   ChooseAnswerFaults(&random, &options);
   ChooseWindowEvictions(&random, &options);
   if (random.OneIn(8)) options.max_waiting_tokens = random.Between(1, 200);
+  options.stats_percent = random.Pick<int32_t>({0, 0, 30});
   return Checked(options);
 }
 

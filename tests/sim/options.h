@@ -88,6 +88,7 @@ struct SimOptions {
   int32_t retention_percent = 0;     // of requests: wish that blocks stay
   int32_t media_percent = 0;  // of requests, forks included: media of its own
   int32_t table_percent = 0;  // of evictions: budgets by a table
+  int32_t stats_percent = 0;  // of evictions: query statistics of a table
   int32_t keeps_all = 0;      // bool: regions are as large as they may be
   int32_t again_percent = 0;  // of requests: the prompt of another, or more
   int32_t call_delay = 3;     // at most, ticks; calls overtake each other

@@ -11,6 +11,14 @@
 #include "tests/sim/world_sinks.h"
 
 namespace blockmgr::sim {
+namespace {
+
+void UseQueryStats(EvictionPolicy* policy) {
+  policy->scorer.kind = ScorerKind::kExpectedAttention;
+  policy->scorer.stats = "measured";
+}
+
+}  // namespace
 
 bool World::ClientSink::Deliver(std::span<const TokenItem> items) {
   Client& client = world_->clients_[client_];
@@ -228,6 +236,9 @@ void World::ShareEviction(RequestEviction* eviction) {
   }
   eviction->table = nullptr;
   MaybeUseTable(&random, &eviction->policy, &eviction->table);
+  if (options_.stats_percent > 0 && random.OneIn(2)) {
+    UseQueryStats(&eviction->policy);
+  }
 }
 
 void World::EvictLater(RequestEviction* eviction) {
@@ -350,6 +361,10 @@ Request World::RandomRequest() {
     if (has_state) {
       eviction.policy.scorer.kind = random_.Pick<ScorerKind>(
           {ScorerKind::kH2o, ScorerKind::kExpectedAttention});
+    } else if (options_.stats_percent > 0 &&
+               random_.Between(1, 100) <= options_.stats_percent) {
+      // Stored runs of worlds without draw what they drew.
+      UseQueryStats(&eviction.policy);
     }
     eviction.target = RandomTarget();
     MaybeUseTable(&random_, &eviction.policy, &eviction.table);

@@ -1,10 +1,12 @@
-// Budget tables for tests of those who use them.
+// Budget tables and tables of query statistics for tests of those who use them.
 #ifndef TESTS_TESTING_TEST_TABLES_H_
 #define TESTS_TESTING_TEST_TABLES_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/lukv_profile.h"
+#include "blockmgr/eviction/query_stats_table.h"
 #include "scheduler/request.h"
 
 namespace blockmgr {
@@ -66,6 +69,57 @@ inline void UseTable(BudgetTable table, RequestEviction* eviction) {
 inline BudgetTable SkewedTable(const ModelLayout& layout, uint32_t seed) {
   if (seed % 2 == 0) return SkewedScores(layout, seed);
   return PairedProfile(layout, seed);
+}
+
+// Queries that are normal around a random mean. Their covariance is that of
+// sums of `head_dim` random directions.
+inline QueryStatsTable RandomQueryStats(int32_t num_layers, int32_t num_q_heads,
+                                        int32_t head_dim, uint32_t seed) {
+  std::mt19937 random(seed);
+  // Portable: from -1 to 1.
+  const auto draw = [&random] {
+    return static_cast<double>(random() % 2001) / 1000.0 - 1.0;
+  };
+  QueryStatsTable table;
+  table.num_layers = num_layers;
+  table.num_q_heads = num_q_heads;
+  table.head_dim = head_dim;
+  table.num_queries = 1000;
+  for (int32_t head = 0; head < num_layers * num_q_heads; ++head) {
+    std::vector<std::vector<double>> directions(head_dim);
+    for (auto& direction : directions) {
+      for (int32_t i = 0; i < head_dim; ++i) direction.push_back(draw());
+    }
+    for (int32_t i = 0; i < head_dim; ++i) {
+      table.means.push_back(static_cast<float>(draw()));
+      for (int32_t j = i; j < head_dim; ++j) {
+        double covariance = 0;
+        for (const auto& direction : directions) {
+          covariance += direction[i] * direction[j] / head_dim;
+        }
+        table.covariances.push_back(static_cast<float>(covariance));
+      }
+    }
+  }
+  return table;
+}
+
+// The table of an engine under the name "measured".
+inline QueryStatsTables MeasuredQueryStats(int32_t num_layers,
+                                           int32_t num_q_heads,
+                                           int32_t head_dim, uint32_t seed) {
+  return {{"measured", std::make_shared<const QueryStatsTable>(RandomQueryStats(
+                           num_layers, num_q_heads, head_dim, seed))}};
+}
+
+// What an engine announces of its tables.
+inline std::map<std::string, std::string> Fingerprints(
+    const QueryStatsTables& tables) {
+  std::map<std::string, std::string> fingerprints;
+  for (const auto& [name, table] : tables) {
+    fingerprints[name] = QueryStatsFingerprint(*table);
+  }
+  return fingerprints;
 }
 
 }  // namespace blockmgr

@@ -108,6 +108,7 @@ constexpr const char* kPolicies[] = {
     "snapkv | global | critical(gqa_product=true)",
     "expected_attention(n_future=9,n_sink=2,cov=false,vnorm=false,eps=0) | "
     "lukv(profile=llama-3.1_8b.v2)",
+    "expected_attention(stats=llama-3.1_8b.v2)",
     "streaming(sinks=7) | uniform | protect(sinks=9,recent=0)",
     "knorm | uniform",
     "random(seed=7)",

@@ -12,6 +12,7 @@
 #include "blockmgr/base/npy.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
+#include "tests/testing/test_tables.h"
 
 namespace blockmgr {
 namespace {
@@ -104,6 +105,24 @@ TEST(PolicyFlagsTest, GivesEachPolicyTheTableOfItsKind) {
   EXPECT_TRUE(
       std::holds_alternative<HeadScores>(*list.policies[1].options.table));
   EXPECT_EQ(list.policies[2].options.table, nullptr);
+}
+
+TEST(PolicyFlagsTest, GivesExpectedAttentionTheQueryStatistics) {
+  const TempFolder folder;
+  const QueryStatsTable table = RandomQueryStats(1, 2, 4, 1);
+  PolicyFlags flags;
+  flags.policies = {"expected_attention(stats=p)", "expected_attention"};
+  EXPECT_THAT(ReadPolicies(flags).status(),
+              Refuses("--table: expected exactly one file of query statistics",
+                      "got 0"));
+  flags.tables = {folder.Write("stats", EncodeQueryStats(table))};
+  ASSERT_OK_AND_ASSIGN(const PolicyList list, ReadPolicies(flags));
+  ASSERT_NE(list.policies[0].options.query_stats, nullptr);
+  EXPECT_EQ(*list.policies[0].options.query_stats, table);
+  EXPECT_EQ(list.policies[1].options.query_stats, nullptr);
+  flags.policies = {"expected_attention"};
+  EXPECT_THAT(ReadPolicies(flags).status(),
+              Refuses("--table: expected a policy with", "got none"));
 }
 
 TEST(PolicyFlagsTest, ReadsTablesAsTheyArePublished) {

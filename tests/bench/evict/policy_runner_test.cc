@@ -11,6 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/eviction/query_stats_table.h"
+#include "kernels/cpu/query_stats.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -90,6 +92,60 @@ TEST(RunPolicyTest, KeepsTheTotalOfEveryPolicy) {
     EXPECT_THAT(run.value_norms, SizeIs(critical && !product ? 6 * 130 : 0));
     EXPECT_THAT(run.products, SizeIs(product ? 6 * 130 : 0));
   }
+}
+
+// Statistics of the same queries, in a table and not.
+TEST(RunPolicyTest, ATableOfItsOwnQueriesGivesTheSameScores) {
+  Tensors tensors = MakeSyntheticTensors(kRunnerShape, 6);
+  ASSERT_OK_AND_ASSIGN(
+      const PolicyRun own,
+      RunPolicy(*ParseParityPolicy("expected_attention(n_sink=0)"), Keep("0.3"),
+                tensors, {}));
+  QueryStatsBuilder builder(3, 6, 16);
+  for (int32_t layer = 0; layer < 3; ++layer) {
+    const LayerTensors& of_layer = tensors.layers[Unsigned(layer)];
+    const std::vector<float>& by_head =
+        of_layer.raw_queries.empty() ? of_layer.queries : of_layer.raw_queries;
+    for (size_t position = 0; position < 130; ++position) {
+      std::vector<float> token;
+      for (size_t head = 0; head < 6; ++head) {
+        const float* row = &by_head[(head * 130 + position) * 16];
+        token.insert(token.end(), row, row + 16);
+      }
+      builder.AddQueries(layer, token);
+    }
+  }
+  const ParityPolicy policy =
+      *ParseParityPolicy("expected_attention(n_sink=0,stats=own)");
+  EXPECT_THAT(RunPolicy(policy, Keep("0.3"), tensors, {}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected query statistics")));
+  ASSERT_OK_AND_ASSIGN(const QueryStatsTable table, builder.Finish(""));
+  PolicyRunOptions options;
+  options.query_stats = &table;
+  // Nobody reads queries then.
+  for (LayerTensors& layer : tensors.layers) {
+    layer.queries.clear();
+    layer.raw_queries.clear();
+    layer.output_projection.clear();
+  }
+  tensors.num_q_heads = tensors.num_heads;
+  ASSERT_OK_AND_ASSIGN(const PolicyRun run,
+                       RunPolicy(policy, Keep("0.3"), tensors, options));
+  ASSERT_THAT(run.scores, SizeIs(own.scores.size()));
+  for (size_t i = 0; i < own.scores.size(); ++i) {
+    ASSERT_NEAR(run.scores[i], own.scores[i], 1e-4 * own.scores[i]) << i;
+  }
+  tensors.head_dim = 8;
+  for (LayerTensors& layer : tensors.layers) {
+    layer.keys.resize(layer.keys.size() / 2);
+    layer.values.resize(layer.values.size() / 2);
+  }
+  EXPECT_THAT(RunPolicy(policy, Keep("0.3"), tensors, options).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected 3 layers of 6 query heads of 8 "
+                                 "elements, got 3 layers of 6 query heads of "
+                                 "16 elements")));
 }
 
 // Pages are where entries lie, not what they are worth.

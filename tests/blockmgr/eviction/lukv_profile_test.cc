@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/bits.h"
+#include "tests/testing/sealed_bytes.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -37,32 +38,6 @@ LuKvProfile SmallProfile() {
           .r = {0.0f, 0.0f, 0.1f, 0.4f, 0.25f, 0.75f, 1.0f, 1.0f}};
 }
 
-uint64_t NaiveFnv1a64(const std::string& bytes) {
-  uint64_t hash = 14695981039346656037ull;
-  for (const unsigned char byte : bytes) {
-    hash ^= byte;
-    hash *= 1099511628211ull;
-  }
-  return hash;
-}
-
-// The file with its checksum made right, so that nothing but what it says can
-// be refused.
-std::string Sealed(std::string body) {
-  uint64_t hash = NaiveFnv1a64(body);
-  for (int i = 0; i < 8; ++i, hash >>= 8) {
-    body.push_back(static_cast<char>(hash));
-  }
-  return body;
-}
-
-std::string WithU32(std::string file, size_t offset, uint32_t value) {
-  for (size_t i = 0; i < 4; ++i, value >>= 8) {
-    file[offset + i] = static_cast<char>(value);
-  }
-  return Sealed(file.substr(0, file.size() - 8));
-}
-
 TEST(LuKvProfileTest, FileSurvivesARoundTrip) {
   const LuKvProfile profile = SmallProfile();
   ASSERT_THAT(profile.Validate(), IsOk());
@@ -78,20 +53,13 @@ TEST(LuKvProfileTest, FileIsLaidOutAsSaid) {
   profile.min_keep = 0.5f;
   profile.rho = {0.0f, 1.0f};
   profile.r = {0.0f, 0.0f, 1.0f, 1.0f};
-  const auto u32 = [](uint32_t value) {
-    std::string bytes;
-    for (int i = 0; i < 4; ++i, value >>= 8) {
-      bytes.push_back(static_cast<char>(value));
-    }
-    return bytes;
-  };
-  const std::string half = u32(0x3F000000);
-  const std::string zero = u32(0);
-  const std::string one = u32(0x3F800000);
+  const std::string half = U32(0x3F000000);
+  const std::string zero = U32(0);
+  const std::string one = U32(0x3F800000);
   EXPECT_EQ(
       EncodeLuKvProfile(profile),
-      Sealed(absl::StrCat("LUKVPHI1", u32(2), u32(1), u32(2), u32(4000), u32(4),
-                          u32(32), u32(30), u32(3), "h2o", half, u32(0), zero,
+      Sealed(absl::StrCat("LUKVPHI1", U32(2), U32(1), U32(2), U32(4000), U32(4),
+                          U32(32), U32(30), U32(3), "h2o", half, U32(0), zero,
                           one, zero, zero, absl::StrCat(one, one))));
 }
 

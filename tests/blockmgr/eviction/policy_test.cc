@@ -55,6 +55,8 @@ TEST(PolicyTest, SaysWhatScorersReadAndProtect) {
   EXPECT_EQ(Parsed("h2o(obs_window=1)").scorer_state(), ScorerState::kNone);
   EXPECT_EQ(Parsed("expected_attention").scorer_state(),
             ScorerState::kQueryStatistics);
+  EXPECT_EQ(Parsed("expected_attention(stats=x)").scorer_state(),
+            ScorerState::kNone);
 
   EXPECT_EQ(Parsed("snapkv(window=9)").protected_recent(), 9);
   EXPECT_EQ(Parsed("snapkv|protect(recent=0)").protected_recent(), 0);
@@ -71,6 +73,22 @@ TEST(PolicyTest, SaysWhatScorersReadAndProtect) {
   EXPECT_TRUE(Parsed("tova|lukv(profile=x)").needs_table());
   EXPECT_TRUE(Parsed("tova|headkv(profile=x)").needs_table());
   EXPECT_FALSE(Parsed("tova|external").needs_table());
+  EXPECT_TRUE(Parsed("expected_attention(stats=x)").needs_query_stats());
+  EXPECT_FALSE(Parsed("expected_attention(stats=x)").needs_table());
+  EXPECT_FALSE(Parsed("expected_attention").needs_query_stats());
+  // A field that the scorer does not use.
+  EvictionPolicy keydiff = Parsed("keydiff");
+  keydiff.scorer.stats = "x";
+  EXPECT_FALSE(keydiff.needs_query_stats());
+}
+
+TEST(PolicyTest, SaysWhatATableMayBeCalled) {
+  EXPECT_TRUE(IsTableName("Llama-3.1_8b"));
+  EXPECT_TRUE(IsTableName(std::string(64, 'n')));
+  EXPECT_FALSE(IsTableName(std::string(65, 'n')));
+  for (const char* name : {"", "a b", "a/b", "a=b", "\xc3\xa4"}) {
+    EXPECT_FALSE(IsTableName(name)) << name;
+  }
 }
 
 TEST(EvictionTargetTest, CountsTokensPerHead) {

@@ -62,6 +62,11 @@ const GoodText kGoodTexts[] = {
        p.scorer.vnorm = false;
        p.scorer.eps = 0.0;
      }},
+    {"expected_attention( stats = Llama-3.1_8b )",
+     [](EvictionPolicy& p) {
+       p.scorer.kind = ScorerKind::kExpectedAttention;
+       p.scorer.stats = "Llama-3.1_8b";
+     }},
     {"streaming(sinks=2)",
      [](EvictionPolicy& p) {
        p.scorer.kind = ScorerKind::kStreaming;
@@ -276,6 +281,11 @@ const BadText kBadValues[] = {
      "''"},
     {"expected_attention(eps=-1e-9)", "expected_attention: eps",
      "a number in [0, 1e+09]", "got -1e-09"},
+    {"expected_attention(stats=)", "expected_attention: stats",
+     "a name of 1 to 64", "got ''"},
+    {"expected_attention(stats=../x)", "expected_attention: stats", "letters",
+     "'../x'"},
+    {"keydiff(stats=x)", "keydiff: unknown key", "'stats'", ""},
     {"streaming(sinks=-1)", "streaming: sinks", "at least 0", "got -1"},
     {"random(seed=-1)", "random: seed", "at least 0", "got -1"},
     {"snapkv|adakv(alpha=1.5)", "adakv: alpha",

@@ -10,6 +10,7 @@
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/eviction/window_eviction.h"
 #include "kernels/backend.h"
+#include "tests/testing/test_tables.h"
 
 namespace blockmgr {
 namespace {
@@ -58,10 +59,14 @@ EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
                   static_cast<int32_t>(backends.size()));
   // Whatever is read without having been written shows up as NaN.
   for (const std::unique_ptr<Backend>& backend : backends) backend->Poison();
+  const TinyShape& shape = model->shape();
+  QueryStatsTables query_stats = MeasuredQueryStats(
+      shape.num_layers, shape.num_q_heads, shape.head_dim, 1);
   engine_ = std::make_unique<TinyEngine>(
       std::move(model), whole, std::move(backends),
       TinyEngineOptions{.max_sequences = static_cast<int32_t>(kNumSlots),
-                        .num_host_blocks = num_host_blocks});
+                        .num_host_blocks = num_host_blocks,
+                        .query_stats = std::move(query_stats)});
   merger_ = std::make_unique<ShardMerger>(whole);
   for (int32_t block = whole.num_blocks - 1; block > 0; --block) {
     free_.push_back(BlockId{block});

@@ -41,7 +41,8 @@ class EngineHarness {
   EngineHarness(const std::shared_ptr<const TinyModel>& model, DType dtype,
                 int32_t num_blocks = 512, int32_t num_shards = 1,
                 int32_t num_host_blocks = 0);
-  // On these, one for each shard, of pages of 16 tokens.
+  // On these, one for each shard, of pages of 16 tokens. The engine has a table
+  // of query statistics, "measured".
   EngineHarness(std::shared_ptr<const TinyModel> model,
                 std::vector<std::unique_ptr<Backend>> backends,
                 int32_t num_host_blocks = 0);

@@ -408,6 +408,20 @@ TEST_F(TinyEvictionTest, SnapKvWithoutQueriesIsRefused) {
   DecodeAndCompare(5);
 }
 
+TEST_F(TinyEvictionTest, QueryStatisticsOfNoTableAreRefused) {
+  Begin(73, 100, /*query_window=*/0);
+  host_->Evict(0, 96, "expected_attention(stats=other) | uniform | topk",
+               Ratio("0.5"), DestinationKind::kFresh);
+  ASSERT_OK(host_->Run());
+  EXPECT_THAT(host_->result().evictions[0].error, HasSubstr("got 'other'"));
+  DecodeAndCompare(5);
+  // With a table nothing needs to have been observed.
+  host_->Evict(0, 96, "expected_attention(stats=measured) | uniform | topk",
+               Ratio("0.5"), DestinationKind::kFresh);
+  RunEviction();
+  DecodeAndCompare(5);
+}
+
 TEST_F(TinyEvictionTest, TheObservationWindowIsWhatWasKept) {
   Begin(74, 200, /*query_window=*/12);
   std::vector<std::vector<int32_t>> expected;

@@ -197,6 +197,20 @@ TEST(TinyShardsTest, AnOrderThatOneShardRefusesIsCarriedOutByNone) {
   EXPECT_EQ(runs[0], runs[1]);
 }
 
+// A table of query statistics has the query heads of all shards.
+TEST(TinyShardsTest, ScoresByATableEqualThoseOfOneShard) {
+  const char* policy =
+      "expected_attention(n_future=32,stats=measured) | uniform | topk";
+  const Trace whole = RunRounds(1, policy, 3, DestinationKind::kFresh);
+  for (const int32_t num_shards : {2, 4}) {
+    SCOPED_TRACE(num_shards);
+    const Trace parts =
+        RunRounds(num_shards, policy, 3, DestinationKind::kFresh);
+    EXPECT_EQ(parts.kept, whole.kept);
+    EXPECT_EQ(parts.logits, whole.logits);
+  }
+}
+
 // Accumulated scores are of every shard's own query heads.
 TEST(TinyShardsTest, AccumulatedScoresEqualThoseOfOneShard) {
   for (const ScorerState state :

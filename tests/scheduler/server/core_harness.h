@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -109,6 +110,7 @@ class CoreTest : public ::testing::Test {
         .done =
             [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
         .num_host_blocks = num_host_blocks,
+        .query_stats = query_stats_,
         .replace = replace,
         .may_replace = may_replace_});
     return result;
@@ -177,6 +179,7 @@ class CoreTest : public ::testing::Test {
 
   double now_ = 100;
   bool may_replace_ = true;
+  std::map<std::string, std::string> query_stats_;  // of engines that attach
   std::vector<bool> engine_changes_;
   std::string last_engine_change_;
   Core core_;

@@ -226,6 +226,30 @@ TEST_F(CoreTest, TheNextEngineHasTheSameWindows) {
                        "48"));
 }
 
+TEST_F(CoreTest, TheNextEngineHasTheSameQueryStats) {
+  query_stats_ = {{"chat", "1a2b"}, {"code", "3c4d"}};
+  const auto first = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 2));
+  Run(EngineLost{first});
+  const auto refused = [](const char* message) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition, message);
+  };
+  query_stats_["code"] = "5e6f";
+  EXPECT_THAT(Attach(SmallLayout()),
+              refused("query_stats['code']: live requests need 3c4d, got "
+                      "5e6f"));
+  query_stats_.erase("code");
+  EXPECT_THAT(
+      Attach(SmallLayout()),
+      refused("query_stats['code']: live requests need 3c4d, got none"));
+  query_stats_ = {{"chat", "1a2b"}, {"code", "3c4d"}, {"talk", ""}};
+  EXPECT_THAT(Attach(SmallLayout()),
+              refused("query_stats: live requests need 2 tables, got 3"));
+  query_stats_.erase("talk");
+  EXPECT_OK(Attach(SmallLayout()));
+}
+
 TEST_F(CoreTest, WrongResultEndsTheEngine) {
   const auto engine = AttachAndOpen();
   const auto tokens = OpenStream("a");
