@@ -27,6 +27,7 @@
 
 #include "blockmgr/block_manager.h"
 #include "blockmgr/eviction/policy_fields.h"
+#include "blockmgr/sampling_params.h"
 
 namespace blockmgr {
 
@@ -163,6 +164,10 @@ struct SchedulerOptions {
   int32_t num_scorer_states = 0;
   int32_t num_host_blocks = 0;
   bool supports_window_evictions = false;
+  EngineSampling sampling;
+  // The seeds of requests that have set none follow from this number and from
+  // the number of the request.
+  uint64_t sampling_seed = 0;
 
   absl::Status Validate() const;
   // Checks a request's number of prompt tokens and its max_tokens against

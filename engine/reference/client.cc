@@ -10,9 +10,10 @@
 #include <grpcpp/create_channel.h>
 #include <spdlog/spdlog.h>
 
-#include "wire/plan_wire.h"
 #include "blockmgr/base/status_macros.h"
+#include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
+#include "wire/sampling_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -155,6 +156,7 @@ absl::StatusOr<EngineClient::Attachment> EngineClient::Attach(
   request.set_num_scorer_states(options_.num_scorer_states);
   request.set_num_host_blocks(options_.num_host_blocks);
   request.set_supports_window_evictions(options_.supports_window_evictions);
+  ToProto(options_.sampling, &request);
   request.set_replace(replace);
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::milliseconds backoff = options_.first_backoff;

@@ -21,6 +21,7 @@
 #include <grpcpp/client_context.h>
 
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/sampling_params.h"
 #include "blockmgr/step_plan.h"
 #include "proto/blockmgr/v1/engine.grpc.pb.h"
 
@@ -36,6 +37,8 @@ struct EngineClientOptions {
   int32_t num_host_blocks = 0;
   // Whether the engine carries out eviction orders of window groups.
   bool supports_window_evictions = false;
+  // What requests may ask of the engine's sampling.
+  EngineSampling sampling = {};
   // Whether the first attachment takes the place of an engine that is attached.
   bool replace = false;
   // Whether to attach again when the daemon goes away. A daemon that has

@@ -15,6 +15,7 @@
 #include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
 #include "wire/request_wire.h"
+#include "wire/sampling_wire.h"
 
 namespace blockmgr::fuzz {
 namespace {
@@ -256,6 +257,8 @@ void Daemon::Attach(absl::string_view message, bool other_session) {
       layout->pages_per_block() > kMaxPagesPerBlock) {
     return;
   }
+  absl::StatusOr<EngineSampling> sampling = SamplingFromProto(*proto);
+  if (!sampling.ok()) return;
   std::optional<Attachment> attached;
   auto counted = MakeReply<absl::StatusOr<Attachment>>();
   Run(AttachEngine{
@@ -269,6 +272,7 @@ void Daemon::Attach(absl::string_view message, bool other_session) {
       .num_scorer_states = proto->num_scorer_states(),
       .num_host_blocks = proto->num_host_blocks(),
       .supports_window_evictions = proto->supports_window_evictions(),
+      .sampling = *std::move(sampling),
       .replace = proto->replace(),
       .may_replace = true});
   if (!attached.has_value()) return;

@@ -119,8 +119,9 @@ TEST(SchedulerOptionsTest, EveryMemberHasARow) {
   RowCounter options;
   const SchedulerOptions defaults;
   VisitSchedulerOptions(defaults, options);
-  // tenant_limits and tenants are parsed by ParseTenant.
-  EXPECT_EQ(options.num_rows + 2, NumMembers<SchedulerOptions>());
+  // tenant_limits and tenants are parsed by ParseTenant. `sampling` is what an
+  // engine announces, and sampling_seed is drawn.
+  EXPECT_EQ(options.num_rows + 4, NumMembers<SchedulerOptions>());
   RowCounter limits;
   VisitTenantLimits(defaults.tenant_limits, limits);
   EXPECT_EQ(limits.num_rows, NumMembers<TenantLimits>());
