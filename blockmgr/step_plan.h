@@ -48,6 +48,7 @@
 #include "blockmgr/base/moves.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/sampling_params.h"
 
 namespace blockmgr {
 
@@ -59,6 +60,11 @@ struct RequestInfo {
   std::string lora;               // adapter; empty: none
   std::vector<MediaItem> media;   // inputs that are not text, ascending
   std::string engine_data;        // from the frontend; means nothing here
+  // Without a value, tokens are chosen greedily. The seed is set.
+  std::optional<SamplingParams> sampling = std::nullopt;
+  // With sampling->min_tokens: the tokens that end the request, ascending. The
+  // first min_tokens outputs are none of them. Empty without min_tokens.
+  std::vector<int32_t> stop_token_ids = {};
 };
 
 // A sequence that enters a slot, because it is admitted or resumed, or that
@@ -259,6 +265,18 @@ struct EvictionOutcome {
   std::optional<uint64_t> layout_checksum = std::nullopt;
 };
 
+// The log-probabilities that one run brought. TokenLogProbs::first_index is not
+// looked at.
+struct RunLogProbs {
+  int32_t run = 0;  // index into plan.slots
+  // For a request with prompt_logprobs: a row for every token of the prompt
+  // behind the run's first position, up to the one after its last position.
+  TokenLogProbs prompt = {};
+  // For a request with logprobs: a row for every accepted draft, and one for
+  // the sampled token.
+  TokenLogProbs outputs = {};
+};
+
 struct StepResult {
   StepId id{0};
   // The token that each run sampled last, -1 where samples[i] is 0.
@@ -275,10 +293,12 @@ struct StepResult {
   // engine reports 0 when it has none, and steps are issued ahead.
   std::vector<int32_t> num_drafts;
   // Bytes for the frontend about the tokens that each run sampled, accepted
-  // drafts included: log-probabilities, for example. At most 16 KiB a run. They
-  // are handed on with the first of these tokens. [slots.size()], or empty
-  // without any; an empty string is handed to nobody.
+  // drafts included. At most 16 KiB a run. They are handed on with the first of
+  // these tokens. [slots.size()], or empty without any; an empty string is
+  // handed to nobody.
   std::vector<std::string> token_data;
+  // Of the runs whose requests ask for log-probabilities, by ascending run.
+  std::vector<RunLogProbs> logprobs;
   std::vector<EvictionOutcome> evictions;
   // Blocks that have lost what this step or an earlier one wrote to them, for
   // example because a transfer failed. The engine names copies made of lost

@@ -23,6 +23,7 @@ absl::Status AnswerSettler::Settle(const StepResult& result, Effects* effects) {
   LoseBlocks(result.lost_blocks);
   LoseHostBlocks(result.lost_host_blocks);
   size_t num_accepted = 0;
+  auto logprobs = result.logprobs.begin();
   for (size_t i = 0; i < step.runs.size(); ++i) {
     RunAnswer answer{.sampled = result.sampled[i]};
     if (!result.num_accepted.empty()) {
@@ -32,6 +33,10 @@ absl::Status AnswerSettler::Settle(const StepResult& result, Effects* effects) {
     }
     if (!result.num_drafts.empty()) answer.num_drafts = result.num_drafts[i];
     if (!result.token_data.empty()) answer.data = result.token_data[i];
+    if (logprobs != result.logprobs.end() &&
+        logprobs->run == static_cast<int32_t>(i)) {
+      answer.logprobs = &*logprobs++;
+    }
     SettleRun(step.runs[i], answer, effects);
   }
   size_t next = 0;
@@ -64,6 +69,10 @@ void AnswerSettler::SettleRun(const StepInFlight::Run& run,
     effects->token_data.push_back(
         {request.id, request.num_outputs(), std::string(answer.data)});
   }
+  if (answer.logprobs != nullptr) {
+    TellPromptLogProbs(request, begin, *answer.logprobs, effects);
+  }
+  const int32_t num_outputs = request.num_outputs();
   bool stops = false;
   // Accepted drafts become tokens first, because Commit publishes full blocks
   // under their tokens.
@@ -95,6 +104,9 @@ void AnswerSettler::SettleRun(const StepInFlight::Run& run,
   if (!run.samples) return;
   --request.num_placeholders;
   if (!stops) stops = AddOutput(&request, answer.sampled, effects);
+  if (answer.logprobs != nullptr) {
+    TellOutputLogProbs(request, num_outputs, *answer.logprobs, effects);
+  }
   if (stops || request.num_outputs() >= request.max_tokens) {
     lifecycle_.Retire(&request,
                       stops ? FinishReason::kStop : FinishReason::kLength,
@@ -140,7 +152,8 @@ bool AnswerSettler::AddOutput(RequestState* request, int32_t token,
     state_.tenants.Serve(request->tenant, kOutputTokenService);
     served_tenants_.push_back(request->tenant);
   }
-  return std::ranges::binary_search(request->stop_token_ids, token);
+  return std::ranges::binary_search(request->stop_token_ids, token) &&
+         request->num_outputs() > request->min_tokens;
 }
 
 void AnswerSettler::SettleOrder(const StepInFlight& step,

@@ -46,10 +46,17 @@ class AnswerSettler {
   int32_t TakeAccepted(const StepInFlight::Run& run,
                        std::span<const int32_t> accepted, Effects* effects,
                        bool* stops);
+  // Hand on the rows of a run that begins at position `begin`, or of a request
+  // that had num_outputs before the run (answer_settler_logprobs.cc).
+  static void TellPromptLogProbs(const RequestState& request, int32_t begin,
+                                 const RunLogProbs& rows, Effects* effects);
+  static void TellOutputLogProbs(const RequestState& request,
+                                 int32_t num_outputs, const RunLogProbs& rows,
+                                 Effects* effects);
   // Voids the positions of the rejected drafts.
   void VoidRejected(const StepInFlight::Run& run, int32_t num_settled);
-  // Adds a token to the outputs and effects. Returns whether it is a stop
-  // token.
+  // Adds a token to the outputs and effects. Returns whether it ends the
+  // request.
   bool AddOutput(RequestState* request, int32_t token, Effects* effects);
 
   void SettleOrder(const StepInFlight& step, const StepInFlight::Order& order,

@@ -1,6 +1,11 @@
 // Whether an answer of the engine is one to the oldest step in flight.
 
+#include <algorithm>
+#include <optional>
+#include <string>
+
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/answer_settler.h"
@@ -26,6 +31,61 @@ absl::Status ValidateTokenData(const StepInFlight& step,
         absl::StrCat("token_data[", i, "]: expected at most ", most, " bytes",
                      most == 0 ? " of a run that samples nothing" : "",
                      ", got ", result.token_data[i].size()));
+  }
+  return absl::OkStatus();
+}
+
+// Checks the shape of rows of which there should be num_rows, or none.
+absl::Status ValidateRows(absl::string_view field, const TokenLogProbs& rows,
+                          const std::optional<int32_t>& max_top,
+                          int32_t num_rows) {
+  if (rows.tokens.empty() && rows.logprobs.empty()) return absl::OkStatus();
+  if (!max_top.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ": expected none, as the request asks for none, got ",
+        rows.tokens.size(), " tokens"));
+  }
+  BM_RETURN_IF_ERROR(RequireRange(absl::StrCat(field, ".num_top"), rows.num_top,
+                                  0, *max_top, "that the request asks for"));
+  const int64_t size = int64_t{num_rows} * (1 + rows.num_top);
+  if (std::ssize(rows.tokens) == size && std::ssize(rows.logprobs) == size) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected ", num_rows, " rows of ",
+                   1 + rows.num_top, " tokens and logprobs, got ",
+                   rows.tokens.size(), " and ", rows.logprobs.size()));
+}
+
+absl::Status ValidateLogProbs(const SchedulerState& state,
+                              const StepInFlight& step,
+                              const StepResult& result) {
+  int32_t least = 0;
+  for (size_t i = 0; i < result.logprobs.size(); ++i) {
+    const std::string field = absl::StrCat("logprobs[", i, "].");
+    const RunLogProbs& rows = result.logprobs[i];
+    BM_RETURN_IF_ERROR(RequireRange(absl::StrCat(field, "run"), rows.run, least,
+                                    std::ssize(step.runs) - 1,
+                                    "runs of the step, ascending"));
+    least = rows.run + 1;
+    const auto index = static_cast<size_t>(rows.run);
+    const StepInFlight::Run& run = step.runs[index];
+    if (run.is_stale()) continue;
+    const RequestState& request = *run.request;
+    const std::optional<SamplingParams>& asked = request.info->sampling;
+    const int32_t begin = state.manager.sequence(request.slot).num_settled;
+    const int32_t num_prompt =
+        std::min(begin + run.num_tokens, request.num_prompt - 1) - begin;
+    BM_RETURN_IF_ERROR(
+        ValidateRows(absl::StrCat(field, "prompt"), rows.prompt,
+                     asked ? asked->prompt_logprobs : std::nullopt,
+                     std::max(0, num_prompt)));
+    const int32_t num_accepted =
+        result.num_accepted.empty() ? 0 : result.num_accepted[index];
+    BM_RETURN_IF_ERROR(ValidateRows(absl::StrCat(field, "outputs"),
+                                    rows.outputs,
+                                    asked ? asked->logprobs : std::nullopt,
+                                    run.samples ? num_accepted + 1 : 0));
   }
   return absl::OkStatus();
 }
@@ -122,6 +182,7 @@ absl::Status ValidateResult(const SchedulerState& state,
   }
   BM_RETURN_IF_ERROR(ValidateDrafts(step, result));
   BM_RETURN_IF_ERROR(ValidateTokenData(step, result));
+  BM_RETURN_IF_ERROR(ValidateLogProbs(state, step, result));
   int64_t num_orders = 0;
   for (const StepInFlight::Order& order : step.orders) {
     num_orders += order.num_outcomes();

@@ -146,7 +146,7 @@ int32_t ForkLength(const RequestState& parent, const RequestState& request,
   const int32_t num_common = NumCommonTokens(parent, request);
   decision->num_looked_blocks += (num_common - request.num_common) / page_size;
   const int32_t length = std::min(decision->EvictionOf(request).MaxCachedTokens(
-                                      std::ssize(request.tokens), compressed),
+                                      request.num_cacheable(), compressed),
                                   num_common);
   // Tokens before a compression cannot be computed after it.
   if (length < compressed) return 0;

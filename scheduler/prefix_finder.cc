@@ -13,7 +13,7 @@ PrefixMatch& PrefixFinder::Find(const RequestState& request,
   memory_.Give(std::move(match_));
   match_ = {};
   if (!manager_.prefix_caching()) return match_;
-  const int64_t num_tokens = std::ssize(request.tokens);
+  const int64_t num_tokens = request.num_cacheable();
   const int32_t max_tokens = eviction.MaxCachedTokens(num_tokens, 0);
   if (eviction.sharing == nullptr) {
     match_ = manager_.Match(request.chain, request.tokens, max_tokens, nullptr,
@@ -66,7 +66,7 @@ void PrefixFinder::AddSwapped(const RequestState& request,
   // before a compression cannot be computed after it.
   const int32_t num_tokens =
       std::min(swapped.num_tokens,
-               eviction.MaxCachedTokens(std::ssize(request.tokens), length));
+               eviction.MaxCachedTokens(request.num_cacheable(), length));
   if (num_tokens < std::max({length, swapped.regions.front().cut(), 1})) return;
   manager_.MatchSwapped(request.swap, num_tokens, length, &match_);
 }

@@ -26,7 +26,7 @@ PrefixWait PrefixWaits::Find(const RequestState& request,
     const int32_t usable =
         std::min((num_matched + num_common) * page_size,
                  decision_.EvictionOf(request).MaxCachedTokens(
-                     std::ssize(request.tokens), 0));
+                     request.num_cacheable(), 0));
     if (usable > wait.usable) {
       wait = {.other = other, .id = other->id, .usable = usable};
     }
@@ -86,7 +86,7 @@ int32_t PrefixWaits::RegionToCome(const RequestState& request,
     const size_t last = length / state_.layout().page_size - 1;
     // Keys are chained: equal here, equal before.
     if (its.compressions[i].is_shared && last < keys.size() &&
-        own.MaxCachedTokens(std::ssize(request.tokens), length) >= length &&
+        own.MaxCachedTokens(request.num_cacheable(), length) >= length &&
         std::ranges::binary_search(own.compressions, length, {},
                                    &CompressionPoint::length) &&
         request.chain.keys()[last] == keys[last]) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "blockmgr/block_hash.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/sampling_params.h"
 
 namespace blockmgr {
 
@@ -79,9 +81,11 @@ struct Request {
   // The tenant (also for quotas and fair share), and everything besides tokens
   // that two requests must have in common to share a prefix.
   ContentScope scope;
-  // Bytes that the engine gets with the request (RequestInfo), for example
-  // sampling parameters. At most 16 KiB.
+  // Bytes that the engine gets with the request (RequestInfo). At most 16 KiB.
   std::string engine_data = {};
+  // How the engine chooses tokens. Without a value it chooses greedily. If the
+  // seed is not set, the scheduler draws one (SchedulerOptions::sampling_seed).
+  std::optional<SamplingParams> sampling = std::nullopt;
   // At most 64 wishes.
   std::vector<RetentionWish> retention;
   int32_t priority = 0;  // for SchedulingPolicy::kPriority, lower comes first
@@ -131,6 +135,14 @@ struct TokenDataEffect {
   std::string data;
 };
 
+// LogProbsEffect carries log-probabilities of a request's prompt or outputs.
+struct LogProbsEffect {
+  RequestId request{0};
+  int32_t num_outputs = 0;  // of the request when they came, without theirs
+  bool of_prompt = false;
+  TokenLogProbs logprobs;
+};
+
 struct FinishEffect {
   RequestId request{0};
   FinishReason reason = FinishReason::kLength;
@@ -163,12 +175,14 @@ struct EvictionEffect {
 struct Effects {
   std::vector<TokenEffect> tokens;
   std::vector<TokenDataEffect> token_data;  // at most one for each token
+  std::vector<LogProbsEffect> logprobs;
   std::vector<FinishEffect> finished;
   std::vector<EvictionEffect> evictions;
 
   void Clear() {
     tokens.clear();
     token_data.clear();
+    logprobs.clear();
     finished.clear();
     evictions.clear();
   }

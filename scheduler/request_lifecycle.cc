@@ -144,7 +144,7 @@ int32_t RequestLifecycle::RefreshPlace(RequestState* request) {
   request->hint.dropped = state_.manager.stats().dropped_entries;
   state_.prefix_hints.Add(
       request, num_pages,
-      request->eviction.MaxCachedTokens(std::ssize(request->tokens), 0) /
+      request->eviction.MaxCachedTokens(request->num_cacheable(), 0) /
           page_size);
   state_.waiting.Move(request, PlaceOf(*request, match.num_tokens));
   RefreshBar(request->tenant);

@@ -188,9 +188,13 @@ struct alignas(64) RequestState {
   int32_t max_chunk = 0;    // most tokens of it that one step computes
   int32_t max_settled = 0;  // most positions settled at any time
   std::unique_ptr<PendingCommand> command;
-  std::vector<int32_t> stop_token_ids;  // ascending
+  // Ascending, the engine's end tokens among them. They end the request behind
+  // its first min_tokens outputs.
+  std::vector<int32_t> stop_token_ids;
   EvictionPlan eviction;  // a waiting fork has what it inherited last
 
+  int32_t min_tokens = 0;
+  bool needs_prompt_logprobs = false;
   size_t index = 0;          // in RequestTable, never changes
   int32_t num_in_cache = 0;  // positions not computed when it (re)started
   // The keys of full blocks of `tokens`. A waiting request has all of them; a
@@ -233,6 +237,14 @@ struct alignas(64) RequestState {
   // Returns the known tokens plus the tokens that steps in flight will sample.
   int32_t num_tokens() const {
     return static_cast<int32_t>(tokens.size()) + num_placeholders;
+  }
+  // Returns how many of its known tokens count for the search of cached tokens,
+  // of which at least the last one is computed. For the log-probabilities of
+  // its prompt, a request computes what it has not computed before.
+  int64_t num_cacheable() const {
+    const int64_t num_known = std::ssize(tokens);
+    return needs_prompt_logprobs ? std::min(num_known, int64_t{max_settled} + 1)
+                                 : num_known;
   }
   // Returns how many positions are computed in all. The last output is never an
   // input, so its position is not computed.

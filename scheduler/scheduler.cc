@@ -11,12 +11,14 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/block_promises.h"
 #include "scheduler/compression_points.h"
 #include "scheduler/eviction_requests.h"
 #include "scheduler/forks.h"
 #include "scheduler/require_range.h"
+#include "scheduler/sampling_requests.h"
 #include "scheduler/scheduler_impl.h"
 
 namespace blockmgr {
@@ -31,18 +33,6 @@ constexpr int64_t kMaxMedia = 4096;
 constexpr size_t kMaxEngineDataBytes = 16384;
 // A block of SchedulerOptions::max_num_blocks is counted with so many tokens.
 constexpr int64_t kTokensPerBlock = 16;
-
-absl::Status ValidateTokens(const char* field,
-                            const std::vector<int32_t>& tokens) {
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, "[", i, "]: expected a token id of at least 0, ",
-                       "got ", tokens[i]));
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status RequireCount(absl::string_view field, int64_t count,
                           int64_t most) {
@@ -107,8 +97,11 @@ absl::Status ValidateRequest(const Request& request, const ModelLayout& layout,
       "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
   BM_RETURN_IF_ERROR(
       options.CheckLength(std::ssize(request.prompt), request.max_tokens));
-  BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt));
-  BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids));
+  const int32_t vocabulary_size = options.sampling.vocabulary_size;
+  BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt, vocabulary_size));
+  BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids,
+                                    vocabulary_size));
+  BM_RETURN_IF_ERROR(ValidateSampling(request, options.sampling));
   BM_RETURN_IF_ERROR(
       RequireCount("media", std::ssize(request.scope.media), kMaxMedia));
   BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
@@ -196,17 +189,26 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
 
   RequestState* state =
       state_.requests.Add(RequestId{state_.next_request++}, request.id);
-  state->info = std::make_shared<const RequestInfo>(
-      RequestInfo{.id = std::move(request.id),
-                  .num_prompt_tokens = num_prompt,
-                  .lora = request.scope.lora,
-                  .media = request.scope.media,
-                  .engine_data = std::move(request.engine_data)});
+  state->stop_token_ids = StopTokensOf(request, options().sampling);
+  RequestInfo info{.id = std::move(request.id),
+                   .num_prompt_tokens = num_prompt,
+                   .lora = request.scope.lora,
+                   .media = request.scope.media,
+                   .engine_data = std::move(request.engine_data),
+                   .sampling = std::move(request.sampling)};
+  if (info.sampling.has_value()) {
+    if (!info.sampling->seed.has_value()) {
+      info.sampling->seed = static_cast<int64_t>(
+          SplitMix64(options().sampling_seed ^ SplitMix64(Index(state->id))));
+    }
+    state->min_tokens = info.sampling->min_tokens;
+    state->needs_prompt_logprobs = info.sampling->prompt_logprobs.has_value();
+    if (state->min_tokens > 0) info.stop_token_ids = state->stop_token_ids;
+  }
+  state->info = std::make_shared<const RequestInfo>(std::move(info));
   state->tokens = std::move(request.prompt);
   state->num_prompt = num_prompt;
   state->max_tokens = request.max_tokens;
-  state->stop_token_ids = std::move(request.stop_token_ids);
-  std::ranges::sort(state->stop_token_ids);
   state->chain = BlockChain(request.scope);
   state->chain.SetRetention(RetentionOf(request, state_.now_ms));
   if (parent != nullptr) {

@@ -57,7 +57,8 @@ class Scheduler {
   //                       pool, or a quota of its tenant, which is named, is
   //                       used up
   //   FailedPrecondition  the engine does not accumulate the scores that the
-  //                       policy needs
+  //                       policy needs, or does not support a field of
+  //                       `sampling`
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Returns OK if Submit accepts the eviction for some request. Submit may
   // still refuse it for a request with other tokens. Errors are

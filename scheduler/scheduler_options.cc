@@ -17,6 +17,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
 #include "scheduler/require_range.h"
+#include "scheduler/sampling_requests.h"
 
 namespace blockmgr {
 namespace {
@@ -93,6 +94,7 @@ absl::Status SchedulerOptions::Validate() const {
         "max_long_prefills: expected a long_prefill_token_threshold above 0, ",
         "which says what is long, got ", max_long_prefills, " without"));
   }
+  BM_RETURN_IF_ERROR(ValidateEngineSampling(sampling));
   BM_RETURN_IF_ERROR(ValidateLimits("tenant_limits", tenant_limits));
   for (const auto& [name, limits] : tenants) {
     BM_RETURN_IF_ERROR(

@@ -27,6 +27,7 @@
 
 #include "blockmgr/block_manager.h"
 #include "blockmgr/eviction/policy_fields.h"
+#include "blockmgr/sampling_params.h"
 
 namespace blockmgr {
 
@@ -166,6 +167,10 @@ struct SchedulerOptions {
   // The tables of query statistics that the engine has, which policies may
   // name: by name a text that identifies the content.
   std::map<std::string, std::string> query_stats;
+  EngineSampling sampling;
+  // The seeds of requests that have set none follow from this number and from
+  // the number of the request.
+  uint64_t sampling_seed = 0;
 
   absl::Status Validate() const;
   // Checks a request's number of prompt tokens and its max_tokens against

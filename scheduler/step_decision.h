@@ -217,8 +217,9 @@ struct StepInFlight {
 struct RunAnswer {
   int32_t sampled = -1;
   std::span<const int32_t> accepted = {};
-  int32_t num_drafts = 0;       // ready for the next step
-  absl::string_view data = {};  // for the frontend
+  int32_t num_drafts = 0;                 // ready for the next step
+  absl::string_view data = {};            // for the frontend
+  const RunLogProbs* logprobs = nullptr;  // null if there are none
 };
 
 }  // namespace blockmgr

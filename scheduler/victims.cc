@@ -117,7 +117,7 @@ int32_t Victims::RecomputeCost(const RequestState& request) const {
   const int32_t num_cached = std::min(
       sequence.num_published * state_.layout().page_size,
       request.eviction.MaxCachedTokens(
-          std::ssize(request.tokens),
+          request.num_cacheable(),
           is_compressed ? request.eviction.compressions[last].length : 0));
   return std::max(0, sequence.num_settled - num_cached);
 }

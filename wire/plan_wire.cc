@@ -11,6 +11,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "wire/invalid.h"
 #include "wire/policy_wire.h"
+#include "wire/sampling_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -90,7 +91,8 @@ absl::StatusOr<EvictionOrder> OrderFromProto(const v1::EvictionOrder& proto) {
   return order;
 }
 
-std::shared_ptr<const RequestInfo> FromProto(const v1::RequestInfo& proto) {
+absl::StatusOr<std::shared_ptr<const RequestInfo>> InfoFromProto(
+    const v1::RequestInfo& proto) {
   RequestInfo info{.id = proto.request_id(),
                    .num_prompt_tokens = proto.num_prompt_tokens(),
                    .lora = proto.lora(),
@@ -100,6 +102,11 @@ std::shared_ptr<const RequestInfo> FromProto(const v1::RequestInfo& proto) {
     info.media.push_back(
         {.begin = item.begin(), .length = item.length(), .hash = item.hash()});
   }
+  if (proto.has_sampling()) {
+    BM_ASSIGN_OR_RETURN(info.sampling, FromProto(proto.sampling()));
+  }
+  BM_RETURN_IF_ERROR(TokensFromProto("stop_token_ids", proto.stop_token_ids(),
+                                     &info.stop_token_ids));
   return std::make_shared<const RequestInfo>(std::move(info));
 }
 
@@ -116,6 +123,8 @@ absl::Status FromProto(const v1::StepPlan& proto, StepPlan* plan) {
       return Invalid("starts[", plan->starts.size(),
                      "]: scorer_state: unknown value ", start.scorer_state());
     }
+    BM_ASSIGN_OR_RETURN(std::shared_ptr<const RequestInfo> info,
+                        InfoFromProto(start.info()));
     plan->starts.push_back(
         {.slot = SequenceSlot{start.slot()},
          .request = RequestId{start.request()},
@@ -131,7 +140,7 @@ absl::Status FromProto(const v1::StepPlan& proto, StepPlan* plan) {
          .query_window = start.query_window(),
          .scorer_state = static_cast<ScorerState>(start.scorer_state()),
          .state_begin = start.state_begin(),
-         .info = FromProto(start.info())});
+         .info = std::move(info)});
     BM_RETURN_IF_ERROR(AddTransfers(start.transfers(), &plan->transfers_in));
   }
   plan->start_tokens.assign(proto.start_tokens().begin(),
@@ -179,6 +188,11 @@ void ToProto(const RequestInfo& info, v1::RequestInfo* proto) {
     added->set_hash(item.hash);
   }
   proto->set_engine_data(info.engine_data);
+  if (info.sampling.has_value()) {
+    ToProto(*info.sampling, proto->mutable_sampling());
+  }
+  proto->mutable_stop_token_ids()->Add(info.stop_token_ids.begin(),
+                                       info.stop_token_ids.end());
 }
 
 void AddTransfers(const std::vector<BlockTransfer>& all, int64_t begin,
@@ -293,6 +307,14 @@ void FromProto(const v1::StepResult& proto, StepResult* result) {
                             proto.num_drafts().end());
   result->token_data.assign(proto.token_data().begin(),
                             proto.token_data().end());
+  result->logprobs.resize(static_cast<size_t>(proto.logprobs_size()));
+  for (size_t i = 0; i < result->logprobs.size(); ++i) {
+    const v1::RunLogProbs& from = proto.logprobs(static_cast<int>(i));
+    RunLogProbs& to = result->logprobs[i];
+    to.run = from.run();
+    FromProto(from.prompt(), &to.prompt);
+    FromProto(from.outputs(), &to.outputs);
+  }
   result->lost_blocks.clear();
   for (const int32_t block : proto.lost_blocks()) {
     result->lost_blocks.push_back(BlockId{block});
@@ -324,6 +346,16 @@ void ToProto(const StepResult& result, v1::StepResult* proto) {
                                    result.num_drafts.end());
   proto->mutable_token_data()->Add(result.token_data.begin(),
                                    result.token_data.end());
+  for (const RunLogProbs& rows : result.logprobs) {
+    v1::RunLogProbs* message = proto->add_logprobs();
+    message->set_run(rows.run);
+    if (!rows.prompt.tokens.empty()) {
+      ToProto(rows.prompt, message->mutable_prompt());
+    }
+    if (!rows.outputs.tokens.empty()) {
+      ToProto(rows.outputs, message->mutable_outputs());
+    }
+  }
   for (const BlockId block : result.lost_blocks) {
     proto->add_lost_blocks(Index(block));
   }

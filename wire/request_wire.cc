@@ -1,36 +1,18 @@
 #include "wire/request_wire.h"
 
-#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include <google/protobuf/repeated_field.h>
-
 #include "blockmgr/base/status_macros.h"
 #include "wire/invalid.h"
 #include "wire/policy_wire.h"
+#include "wire/sampling_wire.h"
 
 namespace blockmgr {
 namespace {
 
 constexpr size_t kMaxIdBytes = 128;
-
-absl::Status TokensFromProto(
-    absl::string_view field,
-    const google::protobuf::RepeatedField<uint32_t>& proto,
-    std::vector<int32_t>* tokens) {
-  constexpr uint32_t kMax = std::numeric_limits<int32_t>::max();
-  tokens->reserve(static_cast<size_t>(proto.size()));
-  for (int i = 0; i < proto.size(); ++i) {
-    if (proto[i] > kMax) {
-      return Invalid(field, "[", i, "]: expected at most ", kMax, ", got ",
-                     proto[i]);
-    }
-    tokens->push_back(static_cast<int32_t>(proto[i]));
-  }
-  return absl::OkStatus();
-}
 
 void ToProto(const SchedulerStats& stats, v1::GetStatsResponse* proto) {
 #define BM_SET(kind, type, name, metric, help) proto->set_##name(stats.name);
@@ -130,6 +112,9 @@ absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
         {.begin = item.begin(), .length = item.length(), .hash = item.hash()});
   }
   request.engine_data = proto.engine_data();
+  if (proto.has_sampling()) {
+    BM_ASSIGN_OR_RETURN(request.sampling, FromProto(proto.sampling()));
+  }
   for (const v1::RetentionWish& wish : proto.retention()) {
     RetentionWish& out = request.retention.emplace_back();
     out.begin = wish.begin();

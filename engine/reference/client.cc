@@ -10,9 +10,10 @@
 #include <grpcpp/create_channel.h>
 #include <spdlog/spdlog.h>
 
-#include "wire/plan_wire.h"
 #include "blockmgr/base/status_macros.h"
+#include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
+#include "wire/sampling_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -157,6 +158,7 @@ absl::StatusOr<EngineClient::Attachment> EngineClient::Attach(
   request.set_supports_window_evictions(options_.supports_window_evictions);
   request.mutable_query_stats()->insert(options_.query_stats.begin(),
                                         options_.query_stats.end());
+  ToProto(options_.sampling, &request);
   request.set_replace(replace);
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::milliseconds backoff = options_.first_backoff;

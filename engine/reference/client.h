@@ -22,6 +22,7 @@
 #include <grpcpp/client_context.h>
 
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/sampling_params.h"
 #include "blockmgr/step_plan.h"
 #include "proto/blockmgr/v1/engine.grpc.pb.h"
 
@@ -40,6 +41,8 @@ struct EngineClientOptions {
   // The tables of query statistics that the engine has: by name a text that
   // identifies the content.
   std::map<std::string, std::string> query_stats = {};
+  // What requests may ask of the engine's sampling.
+  EngineSampling sampling = {};
   // Whether the first attachment takes the place of an engine that is attached.
   bool replace = false;
   // Whether to attach again when the daemon goes away. A daemon that has

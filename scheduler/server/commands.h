@@ -22,6 +22,7 @@
 
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/prefix_cache_delta.h"
+#include "blockmgr/sampling_params.h"
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
@@ -49,14 +50,16 @@ struct RequestStream : std::enable_shared_from_this<RequestStream> {
   int32_t chunk = 0;
 };
 
-// One token (finish == nullptr) or the end of a request.
+// One token, or log-probabilities (if `logprobs` is not null), or the end of a
+// request (if `finish` is not null).
 struct TokenItem {
   RequestStream* stream = nullptr;
   int32_t token = 0;
-  int32_t index = 0;
+  int32_t index = 0;  // of the request's next output
   const FinishEffect* finish = nullptr;
   // Bytes that the engine adds to the tokens from this one on, or null.
   const std::string* data = nullptr;
+  const LogProbsEffect* logprobs = nullptr;
 };
 
 // The token stream of one client. Called by the core thread only.
@@ -147,6 +150,7 @@ struct AttachEngine {
   int32_t num_host_blocks = 0;
   bool supports_window_evictions = false;
   std::map<std::string, std::string> query_stats = {};
+  EngineSampling sampling = {};
   // Whether to take the place of an engine with an open step stream, which ends
   // with Aborted when this engine's stream opens. PermissionDenied without
   // `may_replace`.

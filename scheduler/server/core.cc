@@ -213,8 +213,8 @@ void Core::RemoveClient(const std::string& session) {
 
 void Core::DeliverEffects() {
   // Cutting off a client cancels its requests, which brings new effects.
-  while (!effects_.tokens.empty() || !effects_.finished.empty() ||
-         !effects_.evictions.empty()) {
+  while (!effects_.tokens.empty() || !effects_.logprobs.empty() ||
+         !effects_.finished.empty() || !effects_.evictions.empty()) {
     FillOutboxes();
     std::vector<std::string> cut_off;
     for (std::string& session : touched_) {
@@ -242,6 +242,10 @@ void Core::FillOutboxes() {
     item.stream = live->stream.get();
     live->client->outbox.push_back(item);
   };
+  for (const LogProbsEffect& effect : effects_.logprobs) {
+    add(&requests_.at(effect.request),
+        TokenItem{.index = effect.num_outputs, .logprobs = &effect});
+  }
   auto data = effects_.token_data.begin();
   for (const TokenEffect& effect : effects_.tokens) {
     LiveRequest& live = requests_.at(effect.request);

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 
+#include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
@@ -14,6 +16,26 @@
 
 namespace blockmgr {
 namespace {
+
+std::string DescribeSampling(const EngineSampling& had,
+                             const EngineSampling& has) {
+  for (int32_t field = 1; field <= kNumSamplingFields; ++field) {
+    const auto kind = static_cast<SamplingField>(field);
+    if (had.Supports(kind) == has.Supports(kind)) continue;
+    return absl::StrCat("sampling_fields: live requests need ",
+                        had.Supports(kind) ? "" : "an engine without ", field,
+                        ", got an engine ",
+                        has.Supports(kind) ? "with it" : "without it");
+  }
+  if (had.vocabulary_size != has.vocabulary_size) {
+    return absl::StrCat("vocabulary_size: live requests need ",
+                        had.vocabulary_size, ", got ", has.vocabulary_size);
+  }
+  if (had.end_token_ids == has.end_token_ids) return "";
+  return absl::StrCat("end_token_ids: live requests need [",
+                      absl::StrJoin(had.end_token_ids, ", "), "], got [",
+                      absl::StrJoin(has.end_token_ids, ", "), "]");
+}
 
 // The first thing in which an engine differs from the one that live requests
 // were scheduled for; empty: none.
@@ -60,7 +82,7 @@ std::string DescribeDifference(const ModelLayout& want,
                         had.query_stats.size(), " tables, got ",
                         has.query_stats.size());
   }
-  if (want == got) return "";
+  if (want == got) return DescribeSampling(had.sampling, has.sampling);
   return absl::StrCat("layout.dtype: live requests need ",
                       DTypeName(want.dtype), ", got ", DTypeName(got.dtype));
 }
@@ -96,6 +118,7 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
   scheduler.num_host_blocks = command->num_host_blocks;
   scheduler.supports_window_evictions = command->supports_window_evictions;
   scheduler.query_stats = std::move(command->query_stats);
+  scheduler.sampling = std::move(command->sampling);
   const std::string difference =
       scheduler_ == nullptr
           ? "there was none"
@@ -103,6 +126,9 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
                                command->layout, scheduler);
   std::unique_ptr<Scheduler> made;
   if (!difference.empty()) {
+    // Their requests are numbered from 1 on again.
+    scheduler.sampling_seed =
+        SplitMix64(options_.scheduler.sampling_seed + num_schedulers_);
     // Effects name requests of the Scheduler that is about to go.
     DeliverEffects();
     if (!idle()) return absl::FailedPreconditionError(difference);

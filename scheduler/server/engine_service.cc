@@ -18,6 +18,7 @@
 #include "scheduler/server/raw_messages.h"
 #include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
+#include "wire/sampling_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -233,6 +234,11 @@ grpc::ServerUnaryReactor* EngineService::Attach(
           reactor->Finish(ToGrpc(layout.status()));
           return;
         }
+        absl::StatusOr<EngineSampling> sampling = SamplingFromProto(attach);
+        if (!sampling.ok()) {
+          reactor->Finish(ToGrpc(sampling.status()));
+          return;
+        }
         core_->Post(AttachEngine{
             .layout = *layout,
             .name = attach.engine_name(),
@@ -247,6 +253,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
             .num_host_blocks = attach.num_host_blocks(),
             .supports_window_evictions = attach.supports_window_evictions(),
             .query_stats = QueryStatsOf(attach.query_stats()),
+            .sampling = *std::move(sampling),
             .replace = attach.replace(),
             .may_replace = IsOwner(*context)});
       });

@@ -16,6 +16,7 @@
 #include "scheduler/server/peer_text.h"
 #include "scheduler/server/raw_messages.h"
 #include "wire/request_wire.h"
+#include "wire/sampling_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -28,6 +29,8 @@ constexpr std::chrono::microseconds kMinWriteInterval{1000};
 // On the wire: a varint token; and tags, lengths, index, reason of a chunk.
 constexpr int64_t kWireTokenBytes = 5;
 constexpr int64_t kChunkBytes = 40;
+// A varint token and a float.
+constexpr int64_t kWireLogProbBytes = 9;
 
 v1::FinishReason ToProto(FinishReason reason) {
   switch (reason) {
@@ -89,6 +92,9 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       if (item.data != nullptr) {
         entry.data = std::make_unique<std::string>(*item.data);
       }
+      if (item.logprobs != nullptr) {
+        entry.logprobs = std::make_unique<LogProbsEffect>(*item.logprobs);
+      }
       pending_bytes_ += BytesOf(entry);
       pending_.push_back(std::move(entry));
     }
@@ -122,13 +128,14 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
  private:
-  // A token, or the end of a request.
+  // A token, or log-probabilities, or the end of a request.
   struct Entry {
     std::shared_ptr<RequestStream> stream;
     int32_t token = 0;
     int32_t index = 0;
     std::unique_ptr<FinishEffect> finish = nullptr;
     std::unique_ptr<std::string> data = nullptr;  // of this token and others
+    std::unique_ptr<LogProbsEffect> logprobs = nullptr;
   };
 
   // An upper bound of an entry on the wire: it has a chunk of its own.
@@ -140,8 +147,13 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                        static_cast<int64_t>(2 * kMaxTextBytes));
     const int64_t data =
         entry.data == nullptr ? 0 : kChunkBytes + std::ssize(*entry.data);
+    const int64_t logprobs =
+        entry.logprobs == nullptr
+            ? 0
+            : kChunkBytes + std::ssize(entry.logprobs->logprobs.tokens) *
+                                kWireLogProbBytes;
     return kWireTokenBytes + kChunkBytes + std::ssize(entry.stream->id) + text +
-           data;
+           data + logprobs;
   }
 
   void OnOpened(const absl::Status& status) {
@@ -217,6 +229,12 @@ class TokenStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       added->set_first_index(entry.index);
     }
     v1::TokenChunk* chunk = message_.mutable_chunks(stream.chunk);
+    if (entry.logprobs != nullptr) {
+      ToProto(entry.logprobs->logprobs, entry.logprobs->of_prompt
+                                            ? chunk->add_prompt_logprobs()
+                                            : chunk->add_logprobs());
+      return;
+    }
     if (entry.finish == nullptr) {
       chunk->add_tokens(static_cast<uint32_t>(entry.token));
       if (entry.data != nullptr) {

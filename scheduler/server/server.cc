@@ -31,10 +31,12 @@ constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
 constexpr int64_t kMaxMessage = int64_t{1} << 30;
 // The most bytes that an engine may add to the tokens of a sequence.
 constexpr int64_t kTokenDataBytes = int64_t{16} << 10;
+// Of a position: 1 + kMaxLogprobs tokens of up to 5 bytes and floats.
+constexpr int64_t kMaxLogProbBytes = 256;
 
-// A fresh number for every process, so that nobody takes one daemon for the
-// next. Never 0, which a message without an epoch would carry.
-uint64_t RandomEpoch() {
+// A fresh number for every call. As an epoch it keeps anybody from taking one
+// daemon for the next. Never 0, which a message without an epoch would carry.
+uint64_t RandomNumber() {
   std::random_device device;
   return (uint64_t{device()} << 32 | device()) | 1;
 }
@@ -47,7 +49,8 @@ int64_t MaxSubmitBytes(const SchedulerOptions& options) {
 }
 
 int64_t MaxResultBytes(const SchedulerOptions& options) {
-  return std::min(kMinReceiveBytes + options.max_num_seqs * kTokenDataBytes,
+  return std::min(kMinReceiveBytes + options.max_num_seqs * kTokenDataBytes +
+                      options.max_num_batched_tokens * kMaxLogProbBytes,
                   kMaxMessage);
 }
 
@@ -120,6 +123,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 
   CoreThreadOptions core;
   core.core.scheduler = options.scheduler;
+  core.core.scheduler.sampling_seed = RandomNumber();
   BM_ASSIGN_OR_RETURN(core.core.tables,
                       LoadBudgetTables(options.budget_tables));
   core.core.default_eviction = options.default_eviction;
@@ -133,7 +137,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   std::unique_ptr<Server> server(new Server);
   BM_ASSIGN_OR_RETURN(server->listener_,
                       Listener::Open(address, options.max_connections));
-  core.core.epoch = RandomEpoch();
+  core.core.epoch = RandomNumber();
   core.core.step_timeout_seconds = options.step_timeout_s;
   core.core.on_engine_change = [server = server.get()](
                                    bool attached, const std::string& what) {

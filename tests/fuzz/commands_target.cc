@@ -42,6 +42,13 @@ std::string AttachPart(int32_t window = 0, int32_t num_shards = 1) {
   attach.set_num_host_blocks(16);
   attach.set_supports_window_evictions(window > 0);
   (*attach.mutable_query_stats())["chat"] = "1a2b";
+  for (const v1::SamplingField field :
+       {v1::SAMPLING_FIELD_TEMPERATURE, v1::SAMPLING_FIELD_MIN_TOKENS,
+        v1::SAMPLING_FIELD_PROMPT_LOGPROBS}) {
+    attach.add_sampling_fields(field);
+  }
+  attach.set_vocabulary_size(1000000);
+  attach.add_end_token_ids(5);
   return absl::StrCat("A", attach.SerializeAsString());
 }
 
@@ -95,7 +102,9 @@ std::string PlainSeed(uint8_t choices) {
   v1::SubmitRequest fork = MakeRequest("fork", 30, 9);
   fork.set_fork_of("r0");
   fork.add_stop_token_ids(7);
-  fork.set_engine_data("temperature");
+  fork.set_engine_data("adapter");
+  fork.mutable_sampling()->set_min_tokens(3);
+  fork.mutable_sampling()->set_prompt_logprobs(1);
   parts.push_back(SubmitPart(fork));
   Append(Steps(4), &parts);
   v1::StepResult data;
@@ -151,7 +160,8 @@ std::string StrangeSeed() {
   result.add_sampled(5);
   result.add_num_accepted(1);
   result.add_accepted(3);
-  result.add_token_data("logprobs");
+  result.add_token_data("data");
+  result.add_logprobs()->mutable_prompt()->add_token_ids(4);
   result.add_lost_host_blocks(2);
   result.add_evictions()->add_counts(3);
   std::string other = AttachPart(8);

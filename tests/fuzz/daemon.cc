@@ -17,6 +17,7 @@
 #include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
 #include "wire/request_wire.h"
+#include "wire/sampling_wire.h"
 
 namespace blockmgr::fuzz {
 namespace {
@@ -258,6 +259,8 @@ void Daemon::Attach(absl::string_view message, bool other_session) {
       layout->pages_per_block() > kMaxPagesPerBlock) {
     return;
   }
+  absl::StatusOr<EngineSampling> sampling = SamplingFromProto(*proto);
+  if (!sampling.ok()) return;
   std::optional<Attachment> attached;
   auto counted = MakeReply<absl::StatusOr<Attachment>>();
   std::map<std::string, std::string> query_stats;
@@ -276,6 +279,7 @@ void Daemon::Attach(absl::string_view message, bool other_session) {
       .num_host_blocks = proto->num_host_blocks(),
       .supports_window_evictions = proto->supports_window_evictions(),
       .query_stats = std::move(query_stats),
+      .sampling = *std::move(sampling),
       .replace = proto->replace(),
       .may_replace = true});
   if (!attached.has_value()) return;

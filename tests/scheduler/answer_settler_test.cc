@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,6 +90,161 @@ TEST(SchedulerUpdateTest, RefusesWrongAnswersAndChangesNothing) {
     result->evictions[0].layout_checksum.reset();  // an engine may send none
   });
   driver.Finish();
+}
+
+constexpr int32_t kPromptTokens = 21;
+
+// A request for the log-probabilities of its prompt and its outputs.
+Request WithLogProbs(const std::string& id,
+                     int32_t num_prompt = kPromptTokens) {
+  Request request = MakeRequest(id, num_prompt, 5);
+  request.sampling = SamplingParams{.logprobs = 0, .prompt_logprobs = 1};
+  return request;
+}
+
+// As an engine has them whose tokens at a position are the position.
+RunLogProbs RowsOf(const StepPlan& plan, size_t run,
+                   int32_t num_prompt = kPromptTokens) {
+  RunLogProbs rows{.run = static_cast<int32_t>(run)};
+  const int32_t begin = plan.positions[run];
+  const int32_t end = std::min(begin + plan.num_tokens[run], num_prompt - 1);
+  rows.prompt.num_top = 1;
+  for (int32_t i = begin + 1; i <= end; ++i) {
+    rows.prompt.tokens.insert(rows.prompt.tokens.end(), {i, 999});
+    rows.prompt.logprobs.insert(rows.prompt.logprobs.end(),
+                                {-0.5f * static_cast<float>(i), -1.0f});
+  }
+  if (plan.samples[run] == 0) return rows;
+  rows.outputs.tokens = {begin + plan.num_tokens[run]};
+  rows.outputs.logprobs = {-3.0f};
+  return rows;
+}
+
+SchedulerOptions LogProbOptions() {
+  SchedulerOptions options = PlainOptions();
+  options.max_num_batched_tokens = 8;
+  options.sampling.fields = EngineSampling::kAllFields;
+  return options;
+}
+
+// Issues and answers a step, with all rows that may be asked for.
+void StepWithRows(Scheduler* scheduler, Effects* effects,
+                  int32_t num_prompt = kPromptTokens) {
+  StepPlan plan;
+  ASSERT_TRUE(scheduler->Schedule(&plan));
+  StepResult result;
+  result.id = plan.id;
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    result.sampled.push_back(plan.samples[i] != 0 ? 3 : -1);
+    result.logprobs.push_back(RowsOf(plan, i, num_prompt));
+  }
+  ASSERT_OK(scheduler->Update(result, effects));
+}
+
+TEST(LogProbsTest, ArriveOnceForEveryChunkEvenIfItIsComputedAgain) {
+  const auto scheduler =
+      *Scheduler::Create(SmallLayout(4, 60), LogProbOptions());
+  ASSERT_OK(scheduler->Submit(WithLogProbs("a")));
+  Effects effects;
+  StepWithRows(scheduler.get(), &effects);
+  EXPECT_THAT(effects.logprobs, SizeIs(1));  // of a chunk that samples nothing
+  StepWithRows(scheduler.get(), &effects);
+  scheduler->LoseEngine(&effects);
+  while (effects.tokens.size() < 2) StepWithRows(scheduler.get(), &effects);
+  scheduler->LoseEngine(&effects);
+  while (scheduler->has_unfinished_requests()) {
+    StepWithRows(scheduler.get(), &effects);
+  }
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> outputs;
+  for (const LogProbsEffect& effect : effects.logprobs) {
+    const TokenLogProbs& rows = effect.logprobs;
+    EXPECT_EQ(rows.tokens.size(), rows.logprobs.size());
+    for (int32_t i = 0; i < rows.num_rows(); ++i) {
+      const auto first = static_cast<size_t>(i * (1 + rows.num_top));
+      if (effect.of_prompt) {
+        EXPECT_EQ(rows.num_top, 1);
+        EXPECT_EQ(rows.tokens[first], rows.first_index + i);
+        EXPECT_EQ(rows.logprobs[first],
+                  -0.5f * static_cast<float>(rows.tokens[first]));
+        prompt.push_back(rows.first_index + i);
+      } else {
+        EXPECT_EQ(rows.tokens[first], kPromptTokens + rows.first_index);
+        EXPECT_EQ(effect.num_outputs, rows.first_index);
+        outputs.push_back(rows.first_index);
+      }
+    }
+  }
+  std::vector<int32_t> all_but_the_first(kPromptTokens - 1);
+  std::iota(all_but_the_first.begin(), all_but_the_first.end(), 1);
+  EXPECT_EQ(prompt, all_but_the_first);
+  EXPECT_THAT(outputs, ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST(LogProbsTest, ArriveInPiecesThatFitIntoAMessage) {
+  SchedulerOptions options = LogProbOptions();
+  options.max_num_batched_tokens = 4096;
+  options.max_model_len = 4096;
+  const auto scheduler = *Scheduler::Create(SmallLayout(16, 260), options);
+  ASSERT_OK(scheduler->Submit(WithLogProbs("a", 3000)));
+  Effects effects;
+  StepWithRows(scheduler.get(), &effects, 3000);
+  std::vector<int32_t> firsts;
+  int32_t num_rows = 0;
+  for (const LogProbsEffect& effect : effects.logprobs) {
+    if (!effect.of_prompt) continue;
+    firsts.push_back(effect.logprobs.first_index);
+    EXPECT_EQ(effect.logprobs.tokens[0], firsts.back());
+    num_rows += effect.logprobs.num_rows();
+  }
+  EXPECT_THAT(firsts, ElementsAre(1, 1025, 2049));
+  EXPECT_EQ(num_rows, 2999);
+}
+
+TEST(LogProbsTest, WrongOnesAreRefused) {
+  const auto scheduler =
+      *Scheduler::Create(SmallLayout(4, 60), LogProbOptions());
+  ASSERT_OK(scheduler->Submit(WithLogProbs("a", 4)));
+  ASSERT_OK(scheduler->Submit(MakeRequest("b", 4, 5, 1)));
+  StepPlan plan;
+  ASSERT_TRUE(scheduler->Schedule(&plan));
+  StepResult good;
+  good.id = plan.id;
+  good.sampled = {3, 3};
+  good.logprobs = {RowsOf(plan, 0, 4)};
+  const std::vector<std::pair<std::string, std::function<void(StepResult*)>>>
+      cases = {
+          {"logprobs[0].run: expected 0 to 1 (runs of the step, ascending), "
+           "got 2",
+           [](StepResult* r) { r->logprobs[0].run = 2; }},
+          {"logprobs[1].run: expected 1 to 1 (runs of the step, ascending), "
+           "got 0",
+           [](StepResult* r) { r->logprobs.push_back(r->logprobs[0]); }},
+          {"logprobs[0].prompt: expected none, as the request asks for none, "
+           "got 6 tokens",
+           [](StepResult* r) { r->logprobs[0].run = 1; }},
+          {"logprobs[0].prompt.num_top: expected 0 to 1 (that the request "
+           "asks for), got 2",
+           [](StepResult* r) { r->logprobs[0].prompt.num_top = 2; }},
+          {"logprobs[0].prompt.num_top: expected 0 to 1 (that the request "
+           "asks for), got -1",
+           [](StepResult* r) { r->logprobs[0].prompt.num_top = -1; }},
+          {"logprobs[0].prompt: expected 3 rows of 2 tokens and logprobs, got "
+           "5 and 6",
+           [](StepResult* r) { r->logprobs[0].prompt.tokens.pop_back(); }},
+          {"logprobs[0].outputs: expected 1 rows of 1 tokens and logprobs, got "
+           "1 and 0",
+           [](StepResult* r) { r->logprobs[0].outputs.logprobs.clear(); }},
+      };
+  Effects effects;
+  for (const auto& [text, spoil] : cases) {
+    StepResult wrong = good;
+    spoil(&wrong);
+    EXPECT_THAT(scheduler->Update(wrong, &effects),
+                StatusIs(absl::StatusCode::kInvalidArgument, text));
+  }
+  EXPECT_OK(scheduler->Update(good, &effects));
+  EXPECT_THAT(effects.logprobs, SizeIs(2));
 }
 
 TEST(SchedulerUpdateTest, RefusesAnswersToNoStep) {

@@ -127,9 +127,9 @@ TEST(SchedulerOptionsTest, EveryMemberHasARow) {
   RowCounter options;
   const SchedulerOptions defaults;
   VisitSchedulerOptions(defaults, options);
-  // tenant_limits and tenants are parsed by ParseTenant, and query_stats comes
-  // with AttachRequest.
-  EXPECT_EQ(options.num_rows + 3, NumMembers<SchedulerOptions>());
+  // tenant_limits and tenants are parsed by ParseTenant. An engine announces
+  // query_stats and `sampling`, and sampling_seed is drawn.
+  EXPECT_EQ(options.num_rows + 5, NumMembers<SchedulerOptions>());
   RowCounter limits;
   VisitTenantLimits(defaults.tenant_limits, limits);
   EXPECT_EQ(limits.num_rows, NumMembers<TenantLimits>());

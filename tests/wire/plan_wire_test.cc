@@ -100,14 +100,20 @@ TEST(PlanWireTest, WhatToRunArrives) {
   item->set_length(4);
   item->set_hash("h");
   info->set_engine_data("d");
+  info->mutable_sampling()->set_seed(5);
+  info->add_stop_token_ids(8);
+  proto.add_starts()->mutable_info();
   StepPlan plan;
   ASSERT_OK(FromProto(proto, &plan));
-  ASSERT_THAT(plan.starts, SizeIs(1));
+  ASSERT_THAT(plan.starts, SizeIs(2));
   EXPECT_EQ(plan.starts[0].info->id, "r");
   EXPECT_EQ(plan.starts[0].info->num_prompt_tokens, 2);
   EXPECT_EQ(plan.starts[0].info->lora, "l");
   EXPECT_THAT(plan.starts[0].info->media, ElementsAre(MediaItem{1, 4, "h"}));
   EXPECT_EQ(plan.starts[0].info->engine_data, "d");
+  EXPECT_EQ(plan.starts[0].info->sampling, SamplingParams{.seed = 5});
+  EXPECT_THAT(plan.starts[0].info->stop_token_ids, ElementsAre(8));
+  EXPECT_EQ(plan.starts[1].info->sampling, std::nullopt);
 }
 
 TEST(PlanWireTest, DraftsArrive) {
@@ -224,6 +230,8 @@ TEST(PlanWireTest, EveryFieldOfAResultLeaves) {
   result.accepted = {7, 8};
   result.num_drafts = {0, 5};
   result.token_data = {"", "b"};
+  result.logprobs = {{.run = 0, .prompt = {.tokens = {4}, .logprobs = {-1}}},
+                     {.run = 1, .outputs = {.tokens = {5}, .logprobs = {-2}}}};
   result.evictions = {{.ok = true,
                        .error = "",
                        .counts = {16, 32},
@@ -246,6 +254,13 @@ TEST(PlanWireTest, EveryFieldOfAResultLeaves) {
   EXPECT_THAT(proto.accepted(), ElementsAre(7, 8));
   EXPECT_THAT(proto.num_drafts(), ElementsAre(0, 5));
   EXPECT_THAT(proto.token_data(), ElementsAre("", "b"));
+  ASSERT_EQ(proto.logprobs_size(), 2);
+  EXPECT_THAT(proto.logprobs(0).prompt().token_ids(), ElementsAre(4));
+  EXPECT_FALSE(proto.logprobs(0).has_outputs());
+  EXPECT_EQ(proto.logprobs(1).run(), 1);
+  EXPECT_FALSE(proto.logprobs(1).has_prompt());
+  EXPECT_THAT(proto.logprobs(1).outputs().logprobs(), ElementsAre(-2));
+  EXPECT_EQ(proto.logprobs(1).GetDescriptor()->field_count(), 3);
 }
 
 StepPlan FullPlan() {
@@ -264,7 +279,9 @@ StepPlan FullPlan() {
                                   .num_prompt_tokens = 4,
                                   .lora = "l",
                                   .media = {{1, 2, "h"}},
-                                  .engine_data = "d"})},
+                                  .engine_data = "d",
+                                  .sampling = SamplingParams{.top_k = 4},
+                                  .stop_token_ids = {8, 9}})},
                  {.slot = SequenceSlot{5},
                   .num_tokens = 1,
                   .swap = SwapId{6},
@@ -325,7 +342,9 @@ TEST(PlanWireTest, StartsSayWhatToRun) {
   EXPECT_EQ(info.media(0).length(), 2);
   EXPECT_EQ(info.media(0).hash(), "h");
   EXPECT_EQ(info.engine_data(), "d");
-  EXPECT_EQ(info.GetDescriptor()->field_count(), 5);
+  EXPECT_EQ(info.sampling().top_k(), 4);
+  EXPECT_THAT(info.stop_token_ids(), ElementsAre(8, 9));
+  EXPECT_EQ(info.GetDescriptor()->field_count(), 7);
 }
 
 TEST(PlanWireTest, PlanCarriesEveryField) {
@@ -401,6 +420,7 @@ TEST(PlanWireTest, ResultReplacesWhatWasThere) {
   result.accepted = {8};
   result.num_drafts = {2, 2, 2};
   result.token_data = {"of before"};
+  result.logprobs = {{.run = 3, .prompt = {.tokens = {4}, .logprobs = {-1}}}};
   v1::StepResult proto;
   proto.set_step(4);
   proto.add_sampled(-1);
@@ -420,6 +440,13 @@ TEST(PlanWireTest, ResultReplacesWhatWasThere) {
   proto.add_num_drafts(4);
   proto.add_token_data("a");
   proto.add_token_data("");
+  v1::RunLogProbs* rows = proto.add_logprobs();
+  rows->set_run(1);
+  rows->mutable_outputs()->set_num_top(1);
+  for (const uint32_t token : {6, 7}) {
+    rows->mutable_outputs()->add_token_ids(token);
+    rows->mutable_outputs()->add_logprobs(-0.5f);
+  }
   FromProto(proto, &result);
   EXPECT_EQ(result.id, StepId{4});
   EXPECT_THAT(result.sampled, ElementsAre(-1, 17));
@@ -435,7 +462,13 @@ TEST(PlanWireTest, ResultReplacesWhatWasThere) {
   EXPECT_THAT(result.accepted, ElementsAre(15, 16));
   EXPECT_THAT(result.num_drafts, ElementsAre(0, 4));
   EXPECT_THAT(result.token_data, ElementsAre("a", ""));
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 9);
+  ASSERT_THAT(result.logprobs, SizeIs(1));
+  EXPECT_EQ(result.logprobs[0].run, 1);
+  EXPECT_THAT(result.logprobs[0].prompt.tokens, testing::IsEmpty());
+  EXPECT_EQ(result.logprobs[0].outputs,
+            (TokenLogProbs{
+                .num_top = 1, .tokens = {6, 7}, .logprobs = {-0.5f, -0.5f}}));
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 10);
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ TEST(RequestWireTest, RequestCarriesScopeRetentionAndPriority) {
   item->set_length(5);
   item->set_hash("h");
   proto.set_engine_data("d");
+  proto.mutable_sampling()->set_top_k(9);
   proto.add_retention()->set_begin(6);
   v1::RetentionWish* wish = proto.add_retention();
   wish->set_end(7);
@@ -54,6 +55,7 @@ TEST(RequestWireTest, RequestCarriesScopeRetentionAndPriority) {
   EXPECT_EQ(request->scope.lora, "l");
   EXPECT_EQ(request->scope.cache_salt, "s");
   EXPECT_EQ(request->engine_data, "d");
+  EXPECT_EQ(request->sampling, SamplingParams{.top_k = 9});
   ASSERT_EQ(request->scope.media.size(), 1u);
   EXPECT_EQ(request->scope.media[0].begin, 4);
   EXPECT_EQ(request->scope.media[0].length, 5);

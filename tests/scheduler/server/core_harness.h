@@ -24,6 +24,12 @@ namespace blockmgr {
 struct RecordingTokens : TokenSink {
   bool Deliver(std::span<const TokenItem> items) override {
     for (const TokenItem& item : items) {
+      if (item.logprobs != nullptr) {
+        lines.push_back(absl::StrCat(
+            item.stream->id, item.logprobs->of_prompt ? " prompt" : " outputs",
+            "[", item.logprobs->logprobs.first_index, "] at ", item.index));
+        continue;
+      }
       lines.push_back(
           item.finish == nullptr
               ? absl::StrCat(item.stream->id, "[", item.index, "]=", item.token,

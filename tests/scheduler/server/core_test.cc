@@ -100,6 +100,19 @@ TEST_F(CoreTest, WhatTheEngineSaysGoesToWhoseTokensTheyAre) {
   EXPECT_THAT(b->lines, ElementsAre("s[0]=7", "t[0]=7"));
 }
 
+TEST_F(CoreTest, LogProbsComeBeforeTheTokensOfTheirStep) {
+  const auto engine = AttachAndOpen();
+  const auto a = OpenStream("a");
+  const auto b = OpenStream("b");
+  ASSERT_OK(Submit("a", "r", 9));
+  ASSERT_OK(Submit("b", "s", 9));
+  StepResult result = engine->Answer(0);  // of r alone
+  result.logprobs = {{.run = 0, .prompt = {.first_index = 5}}};
+  Run(EngineResult{engine, &result});
+  EXPECT_THAT(a->lines, ElementsAre("r prompt[5] at 0", "r[0]=7"));
+  EXPECT_THAT(b->lines, ElementsAre());
+}
+
 TEST_F(CoreTest, SecondStreamOfASessionIsRefused) {
   const auto engine = AttachAndOpen();
   const auto first = OpenStream("a");

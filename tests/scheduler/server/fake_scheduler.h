@@ -128,6 +128,14 @@ class FakeScheduler : public Scheduler {
     const StepPlan plan = in_flight_.front();
     in_flight_.pop_front();
     ++num_steps_;
+    for (const RunLogProbs& rows : result.logprobs) {
+      const auto live = FindSlot(plan.slots.at(static_cast<size_t>(rows.run)));
+      if (live == live_.end()) continue;
+      effects->logprobs.push_back({.request = live->first,
+                                   .num_outputs = live->second.num_outputs,
+                                   .of_prompt = true,
+                                   .logprobs = rows.prompt});
+    }
     for (size_t i = 0; i < plan.slots.size(); ++i) {
       const auto live = FindSlot(plan.slots[i]);
       if (live == live_.end()) continue;

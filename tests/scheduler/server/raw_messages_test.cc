@@ -182,6 +182,9 @@ TEST(RawMessagesTest, TakesTheMostThatARequestMayHave) {
   }
   for (int i = 0; i < 64; ++i) request.add_retention()->set_priority(1);
   request.set_engine_data(std::string(16 << 10, '\0'));
+  for (uint32_t i = 0; i < 1024; ++i) {
+    request.mutable_sampling()->add_logit_bias()->set_token_id(i);
+  }
   request.mutable_eviction()->mutable_policy()->mutable_snapkv()->set_window(3);
   for (const uint32_t token : {1u, 0x7fffffffu}) {
     request.clear_prompt_token_ids();
@@ -198,6 +201,12 @@ TEST(RawMessagesTest, TakesTheMostThatAnEngineMayAnswer) {
     for (int j = 0; j < 80 * 8; ++j) outcome->add_counts(1);
     message.mutable_result()->add_sampled(-1);
     message.mutable_result()->add_token_data("");
+    v1::RunLogProbs* rows = message.mutable_result()->add_logprobs();
+    rows->set_run(i);
+    for (int j = 0; j < 8 * 21; ++j) {
+      rows->mutable_prompt()->add_token_ids(300);
+      rows->mutable_prompt()->add_logprobs(-1);
+    }
   }
   ExpectTaken(message, {.max_bytes = int64_t{16} << 20,
                         .allowance_bytes = int64_t{16} << 20});
