@@ -1,6 +1,9 @@
 #include "engine/reference/packed_matrix.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "blockmgr/base/check.h"
@@ -14,6 +17,9 @@ namespace {
 constexpr size_t kMinProducts = 1 << 17;
 // Pieces for each thread. More pieces even out how fast threads are.
 constexpr size_t kPiecesPerThread = 4;
+
+constexpr size_t kCacheLineBytes = 64;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 PackedFormat FormatOf(TensorType type) {
   switch (type) {
@@ -176,12 +182,34 @@ void PackRow(TensorType type, size_t in, const std::byte* row, uint8_t* group,
 }
 
 size_t DivideUp(size_t a, size_t b) { return (a + b - 1) / b; }
+size_t RoundUp(size_t a, size_t b) { return DivideUp(a, b) * b; }
 
 }  // namespace
 
+std::shared_ptr<uint8_t[]> WeightMemory::Allocate(size_t bytes) {
+  bytes = RoundUp(bytes, kCacheLineBytes);
+  if (bytes > chunk_size_ - num_used_) {
+    const size_t size = std::max(bytes, chunk_bytes_);
+    const size_t page =
+        size < kHugePageBytes ? kCacheLineBytes : kHugePageBytes;
+    chunk_size_ = RoundUp(size, page);
+    num_used_ = 0;
+    void* memory = std::aligned_alloc(page, chunk_size_);
+    BM_CHECK(memory != nullptr);
+    // A system without huge pages refuses, which is no mistake.
+    if (page == kHugePageBytes) madvise(memory, chunk_size_, MADV_HUGEPAGE);
+    chunk_.reset(static_cast<uint8_t*>(memory), std::free);
+  }
+  uint8_t* begin = chunk_.get() + num_used_;
+  num_used_ += bytes;
+  std::memset(begin, 0, bytes);
+  return {chunk_, begin};
+}
+
 PackedMatrix PackedMatrix::Pack(TensorType type, int32_t in, int32_t out,
                                 std::span<const std::byte> rows,
-                                std::span<const int32_t> row_order) {
+                                std::span<const int32_t> row_order,
+                                WeightMemory* memory) {
   BM_CHECK(in > 0 && out > 0 && in % BlockElements(type) == 0);
   BM_CHECK(row_order.empty() || std::ssize(row_order) == out);
   PackedMatrix matrix;
@@ -193,9 +221,11 @@ PackedMatrix PackedMatrix::Pack(TensorType type, int32_t in, int32_t out,
   BM_CHECK(rows.size() % row_bytes == 0);
   BM_CHECK(!row_order.empty() || num_rows == static_cast<size_t>(out));
   const PackedView view = matrix.View();
-  matrix.lines_.resize(DivideUp(
-      matrix.num_groups() * view.group_bytes + kPackedPadding, sizeof(Line)));
-  uint8_t* groups = matrix.lines_.data()->bytes;
+  matrix.num_bytes_ = matrix.num_groups() * view.group_bytes + kPackedPadding;
+  WeightMemory own(0);
+  matrix.bytes_ =
+      (memory == nullptr ? own : *memory).Allocate(matrix.num_bytes_);
+  uint8_t* groups = matrix.bytes_.get();
   for (size_t i = 0; i < static_cast<size_t>(out); ++i) {
     const size_t row =
         row_order.empty() ? i : static_cast<size_t>(row_order[i]);
@@ -217,7 +247,7 @@ PackedView PackedMatrix::View() const {
           .out = static_cast<size_t>(out_),
           .group_bytes =
               in / PackedBlockElements(format_) * PackedBlockBytes(format_),
-          .groups = lines_.empty() ? nullptr : lines_.data()->bytes};
+          .groups = bytes_.get()};
 }
 
 void PackedMatrix::Multiply(std::span<const float> input,

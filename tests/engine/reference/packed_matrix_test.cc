@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -197,6 +198,50 @@ TEST(PackedMatrixOrderTest, OutputsFollowTheRowOrder) {
       Multiply(PackedMatrix::Pack(TensorType::kQ8_0, 64, 50, rows), input);
   EXPECT_THAT(Multiply(matrix, input),
               ElementsAreArray({all[49], all[0], all[7], all[7], all[31]}));
+}
+
+TEST(WeightMemoryTest, GivesZerosSideBySide) {
+  for (const size_t chunk_bytes : {0, 1000, 5000000}) {
+    std::vector<std::shared_ptr<uint8_t[]>> pieces;
+    {
+      WeightMemory memory(chunk_bytes);
+      for (size_t i = 0; i < 20; ++i) {
+        const size_t bytes = i == 9 ? 3000000 : 100 * i + 1;
+        pieces.push_back(memory.Allocate(bytes));
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(pieces[i].get()) % 64, 0);
+        EXPECT_EQ(std::count(pieces[i].get(), pieces[i].get() + bytes, 0),
+                  static_cast<ptrdiff_t>(bytes));
+        std::memset(pieces[i].get(), static_cast<int>(i + 1), bytes);
+      }
+    }
+    // Neither another piece nor the end of `memory` has changed a piece.
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const size_t bytes = i == 9 ? 3000000 : 100 * i + 1;
+      EXPECT_EQ(std::count(pieces[i].get(), pieces[i].get() + bytes, i + 1),
+                static_cast<ptrdiff_t>(bytes));
+    }
+  }
+}
+
+TEST(WeightMemoryTest, MatricesOutliveIt) {
+  Rng rng(8);
+  const std::vector<std::byte> rows =
+      RandomRows(TensorType::kQ4_1, 64, 50, rng);
+  const std::vector<float> input = RandomInput(64, rng);
+  std::vector<PackedMatrix> matrices;
+  {
+    WeightMemory memory;
+    for (int32_t i = 0; i < 3; ++i) {
+      matrices.push_back(
+          PackedMatrix::Pack(TensorType::kQ4_1, 64, 50, rows, {}, &memory));
+    }
+  }
+  matrices.pop_back();
+  const std::vector<float> expected =
+      Multiply(PackedMatrix::Pack(TensorType::kQ4_1, 64, 50, rows), input);
+  for (const PackedMatrix& matrix : matrices) {
+    EXPECT_TRUE(Bits(Multiply(matrix, input)) == Bits(expected));
+  }
 }
 
 TEST(PackedMatrixThreadsTest, BitsAreThoseOfOneThread) {
