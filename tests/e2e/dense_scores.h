@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/reference/tiny_model.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/tiny_model.h"
 #include "tests/testing/dense_reference.h"
 
 namespace blockmgr {
@@ -29,7 +29,7 @@ struct DenseScores {
 DenseScores ScoreDensely(const EvictionOrder& order, int32_t first,
                          std::span<const int64_t> offsets,
                          const DenseReference& reference,
-                         const TinyModel& model, int32_t num_shards);
+                         const LanguageModel& model, int32_t num_shards);
 
 }  // namespace blockmgr
 

@@ -17,10 +17,10 @@
 #include <absl/status/statusor.h>
 #include <grpcpp/grpcpp.h>
 
-#include "engine/reference/client.h"
-#include "engine/reference/tiny_engine.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/model_layout.h"
+#include "engine/reference/client.h"
+#include "engine/reference/tiny_engine.h"
 #include "kernels/backend.h"
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
 #include "proto/blockmgr/v1/eviction.grpc.pb.h"
@@ -36,7 +36,7 @@ using BackendFactory =
         const ModelLayout& layout)>;
 
 struct LineOptions {
-  std::shared_ptr<const TinyModel> model;
+  std::shared_ptr<const LanguageModel> model;
   int32_t num_blocks = 64;
   int32_t page_size = 16;
   int32_t num_shards = 1;

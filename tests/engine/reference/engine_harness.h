@@ -38,11 +38,11 @@ class EngineHarness {
     std::vector<int32_t> KeptPositions(size_t head_index) const;
   };
 
-  EngineHarness(const std::shared_ptr<const TinyModel>& model, DType dtype,
+  EngineHarness(const std::shared_ptr<const LanguageModel>& model, DType dtype,
                 int32_t num_blocks = 512, int32_t num_shards = 1,
                 int32_t num_host_blocks = 0);
   // On these, one for each shard, of pages of 16 tokens.
-  EngineHarness(std::shared_ptr<const TinyModel> model,
+  EngineHarness(std::shared_ptr<const LanguageModel> model,
                 std::vector<std::unique_ptr<Backend>> backends,
                 int32_t num_host_blocks = 0);
 
@@ -96,7 +96,7 @@ class EngineHarness {
         .blocks;
   }
   size_t num_free() const { return free_.size(); }
-  const TinyModel& model() const { return engine_->model(); }
+  const LanguageModel& model() const { return engine_->model(); }
   const ModelLayout& layout() const { return engine_->tables().layout(); }
   TinyEngine& engine() { return *engine_; }
 
