@@ -122,7 +122,7 @@ absl::StatusOr<std::vector<Calibration>> ReadContexts(
 absl::StatusOr<Calibration> MeasureTinyContext(const ProfileFlags& flags,
                                                int32_t context,
                                                ParityPolicy policy) {
-  const TinyShape shape;
+  const ModelShape shape;
   TinyOracle oracle =
       MeasureTinyOracle(shape, {.seed = flags.seed,
                                 .context = context,

@@ -60,7 +60,7 @@ absl::StatusOr<TextQueries> ReadText(const std::string& path) {
 }
 
 TextQueries TinyText(const ProfileFlags& flags, int32_t context) {
-  const TinyShape shape;
+  const ModelShape shape;
   // Questions are not looked at.
   const TinyOracle oracle =
       MeasureTinyOracle(shape, {.seed = flags.seed,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -21,7 +22,7 @@ float Dot(std::span<const float> a, std::span<const float> b) {
 // Queries append to it and are taken off again.
 class TinyRun {
  public:
-  TinyRun(const TinyModel& model, int32_t context_tokens)
+  TinyRun(const LanguageModel& model, int32_t context_tokens)
       : model_(model),
         shape_(model.shape()),
         forward_(&model),
@@ -104,12 +105,19 @@ class TinyRun {
     return q_head / (shape_.num_q_heads / shape_.num_heads);
   }
 
+  // [q_heads, head_dim, hidden]
+  std::vector<float> OutputProjection(int32_t layer) const {
+    std::vector<float> rows(Unsigned(shape_.q_width()) *
+                            Unsigned(shape_.hidden));
+    model_.UnpackOutput(layer, 0, rows);
+    return rows;
+  }
   void Attend(int32_t layer, size_t row);
   void MeasureValues(int32_t layer);
 
-  const TinyModel& model_;
-  const TinyShape shape_;
-  TinyForward forward_;
+  const LanguageModel& model_;
+  const ModelShape shape_;
+  ModelForward forward_;
   const int32_t context_;
   int32_t num_tokens_ = 0;
   std::vector<Cache> caches_;
@@ -159,13 +167,12 @@ void TinyRun::Attend(int32_t layer, size_t row) {
 
 void TinyRun::MeasureValues(int32_t layer) {
   Cache& cache = caches_[Unsigned(layer)];
-  const std::span<const float> output =
-      model_.weights().layers[Unsigned(layer)].output;
+  const std::vector<float> output = OutputProjection(layer);
   const size_t hidden = Unsigned(shape_.hidden);
   std::vector<float> projected(hidden);
   for (int32_t q_head = 0; q_head < shape_.num_q_heads; ++q_head) {
-    const auto rows =
-        output.subspan(Unsigned(q_head) * Unsigned(shape_.head_dim) * hidden);
+    const auto rows = std::span(output).subspan(
+        Unsigned(q_head) * Unsigned(shape_.head_dim) * hidden);
     for (int32_t j = 0; j < context_; ++j) {
       const auto value =
           HeadRow(cache.values, shape_.num_heads, j, HeadOf(q_head));
@@ -187,7 +194,7 @@ Tensors TinyRun::ContextTensors() const {
   tensors.length = context_;
   tensors.head_dim = shape_.head_dim;
   tensors.model_dim = shape_.hidden;
-  tensors.rope_theta = shape_.rope_theta;
+  tensors.rope_theta = shape_.rotary.theta;
   // [tokens, heads, head_dim] -> [heads, tokens, head_dim]
   const auto by_head = [&](std::span<const float> rows, int32_t num_heads) {
     std::vector<float> transposed;
@@ -205,21 +212,22 @@ Tensors TinyRun::ContextTensors() const {
     to.raw_queries = by_head(cache.raw_queries, shape_.num_q_heads);
     to.keys = by_head(cache.keys, shape_.num_heads);
     to.values = by_head(cache.values, shape_.num_heads);
-    to.output_projection = model_.weights().layers[Unsigned(layer)].output;
+    to.output_projection = OutputProjection(layer);
   }
   return tensors;
 }
 
 }  // namespace
 
-TinyOracle MeasureTinyOracle(const TinyShape& shape,
+TinyOracle MeasureTinyOracle(const ModelShape& shape,
                              const TinyOracleOptions& options) {
   BM_CHECK(options.context >= 0);
   BM_CHECK(options.context_tokens > 0);
   BM_CHECK(options.num_queries > 0);
   BM_CHECK(options.query_tokens > 0);
-  const TinyModel model(shape, options.seed);
-  TinyRun run(model, options.context_tokens);
+  const std::shared_ptr<const LanguageModel> model =
+      RandomModel(shape, options.seed);
+  TinyRun run(*model, options.context_tokens);
   uint64_t counter =
       SplitMix64(options.seed) + (static_cast<uint64_t>(options.context) << 32);
   const auto below = [&](int32_t n) {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/reference/tiny_model.h"
 #include "bench/evict/tensors.h"
+#include "engine/reference/tiny_model.h"
 
 namespace blockmgr {
 
@@ -34,7 +34,7 @@ struct TinyOracle {
 
 // Equal for equal arguments. O(context^2) attention. REQUIRES: a valid shape;
 // all options > 0.
-TinyOracle MeasureTinyOracle(const TinyShape& shape,
+TinyOracle MeasureTinyOracle(const ModelShape& shape,
                              const TinyOracleOptions& options);
 
 }  // namespace blockmgr

@@ -21,15 +21,18 @@
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
-#include "engine/reference/client.h"
-#include "engine/reference/sim_engine.h"
-#include "engine/reference/sim_flags.h"
-#include "engine/reference/tiny_backends.h"
-#include "engine/reference/tiny_engine.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/query_stats_table.h"
+#include "engine/gguf/gguf_file.h"
+#include "engine/reference/client.h"
+#include "engine/reference/gguf_model.h"
+#include "engine/reference/sim_engine.h"
+#include "engine/reference/sim_flags.h"
+#include "engine/reference/tiny_backends.h"
+#include "engine/reference/tiny_engine.h"
+#include "engine/reference/tiny_model.h"
 #include "kernels/backend.h"
 #include "program/command_line.h"
 #include "scheduler/server/default_address.h"
@@ -44,13 +47,20 @@ constexpr char kAbout[] =
     "blockmgr-engine: the reference host engine.\n\n"
     "It attaches a KV pool to a running blockmgrd and executes the steps the "
     "daemon plans.\n\n"
-    "  --mode tiny  a small transformer with random weights that really "
+    "  --mode tiny   a small transformer with random weights that really "
     "computes, on the CPU\n"
-    "               or, what concerns its cache, on a GPU (--backend cuda)\n"
-    "  --mode sim   a large model of which only the step times are modelled\n\n"
+    "                or, what concerns its cache, on a GPU (--backend cuda)\n"
+    "  --mode llama  a language model from a GGUF file: llama, qwen2 or "
+    "gemma3\n"
+    "  --mode sim    a large model of which only the step times are "
+    "modelled\n\n"
     "Examples:\n"
     "  blockmgr-engine --mode tiny --reconnect\n"
     "  blockmgr-engine --mode tiny --backend cuda --cuda-decode balanced\n"
+    "  blockmgr-engine --mode llama --model SmolLM2-135M-Instruct.Q4_1.gguf "
+    "--threads 4\n"
+    "  blockmgr-engine --mode llama --random-weights llama-3.1-8b "
+    "--num-blocks 2048\n"
     "  blockmgr-engine --mode sim --time-scale 0.1 --num-blocks 4096\n";
 
 // The smallest that has kernels.
@@ -67,7 +77,46 @@ constexpr int32_t kSimBlocks = 22528;
 // A day. Daemons wait for five minutes by default.
 constexpr double kMaxStepSeconds = 86400;
 
+// The headings of flags in --help. A mode refuses the flags of others.
+constexpr char kComputedGroup[] = "Models that compute (tiny, llama)";
 constexpr char kTinyGroup[] = "Tiny model";
+constexpr char kLlamaGroup[] = "Language model";
+
+// As many sequences as long as the model's context fit into the pool.
+constexpr int32_t kDefaultSequences = 8;
+// Beyond its window, a layer holds what one step adds to a sequence.
+constexpr int32_t kStepTokens = 2048;
+
+// Shapes of known models, with random weights.
+struct RandomShape {
+  absl::string_view name;
+  bool tied = false;  // the output matrix is the embedding
+  ModelShape shape;
+};
+
+std::vector<RandomShape> RandomShapes() {
+  return {{.name = "llama-3.1-8b",
+           .shape = {.num_layers = 32,
+                     .num_q_heads = 32,
+                     .num_heads = 8,
+                     .head_dim = 128,
+                     .hidden = 4096,
+                     .mlp = 14336,
+                     .vocabulary = 128256,
+                     .rotary = {.theta = 500000.0},
+                     .context_tokens = 131072}},
+          {.name = "smollm2-135m",
+           .tied = true,
+           .shape = {.num_layers = 30,
+                     .num_q_heads = 9,
+                     .num_heads = 3,
+                     .head_dim = 64,
+                     .hidden = 576,
+                     .mlp = 1536,
+                     .vocabulary = 49152,
+                     .rotary = {.theta = 100000.0},
+                     .context_tokens = 8192}}};
+}
 
 struct Flags {
   std::string mode = "tiny";
@@ -77,12 +126,15 @@ struct Flags {
   uint64_t seed = 1;
   std::string dtype = "bfloat16";
   int32_t page_size = 16;
-  TinyShape tiny;
+  ModelShape tiny;
   std::optional<int32_t> tiny_head_dim;
   std::string backend = "cpu";
   int32_t cuda_device = 0;
   std::string cuda_decode = "chunked";
-  int32_t tiny_drafts = 0;
+  int32_t num_drafts = 0;
+  int32_t num_threads = 1;
+  std::string model_file;
+  std::string random_weights;
   SimModel sim;
   double time_scale = 1.0;
   int32_t num_shards = 1;
@@ -97,12 +149,6 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
         ->capture_default_str()
         ->group(kTinyGroup);
   };
-  app->add_option("--dtype", flags->dtype, "Elements of K and V")
-      ->check(CLI::IsMember(
-          std::vector<std::string>(kDTypeNames.begin(), kDTypeNames.end())))
-      ->capture_default_str()
-      ->group(kTinyGroup);
-  add("--page-size", &flags->page_size, "Tokens of a page");
   add("--tiny-layers", &flags->tiny.num_layers, "Layers");
   add("--tiny-heads", &flags->tiny.num_heads, "KV heads of a layer");
   add("--tiny-q-heads", &flags->tiny.num_q_heads, "Query heads of a layer");
@@ -119,32 +165,46 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
       ->delimiter(',')
       ->check(CLI::Range(0, 1 << 30))
       ->group(kTinyGroup);
-  app->add_option("--tiny-drafts", flags->tiny_drafts,
+}
+
+void AddComputedFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--dtype", flags->dtype, "Elements of K and V")
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kDTypeNames.begin(), kDTypeNames.end())))
+      ->capture_default_str()
+      ->group(kComputedGroup);
+  app->add_option("--page-size", flags->page_size, "Tokens of a page")
+      ->check(CLI::Range(1, 1 << 14))
+      ->capture_default_str()
+      ->group(kComputedGroup);
+  app->add_option("--threads", flags->num_threads,
+                  "Threads of the matrix products")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(kComputedGroup);
+  app->add_option("--drafts", flags->num_drafts,
                   "Drafts proposed after a token, by prompt lookup, for a "
                   "daemon with --num-speculative-tokens")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str()
-      ->group(kTinyGroup);
+      ->group(kComputedGroup);
   app->add_option("--query-stats", flags->query_stats,
                   "A table of query statistics of this model, which policies "
                   "name as expected_attention(stats=NAME): a file of "
                   "blockmgr-evict profile; may be repeated")
       ->check(Utf8Text())
       ->type_name("NAME=FILE")
-      ->group(kTinyGroup);
-}
-
-void AddBackendFlags(CLI::App* app, Flags* flags) {
+      ->group(kComputedGroup);
   app->add_option("--backend", flags->backend,
                   "What computes attention and scores, and moves K and V")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
-      ->group(kTinyGroup);
+      ->group(kComputedGroup);
   app->add_option("--cuda-device", flags->cuda_device,
                   "The GPU that all shards are on")
       ->check(CLI::Range(0, INT32_MAX))
       ->capture_default_str()
-      ->group(kTinyGroup);
+      ->group(kComputedGroup);
   app->add_option(
          "--cuda-decode", flags->cuda_decode,
          "What computes a single query: chunked (bits depend neither on the "
@@ -153,12 +213,27 @@ void AddBackendFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::IsMember(
           std::vector<std::string>(kDecodeNames.begin(), kDecodeNames.end())))
       ->capture_default_str()
-      ->group(kTinyGroup);
+      ->group(kComputedGroup);
+}
+
+void AddLlamaFlags(CLI::App* app, Flags* flags) {
+  app->add_option("--model", flags->model_file,
+                  "A GGUF file of architecture llama, qwen2 or gemma3")
+      ->group(kLlamaGroup);
+  std::vector<std::string> names;
+  for (const RandomShape& random : RandomShapes()) {
+    names.emplace_back(random.name);
+  }
+  app->add_option("--random-weights", flags->random_weights,
+                  "The shape of a model, to measure without its file: weights "
+                  "are random, 2 bytes each")
+      ->check(CLI::IsMember(names))
+      ->group(kLlamaGroup);
 }
 
 void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--mode", flags->mode, "What executes the steps")
-      ->check(CLI::IsMember({"tiny", "sim"}))
+      ->check(CLI::IsMember({"tiny", "llama", "sim"}))
       ->capture_default_str();
   app->add_option("--address", flags->client.address,
                   "Where the daemon listens: unix:PATH or HOST:PORT")
@@ -177,7 +252,7 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "they are computed again")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 24));
-  // Both engines do.
+  // All modes do.
   flags->client.supports_window_evictions = true;
   app->add_flag("--replace", flags->client.replace,
                 "Take the place of an engine that is attached: what it was "
@@ -189,16 +264,21 @@ void AddFlags(CLI::App* app, Flags* flags) {
                   "Seconds to look for a daemon; 0: for ever")
       ->check(NumberIn(0, 1e6))
       ->capture_default_str();
-  app->add_option("--num-blocks", flags->num_blocks,
-                  "Blocks of the pool (default: 4096 for tiny, 22528 for sim)")
+  app->add_option(
+         "--num-blocks", flags->num_blocks,
+         "Blocks of the pool (default: 4096 for tiny, 22528 for sim, for "
+         "llama what 8 sequences of the model's context need)")
       ->check(CLI::Range(2, 1 << 30));
   AddShardsFlag(app, &flags->num_shards);
-  app->add_option("--seed", flags->seed,
-                  "Of the weights (tiny) or the drawn budgets and tokens (sim)")
+  app->add_option(
+         "--seed", flags->seed,
+         "Of random weights (tiny, llama), or the drawn budgets and tokens "
+         "(sim)")
       ->check(AnyNumber<uint64_t>())
       ->capture_default_str();
   AddTinyFlags(app, flags);
-  AddBackendFlags(app, flags);
+  AddLlamaFlags(app, flags);
+  AddComputedFlags(app, flags);
   AddSimModelFlags(app, &flags->sim);
   app->add_option("--time-scale", flags->time_scale,
                   "Seconds slept per modelled second; 0: as fast as possible")
@@ -207,13 +287,19 @@ void AddFlags(CLI::App* app, Flags* flags) {
       ->group(kSimModelGroup);
 }
 
-// Refuses what only the other mode, or the other backend, looks at.
+bool TakesGroup(absl::string_view mode, absl::string_view group) {
+  if (group == kTinyGroup) return mode == "tiny";
+  if (group == kLlamaGroup) return mode == "llama";
+  if (group == kComputedGroup) return mode != "sim";
+  return group != kSimModelGroup || mode == "sim";
+}
+
+// Refuses what only another mode, or the other backend, looks at.
 absl::Status CheckModeFlags(const CLI::App& app, const Flags& flags) {
-  const std::string other = flags.mode == "tiny" ? kSimModelGroup : kTinyGroup;
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() == 0) continue;
     const std::string name = option->get_name();
-    if (option->get_group() == other) {
+    if (!TakesGroup(flags.mode, option->get_group())) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, ": has no effect with --mode ", flags.mode));
     }
@@ -221,6 +307,13 @@ absl::Status CheckModeFlags(const CLI::App& app, const Flags& flags) {
       return absl::InvalidArgumentError(
           absl::StrCat(name, ": has no effect without --backend cuda"));
     }
+  }
+  if (flags.mode != "llama") return absl::OkStatus();
+  if (flags.model_file.empty() == flags.random_weights.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model: expected either a GGUF file or --random-weights "
+                     "with --mode llama, got ",
+                     flags.model_file.empty() ? "neither" : "both"));
   }
   return absl::OkStatus();
 }
@@ -244,46 +337,72 @@ TinyBackendOptions BackendOptions(const Flags& flags) {
               kDecodeNames.begin())};
 }
 
-TinyShape ShapeOf(const Flags& flags) {
-  TinyShape shape = flags.tiny;
+// Returns the model that computes, or null with --mode sim.
+absl::StatusOr<std::shared_ptr<const LanguageModel>> MakeModel(
+    const Flags& flags) {
+  if (flags.mode == "sim") return nullptr;
+  if (!flags.model_file.empty()) {
+    BM_ASSIGN_OR_RETURN(const std::shared_ptr<const GgufFile> file,
+                        GgufFile::Open(flags.model_file));
+    absl::StatusOr<std::shared_ptr<const LanguageModel>> model =
+        LoadGgufModel(*file);
+    if (model.ok()) return model;
+    return absl::Status(
+        model.status().code(),
+        absl::StrCat(flags.model_file, ": ", model.status().message()));
+  }
+  for (const RandomShape& random : RandomShapes()) {
+    if (random.name != flags.random_weights) continue;
+    return RandomModel(random.shape, flags.seed, TensorType::kBF16,
+                       random.tied);
+  }
+  ModelShape shape = flags.tiny;
   if (flags.backend == "cuda") shape.head_dim = kCudaHeadDim;
   shape.head_dim = flags.tiny_head_dim.value_or(shape.head_dim);
-  return shape;
-}
-
-// Reads the tables of --query-stats, which must be for the model's shape, and
-// has the client announce them.
-absl::Status ReadQueryStats(Flags* flags) {
-  BM_ASSIGN_OR_RETURN(flags->query_stats_tables,
-                      LoadQueryStats("--query-stats", flags->query_stats));
-  const TinyShape shape = ShapeOf(*flags);
-  for (const auto& [name, table] : flags->query_stats_tables) {
-    const absl::Status status =
-        table->CheckShape(shape.num_layers, shape.num_q_heads, shape.head_dim);
-    if (!status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--query-stats ", name, ": ", status.message()));
-    }
-    flags->client.query_stats[name] = QueryStatsFingerprint(*table);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ServeTiny(const Flags& flags, EngineClient* client) {
-  const TinyBackendOptions options = BackendOptions(flags);
-  const TinyShape shape = ShapeOf(flags);
+  app->add_option("--query-stats", flags->query_stats,
+                  "A table of query statistics of this model, which policies "
+                  "name as expected_attention(stats=NAME): a file of "
+                  "blockmgr-evict profile; may be repeated")
+      ->check(Utf8Text())
+      ->type_name("NAME=FILE")
+      ->group(kComputedGroup);
   BM_RETURN_IF_ERROR(shape.Validate());
+  return RandomModel(shape, flags.seed);
+}
+
+// Returns how many blocks kDefaultSequences of the model's context hold.
+int32_t DefaultBlocks(const ModelShape& shape, int32_t page_size) {
+  const ModelLayout layout = MakeLayout(shape, page_size, DType::kBFloat16, 2);
+  int64_t blocks = 0;
+  for (int32_t group = 0; group < layout.num_groups(); ++group) {
+    const int64_t window = layout.window_of(group);
+    const int64_t tokens = window == 0 ? int64_t{shape.context_tokens}
+                                       : std::min(int64_t{shape.context_tokens},
+                                                  window + kStepTokens);
+    blocks += (tokens + page_size - 1) / page_size + 1;
+  }
+  // The null block, too.
+  return static_cast<int32_t>(
+      std::min(blocks * kDefaultSequences + 1, int64_t{1} << 30));
+}
+
+absl::Status ServeModel(const Flags& flags,
+                        const std::shared_ptr<const LanguageModel>& model,
+                        EngineClient* client) {
+  const int32_t default_blocks =
+      flags.mode == "tiny" ? kTinyBlocks
+                           : DefaultBlocks(model->shape(), flags.page_size);
   ModelLayout layout =
-      MakeLayout(shape, flags.page_size, DTypeNamed(flags.dtype),
-                 flags.num_blocks.value_or(kTinyBlocks));
+      MakeLayout(model->shape(), flags.page_size, DTypeNamed(flags.dtype),
+                 flags.num_blocks.value_or(default_blocks));
   layout.num_shards = flags.num_shards;
   BM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Backend>> backends,
-                      CreateTinyBackends(layout, options));
-  TinyEngine engine(std::make_shared<TinyModel>(shape, flags.seed), layout,
-                    std::move(backends),
+                      CreateTinyBackends(layout, BackendOptions(flags)));
+  TinyEngine engine(model, layout, std::move(backends),
                     {.max_sequences = kMaxSequenceSlots,
                      .num_host_blocks = flags.client.num_host_blocks,
-                     .max_drafts = flags.tiny_drafts,
+                     .max_drafts = flags.num_drafts,
+                     .num_threads = flags.num_threads,
                      .query_stats = flags.query_stats_tables});
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,
@@ -351,7 +470,6 @@ int Main(int argc, char** argv) {
   }
   spdlog::info("{}", ProgramVersion("blockmgr-engine"));
   absl::Status valid = CheckModeFlags(app, flags);
-  if (valid.ok()) valid = ReadQueryStats(&flags);
   if (valid.ok()) valid = FindDaemon(app, &flags);
   if (!valid.ok()) {
     spdlog::error("{}", valid.ToString());
@@ -363,6 +481,17 @@ int Main(int argc, char** argv) {
   flags.client.attach_timeout = std::chrono::milliseconds(
       static_cast<int64_t>(flags.attach_timeout_s * 1000));
 
+  // Takes a while, so before signals are blocked.
+  const absl::StatusOr<std::shared_ptr<const LanguageModel>> model =
+      MakeModel(flags);
+  absl::Status ready = model.status();
+  if (ready.ok() && *model != nullptr) {
+    ready = ReadQueryStats((*model)->shape(), &flags);
+  }
+  if (!ready.ok()) {
+    spdlog::error("{}", ready.ToString());
+    return 1;
+  }
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -371,8 +500,9 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   EngineClient client(flags.client);
   const std::jthread watcher(WatchSignals, signals, &client);
-  const absl::Status status = flags.mode == "tiny" ? ServeTiny(flags, &client)
-                                                   : ServeSim(flags, &client);
+  const absl::Status status = flags.mode == "sim"
+                                  ? ServeSim(flags, &client)
+                                  : ServeModel(flags, *model, &client);
   if (!status.ok()) {
     spdlog::error("{}", status.ToString());
     return 1;

@@ -10,7 +10,7 @@
 
 namespace blockmgr {
 
-TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
+TinyEngine::TinyEngine(std::shared_ptr<const LanguageModel> model,
                        const ModelLayout& layout,
                        std::vector<std::unique_ptr<Backend>> backends,
                        const TinyEngineOptions& options)
@@ -18,7 +18,8 @@ TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
       layout_(layout),
       max_drafts_(options.max_drafts),
       query_stats_(options.query_stats),
-      forward_(model_.get()),
+      threads_(options.num_threads),
+      forward_(model_.get(), &threads_),
       tables_(layout_, options.max_sequences, options.num_host_blocks),
       slot_mappings_(static_cast<size_t>(layout_.num_groups())) {
   ModelLayout expected = MakeLayout(model_->shape(), layout_.page_size,
@@ -26,7 +27,7 @@ TinyEngine::TinyEngine(std::shared_ptr<const TinyModel> model,
   expected.num_shards = layout_.num_shards;
   BM_CHECK(layout_ == expected);
   BM_CHECK(std::ssize(backends) == layout_.num_shards);
-  const TinyShape& shape = model_->shape();
+  const ModelShape& shape = model_->shape();
   for (const auto& [name, table] : query_stats_) {
     BM_CHECK(
         table->CheckShape(shape.num_layers, shape.num_q_heads, shape.head_dim)
@@ -75,6 +76,7 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
       }
       forward_.Finish(layer);
     }
+    ComputeLogits(plan);
     Sample(plan, result);
   }
   for (size_t i = 0; i < plan.evictions.size(); ++i) {
@@ -120,6 +122,19 @@ void TinyEngine::LayOutBatch(const StepPlan& plan) {
     }
     query_offsets_.push_back(static_cast<int32_t>(tokens_.size()));
   }
+}
+
+void TinyEngine::ComputeLogits(const StepPlan& plan) {
+  sampled_rows_.clear();
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    if (plan.samples[i] == 0) continue;
+    const int32_t end = query_offsets_[i + 1];
+    const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[i];
+    for (int32_t row = end - 1 - num_drafts; row < end; ++row) {
+      sampled_rows_.push_back(static_cast<size_t>(row));
+    }
+  }
+  forward_.ComputeLogits(sampled_rows_);
 }
 
 int32_t TinyEngine::SampleAfter(SequenceSlot slot, size_t row) {

@@ -1,4 +1,4 @@
-// TinyEngine: executes step plans with a TinyModel over a paged backend.
+// TinyEngine: executes step plans with a LanguageModel over a paged backend.
 //
 // TinyEngine does everything that a host engine must do, in small. It keeps the
 // tables, and computes prefill chunks and decodes in one flat batch. Decoding
@@ -24,6 +24,7 @@
 #ifndef ENGINE_REFERENCE_TINY_ENGINE_H_
 #define ENGINE_REFERENCE_TINY_ENGINE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -35,9 +36,10 @@
 #include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
 
-#include "blockmgr/eviction/select.h"
 #include "blockmgr/eviction/query_stats_table.h"
+#include "blockmgr/eviction/select.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
 #include "engine/reference/tiny_shard.h"
@@ -73,6 +75,7 @@ struct TinyEngineOptions {
   int32_t max_sequences = 0;    // slots are below this
   int32_t num_host_blocks = 0;  // for sequences that are swapped out
   int32_t max_drafts = 0;       // most drafts proposed after a sampled token
+  int32_t num_threads = 1;      // of the matrix products
   // The tables that expected_attention(stats=NAME) reads. REQUIRES: they are
   // for a model of this shape.
   QueryStatsTables query_stats = {};
@@ -83,7 +86,8 @@ class TinyEngine {
   // Takes one backend per shard (see CreateCpuShards). REQUIRES: `layout` is
   // the model's (MakeLayout), except for num_shards. The layout of each backend
   // is layout.ShardLayout().
-  TinyEngine(std::shared_ptr<const TinyModel> model, const ModelLayout& layout,
+  TinyEngine(std::shared_ptr<const LanguageModel> model,
+             const ModelLayout& layout,
              std::vector<std::unique_ptr<Backend>> backends,
              const TinyEngineOptions& options);
 
@@ -99,11 +103,13 @@ class TinyEngine {
   void set_fault(TinyFault fault) { fault_ = std::move(fault); }
   void set_host_fault(TinyHostFault fault) { host_fault_ = std::move(fault); }
   const EngineTables& tables() const { return tables_; }
-  const TinyModel& model() const { return *model_; }
+  const LanguageModel& model() const { return *model_; }
   const QueryStatsTables& query_stats() const { return query_stats_; }
 
  private:
   void StartSequences(const StepPlan& plan);
+  // Computes the logits after every row that is sampled, in one product.
+  void ComputeLogits(const StepPlan& plan);
   // Flattens the plan's tokens into tokens_, positions_, ... below.
   void LayOutBatch(const StepPlan& plan);
   void Sample(const StepPlan& plan, StepResult* result);
@@ -132,11 +138,12 @@ class TinyEngine {
   absl::Status Evict(const StepPlan& plan, const EvictionOrder& order,
                      EvictionOutcome* outcome);
 
-  const std::shared_ptr<const TinyModel> model_;
+  const std::shared_ptr<const LanguageModel> model_;
   const ModelLayout layout_;
   const int32_t max_drafts_;
   const QueryStatsTables query_stats_;
-  TinyForward forward_;
+  ThreadPool threads_;
+  ModelForward forward_;
   EngineTables tables_;
   std::deque<TinyShard> shards_;  // they borrow model and tables
   absl::flat_hash_set<BlockId> lost_;
@@ -151,6 +158,7 @@ class TinyEngine {
   // [num_groups][total tokens]
   std::vector<std::vector<int64_t>> slot_mappings_;
   std::vector<int32_t> query_offsets_;  // [scheduled + 1]
+  std::vector<size_t> sampled_rows_;
 };
 
 }  // namespace blockmgr

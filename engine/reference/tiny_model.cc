@@ -2,97 +2,192 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
-#include "engine/reference/linear.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
+#include "engine/reference/row_ops.h"
 
 namespace blockmgr {
 namespace {
 
-// Keeps every product of two widths far inside int32.
-constexpr int32_t kMaxWidth = 1 << 14;
+constexpr int32_t kMaxWidth = 1 << 18;
+constexpr int32_t kMaxVocabulary = 1 << 20;
 
-absl::Status CheckField(const char* field, int32_t value, int32_t multiple) {
-  if (value >= multiple && value <= kMaxWidth && value % multiple == 0) {
+absl::Status CheckField(const char* field, int32_t value, int32_t multiple,
+                        int32_t max = kMaxWidth) {
+  if (value >= multiple && value <= max && value % multiple == 0) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("tiny model: ", field, ": expected a multiple of ", multiple,
-                   " in [", multiple, ", ", kMaxWidth, "], got ", value));
+      absl::StrCat("model shape: ", field, ": expected a multiple of ",
+                   multiple, " in [", multiple, ", ", max, "], got ", value));
+}
+
+absl::Status CheckRotary(const char* field, const Rotary& rotary,
+                         int32_t head_dim) {
+  if (!(rotary.theta > 1.0) || !std::isfinite(rotary.theta)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model shape: ", field,
+                     ".theta: expected a number > 1, got ", rotary.theta));
+  }
+  if (!rotary.divisors.empty() && std::ssize(rotary.divisors) != head_dim / 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "model shape: ", field, ".divisors: expected none or ", head_dim / 2,
+        ", one for each pair of a head, got ", rotary.divisors.size()));
+  }
+  for (const float divisor : rotary.divisors) {
+    if (divisor > 0.0f && std::isfinite(divisor)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model shape: ", field,
+                     ".divisors: expected numbers > 0, got ", divisor));
+  }
+  return absl::OkStatus();
 }
 
 // Draws tensors one after the other; the n-th depends on seed and n alone.
 class WeightSource {
  public:
-  explicit WeightSource(uint64_t seed) : seed_(seed) {}
+  WeightSource(uint64_t seed, TensorType type) : seed_(seed), type_(type) {}
 
-  // Uniform around 0 with root mean square `rms`, exact in every arithmetic:
-  // 24 random bits fill a float.
-  std::vector<float> Matrix(int32_t rows, int32_t columns, double rms) {
-    const uint64_t key = SplitMix64(seed_ + SplitMix64(++num_tensors_));
-    const auto limit = static_cast<float>(std::sqrt(3.0) * rms);
-    std::vector<float> values(static_cast<size_t>(rows) *
-                              static_cast<size_t>(columns));
-    for (size_t i = 0; i < values.size(); ++i) {
-      const auto bits = static_cast<float>(SplitMix64(key + i) >> 40);
-      values[i] = limit * (bits * 0x1p-23f - 1.0f);
-    }
-    return values;
+  // Uniform around 0 with root mean square `rms`. Elements are drawn input by
+  // input.
+  PackedMatrix Matrix(int32_t in, int32_t out, double rms) {
+    return Draw(in, out, rms, static_cast<uint64_t>(out), 1);
+  }
+  // The same, but drawn output by output.
+  PackedMatrix Embedding(int32_t in, int32_t out, double rms) {
+    return Draw(in, out, rms, 1, static_cast<uint64_t>(in));
   }
 
   // Norm gains, around 1.
   std::vector<float> Gains(int32_t size) {
-    std::vector<float> gains = Matrix(1, size, 0.1);
-    for (float& gain : gains) gain += 1.0f;
+    const uint64_t key = NextKey();
+    std::vector<float> gains(static_cast<size_t>(size));
+    const float limit = LimitOf(0.1);
+    for (size_t i = 0; i < gains.size(); ++i) {
+      gains[i] = Element(key, i, limit) + 1.0f;
+    }
     return gains;
   }
 
  private:
+  uint64_t NextKey() { return SplitMix64(seed_ + SplitMix64(++num_tensors_)); }
+  static float LimitOf(double rms) {
+    return static_cast<float>(std::sqrt(3.0) * rms);
+  }
+  // Exact in every arithmetic: 24 random bits fill a float.
+  static float Element(uint64_t key, uint64_t index, float limit) {
+    const auto bits = static_cast<float>(SplitMix64(key + index) >> 40);
+    return limit * (bits * 0x1p-23f - 1.0f);
+  }
+
+  PackedMatrix Draw(int32_t in, int32_t out, double rms, uint64_t in_stride,
+                    uint64_t out_stride) {
+    const uint64_t key = NextKey();
+    const float limit = LimitOf(rms);
+    const auto num_inputs = static_cast<uint64_t>(in);
+    const auto num_outputs = static_cast<uint64_t>(out);
+    std::vector<std::byte> rows(num_outputs *
+                                static_cast<size_t>(RowBytes(type_, in)));
+    std::byte* to = rows.data();
+    for (uint64_t o = 0; o < num_outputs; ++o) {
+      for (uint64_t i = 0; i < num_inputs; ++i) {
+        const float value = Element(key, i * in_stride + o * out_stride, limit);
+        if (type_ == TensorType::kF32) {
+          std::memcpy(to, &value, sizeof value);
+          to += sizeof value;
+        } else {
+          const uint16_t rounded = ToBFloat16(value);
+          std::memcpy(to, &rounded, sizeof rounded);
+          to += sizeof rounded;
+        }
+      }
+    }
+    return PackedMatrix::Pack(type_, in, out, rows);
+  }
+
   const uint64_t seed_;
+  const TensorType type_;
   uint64_t num_tensors_ = 0;
 };
 
-float Silu(float x) { return x / (1.0f + std::exp(-x)); }
+std::vector<double> FrequenciesOf(const Rotary& rotary, int32_t head_dim) {
+  std::vector<double> frequencies;
+  for (int32_t i = 0; i < head_dim / 2; ++i) {
+    frequencies.push_back(std::pow(rotary.theta, -2.0 * i / head_dim));
+    if (!rotary.divisors.empty()) {
+      frequencies.back() /= double{rotary.divisors[static_cast<size_t>(i)]};
+    }
+  }
+  return frequencies;
+}
+
+bool Fits(const PackedMatrix& matrix, int32_t in, int32_t out) {
+  return matrix.in() == in && matrix.out() == out;
+}
+
+bool FitsOrIsEmpty(const std::vector<float>& part, int32_t size) {
+  return part.empty() || std::ssize(part) == size;
+}
+
+void CheckLayer(const ModelShape& shape, const ModelLayer& layer) {
+  const int32_t hidden = shape.hidden;
+  BM_CHECK(std::ssize(layer.attention_norm) == hidden);
+  BM_CHECK(Fits(layer.query, hidden, shape.q_width()));
+  BM_CHECK(Fits(layer.key, hidden, shape.kv_width()));
+  BM_CHECK(Fits(layer.value, hidden, shape.kv_width()));
+  BM_CHECK(FitsOrIsEmpty(layer.query_bias, shape.q_width()));
+  BM_CHECK(FitsOrIsEmpty(layer.key_bias, shape.kv_width()));
+  BM_CHECK(FitsOrIsEmpty(layer.value_bias, shape.kv_width()));
+  BM_CHECK(FitsOrIsEmpty(layer.query_norm, shape.head_dim));
+  BM_CHECK(FitsOrIsEmpty(layer.key_norm, shape.head_dim));
+  BM_CHECK(Fits(layer.output, shape.q_width(), hidden));
+  BM_CHECK(FitsOrIsEmpty(layer.attention_post_norm, hidden));
+  BM_CHECK(std::ssize(layer.mlp_norm) == hidden);
+  BM_CHECK(Fits(layer.gate, hidden, shape.mlp));
+  BM_CHECK(Fits(layer.up, hidden, shape.mlp));
+  BM_CHECK(Fits(layer.down, shape.mlp, hidden));
+  BM_CHECK(FitsOrIsEmpty(layer.mlp_post_norm, hidden));
+}
 
 }  // namespace
 
-absl::Status TinyShape::Validate() const {
+absl::Status ModelShape::Validate() const {
   BM_RETURN_IF_ERROR(CheckField("num_layers", num_layers, 1));
   BM_RETURN_IF_ERROR(CheckField("num_heads", num_heads, 1));
   BM_RETURN_IF_ERROR(CheckField("num_q_heads", num_q_heads, num_heads));
-  BM_RETURN_IF_ERROR(CheckField("head_dim", head_dim, kLinearMultiple));
-  BM_RETURN_IF_ERROR(CheckField("hidden", hidden, kLinearMultiple));
-  BM_RETURN_IF_ERROR(CheckField("mlp", mlp, kLinearMultiple));
-  BM_RETURN_IF_ERROR(CheckField("vocabulary", vocabulary, kLinearMultiple));
-  if (!(rope_theta > 1.0) || !std::isfinite(rope_theta)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tiny model: rope_theta: expected a number > 1, got ", rope_theta));
-  }
+  BM_RETURN_IF_ERROR(CheckField("head_dim", head_dim, 16));
+  BM_RETURN_IF_ERROR(CheckField("hidden", hidden, 16));
+  BM_RETURN_IF_ERROR(CheckField("mlp", mlp, 16));
+  BM_RETURN_IF_ERROR(CheckField("vocabulary", vocabulary, 1, kMaxVocabulary));
+  BM_RETURN_IF_ERROR(CheckRotary("rotary", rotary, head_dim));
+  BM_RETURN_IF_ERROR(CheckRotary("window_rotary", window_rotary, head_dim));
   if (std::ssize(windows) > num_layers) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tiny model: windows: expected at most one for each of ",
+        absl::StrCat("model shape: windows: expected at most one for each of ",
                      num_layers, " layers, got ", windows.size()));
   }
   return windows.empty() ? absl::OkStatus() : GroupLayers(windows).status();
 }
 
-LayerGroups TinyShape::Groups() const {
+LayerGroups ModelShape::Groups() const {
   std::vector<int32_t> of_layers(static_cast<size_t>(num_layers));
   for (size_t i = 0; i < of_layers.size(); ++i) {
-    of_layers[i] = windows.empty() ? 0 : windows[i % windows.size()];
+    of_layers[i] = window_of(static_cast<int32_t>(i));
   }
   absl::StatusOr<LayerGroups> groups = GroupLayers(of_layers);
   BM_CHECK(groups.ok());
   return *std::move(groups);
 }
 
-ModelLayout MakeLayout(const TinyShape& shape, int32_t page_size, DType dtype,
+ModelLayout MakeLayout(const ModelShape& shape, int32_t page_size, DType dtype,
                        int32_t num_blocks) {
   LayerGroups groups = shape.Groups();
   return ModelLayout{.num_layers = groups.num_layers,
@@ -106,18 +201,59 @@ ModelLayout MakeLayout(const TinyShape& shape, int32_t page_size, DType dtype,
                      .group_windows = std::move(groups.group_windows)};
 }
 
-TinyModel::TinyModel(const TinyShape& shape, uint64_t seed) : shape_(shape) {
+LanguageModel::LanguageModel(ModelShape shape, ModelWeights weights)
+    : shape_(std::move(shape)), weights_(std::move(weights)) {
+  BM_CHECK(shape_.Validate().ok());
+  groups_ = shape_.Groups();
+  inverse_frequencies_ = {FrequenciesOf(shape_.rotary, shape_.head_dim),
+                          FrequenciesOf(shape_.window_rotary, shape_.head_dim)};
+  BM_CHECK(Fits(weights_.embedding, shape_.hidden, shape_.vocabulary));
+  BM_CHECK(Fits(head(), shape_.hidden, shape_.vocabulary));
+  BM_CHECK(std::ssize(weights_.final_norm) == shape_.hidden);
+  BM_CHECK(std::ssize(weights_.layers) == shape_.num_layers);
+  for (const ModelLayer& layer : weights_.layers) CheckLayer(shape_, layer);
+}
+
+float LanguageModel::score_scale() const {
+  return shape_.score_scale != 0.0f
+             ? shape_.score_scale
+             : 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+}
+
+void LanguageModel::UnpackOutput(int32_t layer, int32_t first_q_head,
+                                 std::span<float> rows) const {
+  const PackedMatrix& output =
+      weights_.layers[static_cast<size_t>(layer)].output;
+  const auto hidden = static_cast<size_t>(shape_.hidden);
+  const auto first =
+      static_cast<size_t>(first_q_head) * static_cast<size_t>(shape_.head_dim);
+  const size_t num_rows = rows.size() / hidden;
+  std::vector<float> elements(static_cast<size_t>(output.in()));
+  BM_CHECK(num_rows * hidden == rows.size());
+  BM_CHECK(first + num_rows <= elements.size());
+  for (size_t m = 0; m < hidden; ++m) {
+    output.UnpackRow(static_cast<int32_t>(m), elements);
+    for (size_t row = 0; row < num_rows; ++row) {
+      rows[row * hidden + m] = elements[first + row];
+    }
+  }
+}
+
+std::shared_ptr<const LanguageModel> RandomModel(const ModelShape& shape,
+                                                 uint64_t seed, TensorType type,
+                                                 bool tied) {
+  BM_CHECK(type == TensorType::kF32 || type == TensorType::kBF16);
   BM_CHECK(shape.Validate().ok());
-  groups_ = shape.Groups();
-  WeightSource source(seed);
+  WeightSource source(seed, type);
   const int32_t hidden = shape.hidden;
   // A normalised row times a matrix of this scale has unit elements.
   const double unit = 1.0 / std::sqrt(hidden);
   // Query and key elements of variance 3: logits of standard deviation 3.
   const double peaky = std::sqrt(3.0) * unit;
-  weights_.embedding = source.Matrix(shape.vocabulary, hidden, 1.0);
+  ModelWeights weights;
+  weights.embedding = source.Embedding(hidden, shape.vocabulary, 1.0);
   for (int32_t i = 0; i < shape.num_layers; ++i) {
-    TinyLayer& layer = weights_.layers.emplace_back();
+    ModelLayer& layer = weights.layers.emplace_back();
     layer.attention_norm = source.Gains(hidden);
     layer.query = source.Matrix(hidden, shape.q_width(), peaky);
     layer.key = source.Matrix(hidden, shape.kv_width(), peaky);
@@ -129,119 +265,154 @@ TinyModel::TinyModel(const TinyShape& shape, uint64_t seed) : shape_(shape) {
     layer.up = source.Matrix(hidden, shape.mlp, unit);
     layer.down = source.Matrix(shape.mlp, hidden, 1.0 / std::sqrt(shape.mlp));
   }
-  weights_.final_norm = source.Gains(hidden);
-  weights_.head = source.Matrix(hidden, shape.vocabulary, 3.0 * unit);
+  weights.final_norm = source.Gains(hidden);
+  if (!tied) {
+    weights.head = source.Matrix(hidden, shape.vocabulary, 3.0 * unit);
+  }
+  return std::make_shared<LanguageModel>(shape, std::move(weights));
 }
 
-void TinyForward::Begin(std::span<const int32_t> tokens,
-                        std::span<const int32_t> positions) {
+void ModelForward::Begin(std::span<const int32_t> tokens,
+                         std::span<const int32_t> positions) {
   BM_CHECK(tokens.size() == positions.size());
-  const TinyShape& shape = model_.shape();
+  const ModelShape& shape = model_.shape();
   num_rows_ = tokens.size();
+  positions_.assign(positions.begin(), positions.end());
+  for (RotaryTable& table : tables_) {
+    table.row_cosines.clear();
+    table.row_sines.clear();
+  }
+  logit_rows_.clear();
   const auto hidden = static_cast<size_t>(shape.hidden);
-  const auto half = static_cast<size_t>(shape.head_dim / 2);
   residual_.resize(num_rows_ * hidden);
-  delta_.resize(num_rows_ * hidden);
+  normalized_.resize(residual_.size());
+  delta_.resize(residual_.size());
   queries_.resize(num_rows_ * static_cast<size_t>(shape.q_width()));
+  raw_queries_.resize(queries_.size());
   attention_.resize(queries_.size());
   keys_.resize(num_rows_ * static_cast<size_t>(shape.kv_width()));
   values_.resize(keys_.size());
   gate_.resize(num_rows_ * static_cast<size_t>(shape.mlp));
   up_.resize(gate_.size());
-  cosine_.resize(num_rows_ * half);
-  sine_.resize(cosine_.size());
   for (size_t row = 0; row < num_rows_; ++row) {
-    const auto index = static_cast<size_t>(model_.EmbeddingRow(tokens[row]));
-    std::copy_n(model_.weights().embedding.begin() +
-                    static_cast<ptrdiff_t>(index * hidden),
-                hidden,
-                residual_.begin() + static_cast<ptrdiff_t>(row * hidden));
-    for (size_t i = 0; i < half; ++i) {
-      const double exponent =
-          -static_cast<double>(i) / static_cast<double>(half);
-      const double angle =
-          positions[row] * std::pow(shape.rope_theta, exponent);
-      cosine_[row * half + i] = static_cast<float>(std::cos(angle));
-      sine_[row * half + i] = static_cast<float>(std::sin(angle));
-    }
+    const std::span<float> to =
+        std::span(residual_).subspan(row * hidden, hidden);
+    model_.weights().embedding.UnpackRow(model_.EmbeddingRow(tokens[row]), to);
+    if (shape.embedding_scale == 1.0f) continue;
+    for (float& element : to) element *= shape.embedding_scale;
   }
 }
 
-void TinyForward::Project(int32_t layer) {
-  const TinyShape& shape = model_.shape();
-  const TinyLayer& weights =
+void ModelForward::Project(int32_t layer) {
+  const ModelShape& shape = model_.shape();
+  const ModelLayer& weights =
       model_.weights().layers[static_cast<size_t>(layer)];
-  Normalize(weights.attention_norm, residual_, &normalized_);
-  Linear(normalized_, weights.query, shape.hidden, shape.q_width(), queries_);
-  Linear(normalized_, weights.key, shape.hidden, shape.kv_width(), keys_);
-  Linear(normalized_, weights.value, shape.hidden, shape.kv_width(), values_);
-  raw_queries_ = queries_;
-  Rotate(shape.num_q_heads, queries_);
-  Rotate(shape.num_heads, keys_);
+  const float epsilon = shape.norm_epsilon;
+  NormalizeRows(residual_, weights.attention_norm, epsilon, normalized_);
+  Multiply(weights.query, weights.query_bias, normalized_, raw_queries_);
+  Multiply(weights.key, weights.key_bias, normalized_, keys_);
+  Multiply(weights.value, weights.value_bias, normalized_, values_);
+  if (!weights.query_norm.empty()) {
+    NormalizeRows(raw_queries_, weights.query_norm, epsilon, raw_queries_);
+  }
+  if (!weights.key_norm.empty()) {
+    NormalizeRows(keys_, weights.key_norm, epsilon, keys_);
+  }
+  queries_ = raw_queries_;
+  const RotaryTable& table = TableOf(layer);
+  const auto half = static_cast<size_t>(shape.head_dim / 2);
+  RotateRows(table.row_cosines, table.row_sines, half, queries_);
+  RotateRows(table.row_cosines, table.row_sines, half, keys_);
 }
 
-void TinyForward::Finish(int32_t layer) {
-  const TinyShape& shape = model_.shape();
-  const TinyLayer& weights =
+void ModelForward::Finish(int32_t layer) {
+  const ModelLayer& weights =
       model_.weights().layers[static_cast<size_t>(layer)];
-  const auto add = [this] {
-    for (size_t i = 0; i < residual_.size(); ++i) residual_[i] += delta_[i];
-  };
-  Linear(attention_, weights.output, shape.q_width(), shape.hidden, delta_);
-  add();
-  Normalize(weights.mlp_norm, residual_, &normalized_);
-  Linear(normalized_, weights.gate, shape.hidden, shape.mlp, gate_);
-  Linear(normalized_, weights.up, shape.hidden, shape.mlp, up_);
-  for (size_t i = 0; i < gate_.size(); ++i) gate_[i] = Silu(gate_[i]) * up_[i];
-  Linear(gate_, weights.down, shape.mlp, shape.hidden, delta_);
-  add();
+  weights.output.Multiply(attention_, delta_, threads_);
+  AddDelta(weights.attention_post_norm);
+  NormalizeRows(residual_, weights.mlp_norm, model_.shape().norm_epsilon,
+                normalized_);
+  weights.gate.Multiply(normalized_, gate_, threads_);
+  weights.up.Multiply(normalized_, up_, threads_);
+  if (model_.shape().gate == GateFunction::kSilu) {
+    GateWithSilu(up_, gate_);
+  } else {
+    GateWithGelu(up_, gate_);
+  }
+  weights.down.Multiply(gate_, delta_, threads_);
+  AddDelta(weights.mlp_post_norm);
 }
 
-std::span<const float> TinyForward::Logits(size_t row) {
-  BM_CHECK(row < num_rows_);
-  const TinyShape& shape = model_.shape();
-  const auto hidden = static_cast<size_t>(shape.hidden);
-  logits_.resize(static_cast<size_t>(shape.vocabulary));
-  Normalize(model_.weights().final_norm,
-            std::span(residual_).subspan(row * hidden, hidden), &normalized_);
-  Linear(normalized_, model_.weights().head, shape.hidden, shape.vocabulary,
-         logits_);
-  return logits_;
+void ModelForward::ComputeLogits(std::span<const size_t> rows) {
+  const auto hidden = static_cast<size_t>(model_.shape().hidden);
+  const auto vocabulary = static_cast<size_t>(model_.shape().vocabulary);
+  logit_rows_.assign(rows.begin(), rows.end());
+  BM_CHECK(std::ranges::is_sorted(logit_rows_));
+  logits_.resize(rows.size() * vocabulary);
+  delta_.resize(rows.size() * hidden);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    BM_CHECK(rows[i] < num_rows_);
+    NormalizeRows(std::span(residual_).subspan(rows[i] * hidden, hidden),
+                  model_.weights().final_norm, model_.shape().norm_epsilon,
+                  std::span(delta_).subspan(i * hidden, hidden));
+  }
+  model_.head().Multiply(delta_, logits_, threads_);
 }
 
-void TinyForward::Normalize(std::span<const float> gains,
-                            std::span<const float> rows,
-                            std::vector<float>* normalized) const {
-  const size_t width = gains.size();
-  normalized->resize(rows.size());
-  for (size_t begin = 0; begin < rows.size(); begin += width) {
-    float sum = 0.0f;
-    for (size_t i = 0; i < width; ++i) {
-      sum += rows[begin + i] * rows[begin + i];
-    }
-    const float scale = 1.0f / std::sqrt(sum / static_cast<float>(width) +
-                                         TinyModel::kNormEpsilon);
-    for (size_t i = 0; i < width; ++i) {
-      (*normalized)[begin + i] = rows[begin + i] * scale * gains[i];
-    }
+std::span<const float> ModelForward::Logits(size_t row) {
+  auto found = std::ranges::lower_bound(logit_rows_, row);
+  if (found == logit_rows_.end() || *found != row) {
+    ComputeLogits({&row, 1});
+    found = logit_rows_.begin();
+  }
+  const auto vocabulary = static_cast<size_t>(model_.shape().vocabulary);
+  return std::span(logits_).subspan(
+      static_cast<size_t>(found - logit_rows_.begin()) * vocabulary,
+      vocabulary);
+}
+
+void ModelForward::Multiply(const PackedMatrix& matrix,
+                            std::span<const float> bias,
+                            std::span<const float> input,
+                            std::span<float> output) const {
+  matrix.Multiply(input, output, threads_);
+  if (bias.empty()) return;
+  for (size_t begin = 0; begin < output.size(); begin += bias.size()) {
+    AddRows(bias, output.subspan(begin, bias.size()));
   }
 }
 
-void TinyForward::Rotate(int32_t num_heads, std::span<float> rows) const {
-  const auto half = static_cast<size_t>(model_.shape().head_dim / 2);
-  float* head = rows.data();
-  for (size_t row = 0; row < num_rows_; ++row) {
-    const float* cosine = cosine_.data() + row * half;
-    const float* sine = sine_.data() + row * half;
-    for (int32_t h = 0; h < num_heads; ++h, head += 2 * half) {
-      for (size_t i = 0; i < half; ++i) {
-        const float low = head[i];
-        const float high = head[half + i];
-        head[i] = low * cosine[i] - high * sine[i];
-        head[half + i] = high * cosine[i] + low * sine[i];
-      }
+void ModelForward::AddDelta(std::span<const float> gains) {
+  if (!gains.empty()) {
+    NormalizeRows(delta_, gains, model_.shape().norm_epsilon, delta_);
+  }
+  AddRows(delta_, residual_);
+}
+
+const ModelForward::RotaryTable& ModelForward::TableOf(int32_t layer) {
+  RotaryTable& table = tables_[model_.shape().window_of(layer) > 0 ? 1 : 0];
+  if (!table.row_cosines.empty() || num_rows_ == 0) return table;
+  const std::span<const double> frequencies = model_.InverseFrequencies(layer);
+  const size_t half = frequencies.size();
+  const auto end = static_cast<size_t>(std::ranges::max(positions_)) + 1;
+  for (size_t p = table.cosines.size() / half; p < end; ++p) {
+    for (const double frequency : frequencies) {
+      const double angle = static_cast<double>(p) * frequency;
+      table.cosines.push_back(static_cast<float>(std::cos(angle)));
+      table.sines.push_back(static_cast<float>(std::sin(angle)));
     }
   }
+  for (const int32_t position : positions_) {
+    const auto first =
+        static_cast<ptrdiff_t>(position) * static_cast<ptrdiff_t>(half);
+    const auto last = first + static_cast<ptrdiff_t>(half);
+    table.row_cosines.insert(table.row_cosines.end(),
+                             table.cosines.begin() + first,
+                             table.cosines.begin() + last);
+    table.row_sines.insert(table.row_sines.end(), table.sines.begin() + first,
+                           table.sines.begin() + last);
+  }
+  return table;
 }
 
 }  // namespace blockmgr

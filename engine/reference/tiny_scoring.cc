@@ -1,7 +1,6 @@
 #include "engine/reference/tiny_scoring.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include <absl/strings/str_cat.h>
@@ -50,20 +49,15 @@ class TakerBelow {
 
 }  // namespace
 
-TinyScoring::TinyScoring(const TinyModel* model, const ModelLayout& whole,
+TinyScoring::TinyScoring(const LanguageModel* model, const ModelLayout& whole,
                          int32_t shard, Backend* backend, int32_t max_drafts)
     : model_(*model),
       backend_(*backend),
       whole_(whole),
       shard_(shard),
       layout_(backend->layout()),
-      scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
-      max_drafts_(max_drafts) {
-  for (int32_t i = 0; i < layout_.head_dim / 2; ++i) {
-    inverse_frequencies_.push_back(
-        std::pow(model_.shape().rope_theta, -2.0 * i / layout_.head_dim));
-  }
-}
+      scale_(model->score_scale()),
+      max_drafts_(max_drafts) {}
 
 void TinyScoring::Start(const SequenceStart& start, ScoringState* state) const {
   state->first_query = start.num_cached_tokens;
@@ -226,24 +220,21 @@ void TinyScoring::AddValueNorms(const EvictionOrder& order,
                                 ScoredEntries* whole) {
   const SelectorSpec& selector = order.policy.selector;
   const bool product = selector.gqa_product;
-  const auto layer =
-      static_cast<size_t>(model_.groups().LayerAt(batch->layer, order.group));
   const auto begin = static_cast<size_t>(slice.begin);
-  // Rows of the shard's first query head.
-  const size_t projection = static_cast<size_t>(shard_) * q_width() *
-                            static_cast<size_t>(model_.shape().hidden);
+  output_projection_.resize(q_width() *
+                            static_cast<size_t>(model_.shape().hidden));
+  model_.UnpackOutput(model_.groups().LayerAt(batch->layer, order.group),
+                      shard_ * layout_.num_q_heads, output_projection_);
   const auto count = static_cast<size_t>(slice.offsets.back());
   norms_.resize(count *
                 (product ? static_cast<size_t>(layout_.group_size()) : 1));
-  backend_.ValueNorms(
-      {.layer = batch->layer,
-       .norm = selector.norm,
-       .entries = slice.list,
-       .output_projection =
-           model_.weights().layers[layer].output.data() + projection,
-       .model_dim = model_.shape().hidden,
-       .per_query_head = product,
-       .norms = norms_});
+  backend_.ValueNorms({.layer = batch->layer,
+                       .norm = selector.norm,
+                       .entries = slice.list,
+                       .output_projection = output_projection_.data(),
+                       .model_dim = model_.shape().hidden,
+                       .per_query_head = product,
+                       .norms = norms_});
   if (product) {
     batch->q_head_norms = norms_;
     batch->product_eps = static_cast<float>(selector.eps);
@@ -301,7 +292,7 @@ void TinyScoring::ScoreLayer(const EvictionOrder& order,
   batch.scale = scale_;
   batch.entries = slice.list;
   batch.window.length = order.length;
-  batch.inverse_frequencies = inverse_frequencies_;
+  batch.inverse_frequencies = model_.InverseFrequencies(model_layer);
   if (policy.query_window() > 0) {
     batch.window.count = std::min({policy.query_window(), table.query_window,
                                    order.length - state.first_query});

@@ -13,11 +13,11 @@
 
 #include <absl/status/status.h>
 
-#include "engine/tables/tables.h"
-#include "engine/reference/tiny_model.h"
 #include "blockmgr/compaction.h"
 #include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/tiny_model.h"
+#include "engine/tables/tables.h"
 #include "kernels/backend.h"
 
 namespace blockmgr {
@@ -56,8 +56,8 @@ class TinyScoring {
   // max_drafts is the most drafts that a step verifies of a sequence. Nothing
   // is accumulated for a sequence with drafts. REQUIRES: backend->layout() is
   // whole.ShardLayout().
-  TinyScoring(const TinyModel* model, const ModelLayout& whole, int32_t shard,
-              Backend* backend, int32_t max_drafts);
+  TinyScoring(const LanguageModel* model, const ModelLayout& whole,
+              int32_t shard, Backend* backend, int32_t max_drafts);
 
   // Sets the tables that orders may name. They are borrowed. REQUIRES: they are
   // for a model of this shape.
@@ -123,19 +123,22 @@ class TinyScoring {
            static_cast<size_t>(layout_.head_dim);
   }
 
-  const TinyModel& model_;
+  const LanguageModel& model_;
   Backend& backend_;
   const ModelLayout whole_;
   const int32_t shard_;
   const ModelLayout layout_;  // of the shard
-  const float scale_;         // 1 / sqrt(head_dim)
+  const float scale_;         // of attention logits
   const int32_t max_drafts_;
-  std::vector<double> inverse_frequencies_;
   const QueryStatsTables* query_stats_ = nullptr;  // null means none
   std::vector<float> window_;                      // scratch
   std::vector<float> sums_;                        // scratch
   std::vector<float> norms_;                       // scratch
   QueryStatistics statistics_;                     // scratch, of a table
+  // W_O of one layer for the shard's heads, [num_q_heads, head_dim, hidden].
+  // Unpacked anew for every use: all layers of a large model would take
+  // gigabytes, and the norms of a few entries cost more than unpacking.
+  std::vector<float> output_projection_;
 };
 
 }  // namespace blockmgr

@@ -1,7 +1,6 @@
 #include "engine/reference/tiny_shard.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -12,7 +11,7 @@
 
 namespace blockmgr {
 
-TinyShard::TinyShard(const TinyModel* model, const EngineTables* tables,
+TinyShard::TinyShard(const LanguageModel* model, const EngineTables* tables,
                      int32_t shard, std::unique_ptr<Backend> backend,
                      int32_t max_drafts)
     : model_(*model),
@@ -20,7 +19,7 @@ TinyShard::TinyShard(const TinyModel* model, const EngineTables* tables,
       shard_(shard),
       backend_(std::move(backend)),
       layout_(backend_->layout()),
-      scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
+      scale_(model->score_scale()),
       scoring_(model, tables->layout(), shard, backend_.get(), max_drafts),
       host_(static_cast<size_t>(tables->num_host_blocks() *
                                 layout_.block_bytes())) {
@@ -111,7 +110,7 @@ SequenceKv TinyShard::KvOf(SequenceSlot slot, const LayerPlace& place,
 }
 
 void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
-                         int32_t layer, TinyForward* forward) {
+                         int32_t layer, ModelForward* forward) {
   const size_t num_rows = batch.num_rows();
   const LayerPlace& place = model_.groups().layers[static_cast<size_t>(layer)];
   backend_->Append(AppendBatch{

@@ -60,8 +60,9 @@ class TinyShard {
  public:
   // The model and the tables are borrowed; all shards use the same ones.
   // REQUIRES: the backend's layout is tables->layout().ShardLayout().
-  TinyShard(const TinyModel* model, const EngineTables* tables, int32_t shard,
-            std::unique_ptr<Backend> backend, int32_t max_drafts);
+  TinyShard(const LanguageModel* model, const EngineTables* tables,
+            int32_t shard, std::unique_ptr<Backend> backend,
+            int32_t max_drafts);
 
   // See TinyScoring::set_query_stats.
   void set_query_stats(const QueryStatsTables* tables) {
@@ -79,7 +80,7 @@ class TinyShard {
   // the new rows and fills the shard's columns of forward->attention().
   void BeginStep(const StepPlan& plan, const TinyBatch& batch);
   void RunLayer(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
-                TinyForward* forward);
+                ModelForward* forward);
 
   // Returns what an order would keep. REQUIRES: the tables have checked it.
   absl::StatusOr<TinySelection> Select(const EvictionOrder& order);
@@ -155,12 +156,12 @@ class TinyShard {
     return sequences_[static_cast<size_t>(Index(slot))];
   }
 
-  const TinyModel& model_;
+  const LanguageModel& model_;
   const EngineTables& tables_;
   const int32_t shard_;
   const std::unique_ptr<Backend> backend_;
   const ModelLayout layout_;  // of the shard
-  const float scale_;         // 1 / sqrt(head_dim)
+  const float scale_;         // of attention logits
   TinyScoring scoring_;
   std::vector<Sequence> sequences_;  // by slot
   // Regions that other sequences may start with, by name.

@@ -26,15 +26,15 @@ namespace {
 constexpr int32_t kVocabularySize = 64;
 constexpr int32_t kCut = 96;
 
-std::shared_ptr<const TinyModel> SmallestModel() {
-  return std::make_shared<TinyModel>(TinyShape{.num_layers = 2,
-                                               .num_q_heads = 4,
-                                               .num_heads = 2,
-                                               .head_dim = 64,
-                                               .hidden = 64,
-                                               .mlp = 128,
-                                               .vocabulary = kVocabularySize},
-                                     7);
+std::shared_ptr<const LanguageModel> SmallestModel() {
+  return RandomModel(ModelShape{.num_layers = 2,
+                                .num_q_heads = 4,
+                                .num_heads = 2,
+                                .head_dim = 64,
+                                .hidden = 64,
+                                .mlp = 128,
+                                .vocabulary = kVocabularySize},
+                     7);
 }
 
 enum class Fault { kNone, kIgnoresScores, kMovesNothing };
@@ -58,7 +58,7 @@ class FaultyRuntime : public EmulatedRuntime {
   const Fault fault_;
 };
 
-std::unique_ptr<Backend> DeviceFor(const TinyModel& model,
+std::unique_ptr<Backend> DeviceFor(const LanguageModel& model,
                                    Fault fault = Fault::kNone) {
   auto backend =
       CudaBackend::Create(MakeLayout(model.shape(), 16, DType::kFloat16, 32),

@@ -34,17 +34,17 @@ using Decode = CudaBackendOptions::Decode;
 constexpr ReferenceMargins kHalfMargins = {.logits = 0.03, .scores = 2.5e-3};
 
 // The smallest that kernels exist for, with a layer for each of the windows.
-std::shared_ptr<const TinyModel> Model(int32_t num_shards,
-                                       const std::vector<int32_t>& windows) {
-  return std::make_shared<TinyModel>(
-      TinyShape{.num_layers = static_cast<int32_t>(windows.size()),
-                .num_q_heads = 4 * num_shards,
-                .num_heads = 2 * num_shards,
-                .head_dim = 64,
-                .hidden = 64,
-                .mlp = 128,
-                .vocabulary = kVocabulary,
-                .windows = windows},
+std::shared_ptr<const LanguageModel> Model(
+    int32_t num_shards, const std::vector<int32_t>& windows) {
+  return RandomModel(
+      ModelShape{.num_layers = static_cast<int32_t>(windows.size()),
+                 .num_q_heads = 4 * num_shards,
+                 .num_heads = 2 * num_shards,
+                 .head_dim = 64,
+                 .hidden = 64,
+                 .mlp = 128,
+                 .vocabulary = kVocabulary,
+                 .windows = windows},
       7);
 }
 

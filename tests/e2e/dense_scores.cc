@@ -36,7 +36,7 @@ Row Softmax(Row logits) {
 class LayerScorer {
  public:
   LayerScorer(const EvictionOrder& order, int32_t first,
-              const DenseReference& reference, const TinyModel& model,
+              const DenseReference& reference, const LanguageModel& model,
               int32_t num_shards, const QueryStatsTable* query_stats,
               int32_t slot)
       : order_(order),
@@ -52,7 +52,7 @@ class LayerScorer {
         group_(shape_.num_q_heads / shape_.num_heads) {
     for (int32_t i = 0; i < shape_.head_dim / 2; ++i) {
       const double frequency =
-          std::pow(shape_.rope_theta, -2.0 * i / shape_.head_dim);
+          std::pow(shape_.rotary.theta, -2.0 * i / shape_.head_dim);
       double c = 0;
       double s = 0;
       for (int32_t p = 0; p < spec_.n_future; ++p) {
@@ -90,8 +90,8 @@ class LayerScorer {
 
   // || v W_O ||, by query head and entry.
   std::vector<Row> ValueNorms(int32_t head) const {
-    const std::vector<float>& output =
-        model_.weights().layers[static_cast<size_t>(layer_)].output;
+    const std::vector<float> output = DenseMatrix(
+        model_.weights().layers[static_cast<size_t>(layer_)].output);
     std::vector<Row> norms;
     for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
       norms.push_back(Each(head, [&](int32_t p) {
@@ -437,8 +437,8 @@ class LayerScorer {
   const int32_t first_;
   const ScorerSpec& spec_;
   const DenseReference& reference_;
-  const TinyModel& model_;
-  const TinyShape& shape_;
+  const LanguageModel& model_;
+  const ModelShape& shape_;
   const int32_t num_shards_;
   const QueryStatsTable* const query_stats_;  // null: of the queries seen
   const int32_t slot_;
@@ -458,7 +458,7 @@ void AppendBelow(size_t count, const Row& from, std::vector<float>* to) {
 DenseScores ScoreDensely(const EvictionOrder& order, int32_t first,
                          std::span<const int64_t> offsets,
                          const DenseReference& reference,
-                         const TinyModel& model, int32_t num_shards,
+                         const LanguageModel& model, int32_t num_shards,
                          const QueryStatsTables& query_stats) {
   DenseScores dense;
   const QueryStatsTable* const table =

@@ -30,7 +30,7 @@ struct DenseScores {
 DenseScores ScoreDensely(const EvictionOrder& order, int32_t first,
                          std::span<const int64_t> offsets,
                          const DenseReference& reference,
-                         const TinyModel& model, int32_t num_shards,
+                         const LanguageModel& model, int32_t num_shards,
                          const QueryStatsTables& query_stats);
 
 }  // namespace blockmgr

@@ -37,7 +37,7 @@ using BackendFactory =
         const ModelLayout& layout)>;
 
 struct LineOptions {
-  std::shared_ptr<const TinyModel> model;
+  std::shared_ptr<const LanguageModel> model;
   int32_t num_blocks = 64;
   int32_t page_size = 16;
   int32_t num_shards = 1;

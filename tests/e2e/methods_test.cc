@@ -33,16 +33,15 @@ constexpr int32_t kNumLayers = 2;
 // Of every shard.
 constexpr int32_t kNumHeads = 2;
 
-std::shared_ptr<const TinyModel> Model(int32_t num_shards) {
-  return std::make_shared<TinyModel>(
-      TinyShape{.num_layers = kNumLayers,
-                .num_q_heads = 4 * num_shards,
-                .num_heads = kNumHeads * num_shards,
-                .head_dim = 16,
-                .hidden = 64,
-                .mlp = 128,
-                .vocabulary = 64},
-      7);
+std::shared_ptr<const LanguageModel> Model(int32_t num_shards) {
+  return RandomModel(ModelShape{.num_layers = kNumLayers,
+                                .num_q_heads = 4 * num_shards,
+                                .num_heads = kNumHeads * num_shards,
+                                .head_dim = 16,
+                                .hidden = 64,
+                                .mlp = 128,
+                                .vocabulary = 64},
+                     7);
 }
 
 // The tables that headkv and lukv name, in a folder of their own.

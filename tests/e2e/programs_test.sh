@@ -93,6 +93,18 @@ if "$engine_program" --mode sim --tiny-layers 3 >"$work/mode.log" 2>&1; then
 fi
 grep -q -- '--tiny-layers' "$work/mode.log" || fail "no word of --tiny-layers"
 # Or of the other backend.
+if "$engine_program" --mode llama >"$work/model.log" 2>&1; then
+  fail "blockmgr-engine took --mode llama without a model"
+fi
+grep -q -e '--model: expected either a GGUF file or --random-weights' \
+  "$work/model.log" || fail "blockmgr-engine: no word of the missing model"
+echo "no model" >"$work/model.gguf"
+if "$engine_program" --mode llama --model "$work/model.gguf" \
+  >"$work/file.log" 2>&1; then
+  fail "blockmgr-engine took a text for a model"
+fi
+grep -q 'model.gguf' "$work/file.log" ||
+  fail "blockmgr-engine: no word of the bad file"
 if "$engine_program" --cuda-device 1 >"$work/backend.log" 2>&1; then
   fail "blockmgr-engine took --cuda-device with --backend cpu"
 fi

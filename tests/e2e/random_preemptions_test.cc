@@ -344,7 +344,7 @@ LineOptions FreshOptions(std::mt19937_64* random) {
                       .scheduler = SmallScheduler(false, 1),
                       .num_scorer_states = 3};
   if (Draw(0, 3, random) == 0) options.num_shards = 2;
-  const TinyShape& shape = options.model->shape();
+  const ModelShape& shape = options.model->shape();
   options.query_stats =
       MeasuredQueryStats(shape.num_layers, shape.num_q_heads, shape.head_dim,
                          static_cast<uint32_t>(weights));

@@ -40,7 +40,7 @@ bool EqualButForRounding(const std::vector<int32_t>& a,
 }  // namespace
 
 ReferenceChecker::ReferenceChecker(TinyEngine* engine,
-                                   std::shared_ptr<const TinyModel> model,
+                                   std::shared_ptr<const LanguageModel> model,
                                    const ReferenceMargins& margins)
     : engine_(engine),
       model_(std::move(model)),
@@ -185,7 +185,7 @@ void ReferenceChecker::OnLogits(SequenceSlot slot, int32_t position,
 void ReferenceChecker::ExpectAttended(const EvictionOrder& order,
                                       const Sequence& sequence,
                                       const EntryIndex& candidates) const {
-  const TinyShape& shape = model_->shape();
+  const ModelShape& shape = model_->shape();
   for (int32_t slot = 0; slot < model_->groups().num_layers; ++slot) {
     const int32_t layer = model_->groups().LayerAt(slot, order.group);
     if (layer < 0) continue;
@@ -207,7 +207,7 @@ void ReferenceChecker::ExpectAttended(const EvictionOrder& order,
 KeepSets ReferenceChecker::SelectDensely(const EvictionOrder& order,
                                          const EntryIndex& candidates,
                                          const DenseScores& dense) const {
-  const TinyShape& shape = model_->shape();
+  const ModelShape& shape = model_->shape();
   const ModelLayout& layout = engine_->tables().layout();
   const int32_t num_heads = shape.num_heads / layout.num_shards;
   // By (layer, head) of the whole model: the ranks kept.

@@ -25,8 +25,8 @@
 
 #include "engine/reference/tiny_engine.h"
 #include "scheduler/server/mutex.h"
-#include "tests/engine/reference/shard_merger.h"
 #include "tests/e2e/dense_scores.h"
+#include "tests/engine/reference/shard_merger.h"
 #include "tests/testing/dense_reference.h"
 
 namespace blockmgr {
@@ -48,7 +48,8 @@ class ReferenceChecker {
   using LogitsByPosition = std::map<int32_t, std::vector<float>>;
 
   // Borrows the engine and becomes its observer.
-  ReferenceChecker(TinyEngine* engine, std::shared_ptr<const TinyModel> model,
+  ReferenceChecker(TinyEngine* engine,
+                   std::shared_ptr<const LanguageModel> model,
                    const ReferenceMargins& margins = {});
 
   int64_t num_logits_checked() const { return num_logits_checked_; }
@@ -128,7 +129,7 @@ class ReferenceChecker {
                                 int32_t length);
 
   TinyEngine* const engine_;
-  const std::shared_ptr<const TinyModel> model_;
+  const std::shared_ptr<const LanguageModel> model_;
   const ReferenceMargins margins_;
   ShardMerger merger_;
   std::map<RequestId, Sequence> sequences_;

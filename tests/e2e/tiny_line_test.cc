@@ -77,7 +77,7 @@ TEST_P(EvictionOffTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
 
 TEST(DefaultShapeTest, EqualsTheDenseModel) {
   std::mt19937_64 random(7);
-  const auto model = std::make_shared<TinyModel>(TinyShape{}, 7);
+  const auto model = RandomModel(ModelShape{}, 7);
   Line line(
       {.model = model, .num_blocks = 17, .scheduler = SmallScheduler(true, 3)});
   line.Open();
@@ -97,7 +97,7 @@ TEST(DefaultShapeTest, EqualsTheDenseModel) {
 // A prompt that no pool of this size ever holds is told so at once, and nobody
 // else is the worse for it.
 TEST(DefaultShapeTest, RefusesWhatCanNeverFit) {
-  const auto model = std::make_shared<TinyModel>(TinyShape{}, 7);
+  const auto model = RandomModel(ModelShape{}, 7);
   Line line(
       {.model = model, .num_blocks = 5, .scheduler = SmallScheduler(true, 2)});
   line.Open();

@@ -58,7 +58,7 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
                         .page_size = 16,
                         .scheduler = SmallScheduler(true, 3)};
     options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
-    const TinyShape& shape = options.model->shape();
+    const ModelShape& shape = options.model->shape();
     options.query_stats = MeasuredQueryStats(
         shape.num_layers, shape.num_q_heads, shape.head_dim, 1);
     return options;

@@ -61,12 +61,43 @@ double DotProduct(std::span<const double> a, std::span<const double> b) {
 
 }  // namespace
 
-DenseReference::DenseReference(const TinyModel* model)
+std::vector<float> DenseMatrix(const PackedMatrix& matrix) {
+  const auto in = static_cast<size_t>(matrix.in());
+  const auto out = static_cast<size_t>(matrix.out());
+  std::vector<float> dense(in * out);
+  std::vector<float> row(in);
+  for (size_t o = 0; o < out; ++o) {
+    matrix.UnpackRow(static_cast<int32_t>(o), row);
+    for (size_t i = 0; i < in; ++i) dense[i * out + o] = row[i];
+  }
+  return dense;
+}
+
+DenseReference::DenseReference(const LanguageModel* model)
     : model_(*model), layers_(static_cast<size_t>(model->shape().num_layers)) {
   for (Layer& layer : layers_) {
     layer.evicted.resize(static_cast<size_t>(model->shape().num_heads));
     layer.sums.resize(layer.evicted.size());
   }
+  const ModelWeights& weights = model->weights();
+  embedding_.resize(static_cast<size_t>(model->shape().vocabulary) *
+                    static_cast<size_t>(model->shape().hidden));
+  for (int32_t token = 0; token < model->shape().vocabulary; ++token) {
+    const auto hidden = static_cast<size_t>(model->shape().hidden);
+    weights.embedding.UnpackRow(
+        token, std::span(embedding_)
+                   .subspan(static_cast<size_t>(token) * hidden, hidden));
+  }
+  for (const ModelLayer& layer : weights.layers) {
+    matrices_.push_back({.query = DenseMatrix(layer.query),
+                         .key = DenseMatrix(layer.key),
+                         .value = DenseMatrix(layer.value),
+                         .output = DenseMatrix(layer.output),
+                         .gate = DenseMatrix(layer.gate),
+                         .up = DenseMatrix(layer.up),
+                         .down = DenseMatrix(layer.down)});
+  }
+  head_ = DenseMatrix(weights.head);
   const std::vector<int32_t>& windows = model->shape().windows;
   for (size_t i = 0; i < layers_.size() && !windows.empty(); ++i) {
     layers_[i].window = windows[i % windows.size()];
@@ -75,7 +106,7 @@ DenseReference::DenseReference(const TinyModel* model)
 
 std::vector<double> DenseReference::Attend(Layer* attended) const {
   const Layer& layer = *attended;
-  const TinyShape& shape = model_.shape();
+  const ModelShape& shape = model_.shape();
   const auto dim = static_cast<size_t>(shape.head_dim);
   const auto q_width = static_cast<size_t>(shape.q_width());
   const auto kv_width = static_cast<size_t>(shape.kv_width());
@@ -118,29 +149,30 @@ std::vector<double> DenseReference::Attend(Layer* attended) const {
 }
 
 std::vector<double> DenseReference::Forward(int32_t token) {
-  const TinyShape& shape = model_.shape();
-  const TinyWeights& weights = model_.weights();
+  const ModelShape& shape = model_.shape();
+  const ModelWeights& weights = model_.weights();
   const auto dim = static_cast<size_t>(shape.head_dim);
   const auto row = static_cast<ptrdiff_t>(token % shape.vocabulary);
-  const auto first = weights.embedding.begin() + row * shape.hidden;
+  const auto first = embedding_.begin() + row * shape.hidden;
   Row x(first, first + shape.hidden);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const TinyLayer& w = weights.layers[i];
+    const ModelLayer& gains = weights.layers[i];
+    const Matrices& w = matrices_[i];
     Layer& layer = layers_[i];
-    const Row h = RmsNorm(x, w.attention_norm);
+    const Row h = RmsNorm(x, gains.attention_norm);
     Row q = Multiply(h, w.query);
     Row k = Multiply(h, w.key);
     const Row v = Multiply(h, w.value);
     layer.raw_queries.insert(layer.raw_queries.end(), q.begin(), q.end());
-    Rope(dim, shape.rope_theta, length_, &q);
-    Rope(dim, shape.rope_theta, length_, &k);
+    Rope(dim, shape.rotary.theta, length_, &q);
+    Rope(dim, shape.rotary.theta, length_, &k);
     layer.queries.insert(layer.queries.end(), q.begin(), q.end());
     layer.keys.insert(layer.keys.end(), k.begin(), k.end());
     layer.values.insert(layer.values.end(), v.begin(), v.end());
     for (std::vector<bool>& head : layer.evicted) head.push_back(false);
     for (Row& head : layer.sums) head.push_back(0.0);
     AddTo(&x, Multiply(Attend(&layer), w.output));
-    const Row m = RmsNorm(x, w.mlp_norm);
+    const Row m = RmsNorm(x, gains.mlp_norm);
     Row gate = Multiply(m, w.gate);
     const Row up = Multiply(m, w.up);
     for (size_t j = 0; j < gate.size(); ++j) {
@@ -149,7 +181,7 @@ std::vector<double> DenseReference::Forward(int32_t token) {
     AddTo(&x, Multiply(gate, w.down));
   }
   ++length_;
-  return Multiply(RmsNorm(x, weights.final_norm), weights.head);
+  return Multiply(RmsNorm(x, weights.final_norm), head_);
 }
 
 std::vector<double> DenseReference::Forward(std::span<const int32_t> tokens) {

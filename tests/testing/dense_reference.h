@@ -1,5 +1,5 @@
-// DenseReference: a TinyModel computed in float64, one token at a time, over a
-// dense cache that never forgets; evictions and sliding windows are masks.
+// DenseReference: a RandomModel computed in float64, one token at a time, over
+// a dense cache that never forgets; evictions and sliding windows are masks.
 // Written without a line of the engine's: what the paged engine computes is
 // compared with this.
 //
@@ -19,7 +19,7 @@ namespace blockmgr {
 
 class DenseReference {
  public:
-  explicit DenseReference(const TinyModel* model);
+  explicit DenseReference(const LanguageModel* model);
 
   // Computes the next position; returns its logits, [vocabulary].
   std::vector<double> Forward(int32_t token);
@@ -66,10 +66,21 @@ class DenseReference {
                                   int32_t width, int32_t head,
                                   int32_t position) const;
 
-  const TinyModel& model_;
+  // The matrices of a layer's weights, [in, out].
+  struct Matrices {
+    std::vector<float> query, key, value, output, gate, up, down;
+  };
+
+  const LanguageModel& model_;
+  std::vector<float> embedding_;  // [vocabulary, hidden]
+  std::vector<Matrices> matrices_;
+  std::vector<float> head_;  // [hidden, vocabulary]
   int32_t length_ = 0;
   std::vector<Layer> layers_;
 };
+
+// Returns a matrix as [in, out], row-major.
+std::vector<float> DenseMatrix(const PackedMatrix& matrix);
 
 // The lowest index of the largest logit: greedy decoding.
 int32_t Argmax(std::span<const double> logits);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr double kSlack = 1e-5;  // fp32 sizes of values against double outputs
 
-Tensors TinyTensors(const TinyShape& shape, uint64_t seed) {
+Tensors TinyTensors(const ModelShape& shape, uint64_t seed) {
   TinyOracleOptions options;
   options.seed = seed;
   options.context_tokens = 320;
@@ -136,7 +136,7 @@ TEST(TinyBoundsTest, EveryMethodStaysWithinItsBounds) {
       "expected_attention(vnorm=false) | adakv | critical",
       "keydiff | external | critical | round(token)"};
   for (uint64_t seed = 1; seed <= 2; ++seed) {
-    const Tensors tensors = TinyTensors(TinyShape(), seed);
+    const Tensors tensors = TinyTensors(ModelShape(), seed);
     for (const char* ratio : {"0.1", "0.4"}) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ratio);
       const std::vector<PolicyLoss> losses =
@@ -201,7 +201,7 @@ TEST(TinyBoundsTest, AdaKvsBoundIsNeverAboveUniforms) {
   std::ranges::transform(texts, policies.begin(),
                          [](const std::string& text) { return text.c_str(); });
   for (uint64_t seed = 1; seed <= 3; ++seed) {
-    Tensors tensors = TinyTensors(TinyShape(), seed);
+    Tensors tensors = TinyTensors(ModelShape(), seed);
     ScoreByAttention(&tensors);
     for (const char* ratio : {"0.05", "0.1", "0.2", "0.4", "0.8"}) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ratio);
@@ -273,7 +273,7 @@ double StageOneMass(std::vector<double> weights, int64_t budget) {
 // With the factor of all that is kept, four heads in ten are worse than top-k
 // here: the sizes of values vary little, and the mass falls.
 TEST(TinyBoundsTest, CriticalKvsThetaIsNeverAboveTopKs) {
-  TinyShape shape;
+  ModelShape shape;
   shape.num_heads = shape.num_q_heads;  // no group to compromise with
   int32_t num_asserted = 0;
   int32_t num_smaller = 0;

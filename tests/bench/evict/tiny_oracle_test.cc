@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -18,13 +19,13 @@ namespace {
 
 using ::testing::SizeIs;
 
-const TinyShape kShape = {.num_layers = 3,
-                          .num_q_heads = 4,
-                          .num_heads = 2,
-                          .head_dim = 16,
-                          .hidden = 64,
-                          .mlp = 64,
-                          .vocabulary = 64};
+const ModelShape kShape = {.num_layers = 3,
+                           .num_q_heads = 4,
+                           .num_heads = 2,
+                           .head_dim = 16,
+                           .hidden = 64,
+                           .mlp = 64,
+                           .vocabulary = 64};
 constexpr TinyOracleOptions kOptions = {
     .seed = 5, .context_tokens = 40, .num_queries = 3, .query_tokens = 9};
 
@@ -33,16 +34,16 @@ double Dot(std::span<const double> a, std::span<const double> b) {
 }
 
 // || v W_O ||_2 of one query head.
-double ProjectedSize(const TinyLayer& weights, int32_t q_head,
+double ProjectedSize(const std::vector<float>& output, int32_t q_head,
                      std::span<const double> value) {
   double squares = 0.0;
   for (int32_t m = 0; m < kShape.hidden; ++m) {
     double sum = 0.0;
     for (int32_t d = 0; d < kShape.head_dim; ++d) {
       const int32_t row = q_head * kShape.head_dim + d;
-      sum += value[static_cast<size_t>(d)] *
-             double{weights.output[static_cast<size_t>(
-                 int64_t{row} * kShape.hidden + m)]};
+      sum +=
+          value[static_cast<size_t>(d)] *
+          double{output[static_cast<size_t>(int64_t{row} * kShape.hidden + m)]};
     }
     squares += sum * sum;
   }
@@ -50,11 +51,12 @@ double ProjectedSize(const TinyLayer& weights, int32_t q_head,
 }
 
 // [KV heads, context] of one layer, of the positions from the context's end on.
-std::vector<double> NaiveImportances(const TinyModel& model,
+std::vector<double> NaiveImportances(const LanguageModel& model,
                                      const DenseReference& reference,
                                      int32_t layer) {
   const int32_t context = kOptions.context_tokens;
-  const TinyLayer& weights = model.weights().layers[static_cast<size_t>(layer)];
+  const std::vector<float> output =
+      DenseMatrix(model.weights().layers[static_cast<size_t>(layer)].output);
   std::vector<double> all(static_cast<size_t>(kShape.num_heads * context));
   for (int32_t step = context; step < reference.length(); ++step) {
     for (int32_t q_head = 0; q_head < kShape.num_q_heads; ++q_head) {
@@ -69,10 +71,10 @@ std::vector<double> NaiveImportances(const TinyModel& model,
       }
       for (int32_t j = 0; j < context; ++j) {
         double& best = all[static_cast<size_t>(int64_t{head} * context + j)];
-        best =
-            std::max(best, attention[static_cast<size_t>(j)] / sum *
-                               ProjectedSize(weights, q_head,
-                                             reference.Value(layer, head, j)));
+        best = std::max(
+            best,
+            attention[static_cast<size_t>(j)] / sum *
+                ProjectedSize(output, q_head, reference.Value(layer, head, j)));
       }
     }
   }
@@ -82,14 +84,15 @@ std::vector<double> NaiveImportances(const TinyModel& model,
 }
 
 TEST(TinyOracleTest, AgreesWithTheDenseReference) {
-  const TinyModel model(kShape, kOptions.seed);
+  const std::shared_ptr<const LanguageModel> model =
+      RandomModel(kShape, kOptions.seed);
   const TinyOracle oracle = MeasureTinyOracle(kShape, kOptions);
   ASSERT_THAT(oracle.context, SizeIs(40));
   ASSERT_THAT(oracle.queries, SizeIs(3));
   auto measured = oracle.importances.begin();
   for (const std::vector<int32_t>& query : oracle.queries) {
     ASSERT_THAT(query, SizeIs(9));
-    DenseReference reference(&model);
+    DenseReference reference(model.get());
     reference.Forward(oracle.context);
     // 5 tokens of question, then greedy decoding.
     int32_t best = -1;
@@ -101,7 +104,7 @@ TEST(TinyOracleTest, AgreesWithTheDenseReference) {
     }
     for (int32_t layer = 0; layer < kShape.num_layers; ++layer) {
       for (const double importance :
-           NaiveImportances(model, reference, layer)) {
+           NaiveImportances(*model, reference, layer)) {
         ASSERT_NEAR(*measured++, importance, 1e-6 + 1e-4 * importance)
             << "layer " << layer;
       }
@@ -120,9 +123,10 @@ TEST(TinyOracleTest, QuestionsArePassagesOfTheContext) {
 }
 
 TEST(TinyOracleTest, TensorsAreTheContextsByHead) {
-  const TinyModel model(kShape, kOptions.seed);
+  const std::shared_ptr<const LanguageModel> model =
+      RandomModel(kShape, kOptions.seed);
   const TinyOracle oracle = MeasureTinyOracle(kShape, kOptions);
-  DenseReference reference(&model);
+  DenseReference reference(model.get());
   reference.Forward(oracle.context);
   const Tensors& tensors = oracle.tensors;
   EXPECT_EQ(tensors.num_q_heads, 4);
@@ -146,7 +150,8 @@ TEST(TinyOracleTest, TensorsAreTheContextsByHead) {
     ASSERT_THAT(got.keys, SizeIs(2 * 40 * 16));
     ASSERT_THAT(got.values, SizeIs(2 * 40 * 16));
     EXPECT_EQ(got.output_projection,
-              model.weights().layers[static_cast<size_t>(layer)].output);
+              DenseMatrix(
+                  model->weights().layers[static_cast<size_t>(layer)].output));
     for (int32_t position = 0; position < 40; ++position) {
       for (int32_t head = 0; head < 4; ++head) {
         expect_row(got.queries, head, position,

@@ -15,8 +15,8 @@
 namespace blockmgr {
 namespace {
 
-ModelLayout WholeLayout(const TinyModel& model, DType dtype, int32_t num_blocks,
-                        int32_t num_shards) {
+ModelLayout WholeLayout(const LanguageModel& model, DType dtype,
+                        int32_t num_blocks, int32_t num_shards) {
   ModelLayout whole = MakeLayout(model.shape(), 16, dtype, num_blocks);
   whole.num_shards = num_shards;
   return whole;
@@ -42,14 +42,14 @@ std::vector<int32_t> EngineHarness::Eviction::KeptPositions(
   return positions;
 }
 
-EngineHarness::EngineHarness(const std::shared_ptr<const TinyModel>& model,
+EngineHarness::EngineHarness(const std::shared_ptr<const LanguageModel>& model,
                              DType dtype, int32_t num_blocks,
                              int32_t num_shards, int32_t num_host_blocks)
     : EngineHarness(
           model, CpuShards(WholeLayout(*model, dtype, num_blocks, num_shards)),
           num_host_blocks) {}
 
-EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
+EngineHarness::EngineHarness(std::shared_ptr<const LanguageModel> model,
                              std::vector<std::unique_ptr<Backend>> backends,
                              int32_t num_host_blocks)
     : sequences_(kNumSlots), logits_(kNumSlots) {
@@ -59,7 +59,7 @@ EngineHarness::EngineHarness(std::shared_ptr<const TinyModel> model,
                   static_cast<int32_t>(backends.size()));
   // Whatever is read without having been written shows up as NaN.
   for (const std::unique_ptr<Backend>& backend : backends) backend->Poison();
-  const TinyShape& shape = model->shape();
+  const ModelShape& shape = model->shape();
   QueryStatsTables query_stats = MeasuredQueryStats(
       shape.num_layers, shape.num_q_heads, shape.head_dim, 1);
   engine_ = std::make_unique<TinyEngine>(

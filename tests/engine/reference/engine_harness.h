@@ -38,12 +38,12 @@ class EngineHarness {
     std::vector<int32_t> KeptPositions(size_t head_index) const;
   };
 
-  EngineHarness(const std::shared_ptr<const TinyModel>& model, DType dtype,
+  EngineHarness(const std::shared_ptr<const LanguageModel>& model, DType dtype,
                 int32_t num_blocks = 512, int32_t num_shards = 1,
                 int32_t num_host_blocks = 0);
   // On these, one for each shard, of pages of 16 tokens. The engine has a table
   // of query statistics, "measured".
-  EngineHarness(std::shared_ptr<const TinyModel> model,
+  EngineHarness(std::shared_ptr<const LanguageModel> model,
                 std::vector<std::unique_ptr<Backend>> backends,
                 int32_t num_host_blocks = 0);
 
@@ -97,7 +97,7 @@ class EngineHarness {
         .blocks;
   }
   size_t num_free() const { return free_.size(); }
-  const TinyModel& model() const { return engine_->model(); }
+  const LanguageModel& model() const { return engine_->model(); }
   const ModelLayout& layout() const { return engine_->tables().layout(); }
   TinyEngine& engine() { return *engine_; }
 

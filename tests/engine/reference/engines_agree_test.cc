@@ -13,9 +13,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/base/bits.h"
 #include "engine/reference/sim_engine.h"
 #include "engine/reference/tiny_engine.h"
-#include "blockmgr/base/bits.h"
 #include "kernels/backend.h"
 #include "scheduler/scheduler.h"
 #include "tests/engine/reference/test_util.h"
@@ -121,7 +121,7 @@ class EnginesAgreeTest : public testing::TestWithParam<int32_t> {
     return kept;
   }
 
-  const std::shared_ptr<const TinyModel> model_ = SmallModel(1);
+  const std::shared_ptr<const LanguageModel> model_ = SmallModel(1);
   ModelLayout layout_;
 };
 

@@ -16,7 +16,6 @@
 
 #include "blockmgr/base/dtype.h"
 #include "engine/gguf/tensor_type.h"
-#include "engine/reference/linear.h"
 #include "engine/reference/thread_pool.h"
 #include "tests/kernels/every_target.h"
 #include "tests/testing/random.h"
@@ -260,28 +259,6 @@ TEST(PackedMatrixThreadsTest, BitsAreThoseOfOneThread) {
       EXPECT_TRUE(Bits(Multiply(matrix, input, &threads)) ==
                   Bits(Multiply(matrix, input)));
     }
-  }
-}
-
-TEST(PackedMatrixLinearTest, F32HasTheBitsOfLinear) {
-  Rng rng(5);
-  const size_t in = 576;
-  const size_t out = 80;
-  const std::vector<float> weights = RandomInput(in * out, rng);
-  std::vector<float> transposed(weights.size());
-  for (size_t i = 0; i < in; ++i) {
-    for (size_t j = 0; j < out; ++j) {
-      transposed[j * in + i] = weights[i * out + j];
-    }
-  }
-  const PackedMatrix matrix =
-      PackedMatrix::Pack(TensorType::kF32, in, out,
-                         std::as_bytes(std::span<const float>(transposed)));
-  for (const size_t num_rows : {1, 7, 20}) {
-    const std::vector<float> input = RandomInput(num_rows * in, rng);
-    std::vector<float> expected(num_rows * out);
-    Linear(input, weights, in, out, expected);
-    EXPECT_TRUE(Bits(Multiply(matrix, input)) == Bits(expected));
   }
 }
 

@@ -13,29 +13,29 @@
 namespace blockmgr {
 
 // A model small enough for float64 by hand.
-inline std::shared_ptr<const TinyModel> SmallModel(uint64_t seed) {
-  return std::make_shared<TinyModel>(TinyShape{.num_layers = 2,
-                                               .num_q_heads = 4,
-                                               .num_heads = 2,
-                                               .head_dim = 16,
-                                               .hidden = 64,
-                                               .mlp = 128,
-                                               .vocabulary = 64},
-                                     seed);
+inline std::shared_ptr<const LanguageModel> SmallModel(uint64_t seed) {
+  return RandomModel(ModelShape{.num_layers = 2,
+                                .num_q_heads = 4,
+                                .num_heads = 2,
+                                .head_dim = 16,
+                                .hidden = 64,
+                                .mlp = 128,
+                                .vocabulary = 64},
+                     seed);
 }
 
 // As small, with a layer for each of these windows.
-inline std::shared_ptr<const TinyModel> SmallWindowModel(
+inline std::shared_ptr<const LanguageModel> SmallWindowModel(
     uint64_t seed, const std::vector<int32_t>& windows) {
-  return std::make_shared<TinyModel>(
-      TinyShape{.num_layers = static_cast<int32_t>(windows.size()),
-                .num_q_heads = 4,
-                .num_heads = 2,
-                .head_dim = 16,
-                .hidden = 64,
-                .mlp = 128,
-                .vocabulary = 64,
-                .windows = windows},
+  return RandomModel(
+      ModelShape{.num_layers = static_cast<int32_t>(windows.size()),
+                 .num_q_heads = 4,
+                 .num_heads = 2,
+                 .head_dim = 16,
+                 .hidden = 64,
+                 .mlp = 128,
+                 .vocabulary = 64,
+                 .windows = windows},
       seed);
 }
 

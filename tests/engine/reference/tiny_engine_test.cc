@@ -42,9 +42,8 @@ TEST(TinyEngineTest, LogitsMatchTheDenseReference) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     // One run of the default shape, others of a smaller one.
-    const auto model = seed == 1
-                           ? std::make_shared<TinyModel>(TinyShape(), seed)
-                           : SmallModel(seed);
+    const auto model =
+        seed == 1 ? RandomModel(ModelShape(), seed) : SmallModel(seed);
     EngineHarness host(model, DType::kFloat32);
     const int32_t length = seed == 1 ? 70 : 150;
     host.Start(0, RandomTokens(length, model->shape().vocabulary, &random));

@@ -169,7 +169,7 @@ class TinyEvictionTest : public ::testing::Test {
     }
   }
 
-  std::shared_ptr<const TinyModel> model_;
+  std::shared_ptr<const LanguageModel> model_;
   std::mt19937_64 random_;
   std::unique_ptr<EngineHarness> host_;
   std::unique_ptr<DenseReference> reference_;

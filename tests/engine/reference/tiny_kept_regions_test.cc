@@ -200,7 +200,7 @@ class TinyKeptRegionsTest : public ::testing::TestWithParam<KeptRegionsCase> {
 
   std::mt19937_64 random_;
   const std::vector<int32_t> prompt_;
-  const std::shared_ptr<const TinyModel> model_;
+  const std::shared_ptr<const LanguageModel> model_;
   EngineHarness host_;
   std::optional<DenseReference> maker_;
 };

@@ -15,10 +15,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(TinyShapeTest, AcceptsTheDefault) { EXPECT_OK(TinyShape().Validate()); }
+TEST(ModelShapeTest, AcceptsTheDefault) { EXPECT_OK(ModelShape().Validate()); }
 
-TEST(TinyShapeTest, NamesTheBadField) {
-  const auto refuses = [](const TinyShape& shape, const char* field) {
+TEST(ModelShapeTest, NamesTheBadField) {
+  const auto refuses = [](const ModelShape& shape, const char* field) {
     EXPECT_THAT(shape.Validate(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(field)));
   };
@@ -28,14 +28,17 @@ TEST(TinyShapeTest, NamesTheBadField) {
   refuses({.head_dim = 24}, "head_dim");
   refuses({.hidden = 100}, "hidden");
   refuses({.mlp = 1 << 20}, "mlp");
-  refuses({.vocabulary = 10}, "vocabulary");
-  refuses({.rope_theta = NAN}, "rope_theta");
+  refuses({.vocabulary = 0}, "vocabulary");
+  refuses({.rotary = {.theta = NAN}}, "rotary.theta");
+  refuses({.window_rotary = {.divisors = {1.0f}}}, "window_rotary.divisors");
+  refuses({.head_dim = 16, .rotary = {.divisors = std::vector<float>(8)}},
+          "rotary.divisors");
   refuses({.num_layers = 1, .windows = {0, 16}}, "windows");
   refuses({.windows = {-1}}, "windows");
 }
 
-TEST(TinyShapeTest, WindowsAreRepeatedOverTheLayers) {
-  const TinyShape shape{.num_layers = 5, .windows = {64, 0}};
+TEST(ModelShapeTest, WindowsAreRepeatedOverTheLayers) {
+  const ModelShape shape{.num_layers = 5, .windows = {64, 0}};
   EXPECT_OK(shape.Validate());
   const ModelLayout layout = MakeLayout(shape, 16, DType::kFloat32, 10);
   EXPECT_OK(layout.Validate());
@@ -43,35 +46,43 @@ TEST(TinyShapeTest, WindowsAreRepeatedOverTheLayers) {
   EXPECT_EQ(layout.window, 0);
   EXPECT_THAT(layout.group_windows, ElementsAre(64, 64));
   EXPECT_EQ(shape.Groups().layers[4].group, 2);
-  const TinyShape sliding{.num_layers = 3, .windows = {32}};
+  const ModelShape sliding{.num_layers = 3, .windows = {32}};
   EXPECT_EQ(MakeLayout(sliding, 16, DType::kFloat32, 10).window, 32);
 }
 
 // From an independent program: SplitMix64 in Python, floats by struct.
-TEST(TinyModelTest, WeightsAreThoseOfThePortableGenerator) {
-  const TinyModel model(TinyShape(), 1);
-  EXPECT_FLOAT_EQ(model.weights().embedding[0], 1.15133201f);
-  EXPECT_FLOAT_EQ(model.weights().embedding[65535], 1.60003693f);
-  EXPECT_FLOAT_EQ(model.weights().layers[0].attention_norm[0], 1.02263072f);
-  EXPECT_FLOAT_EQ(model.weights().layers[1].query[17], 0.037745811f);
+TEST(LanguageModelTest, WeightsAreThoseOfThePortableGenerator) {
+  const std::shared_ptr<const LanguageModel> model =
+      RandomModel(ModelShape(), 1);
+  const ModelWeights& weights = model->weights();
+  std::vector<float> row(256);
+  weights.embedding.UnpackRow(0, row);
+  EXPECT_FLOAT_EQ(row[0], 1.15133201f);
+  weights.embedding.UnpackRow(255, row);
+  EXPECT_FLOAT_EQ(row[255], 1.60003693f);
+  EXPECT_FLOAT_EQ(weights.layers[0].attention_norm[0], 1.02263072f);
+  weights.layers[1].query.UnpackRow(17, row);
+  EXPECT_FLOAT_EQ(row[0], 0.037745811f);
 }
 
-TEST(TinyModelTest, SeedsDiffer) {
-  EXPECT_NE(TinyModel(TinyShape(), 1).weights().head,
-            TinyModel(TinyShape(), 2).weights().head);
+TEST(LanguageModelTest, SeedsDiffer) {
+  EXPECT_NE(DenseMatrix(RandomModel(ModelShape(), 1)->weights().head),
+            DenseMatrix(RandomModel(ModelShape(), 2)->weights().head));
 }
 
-TEST(TinyModelTest, TokensBeyondTheVocabularyWrap) {
-  const TinyModel model(TinyShape(), 1);
-  EXPECT_EQ(model.EmbeddingRow(3), 3);
-  EXPECT_EQ(model.EmbeddingRow(256 + 3), 3);
+TEST(LanguageModelTest, TokensBeyondTheVocabularyWrap) {
+  const std::shared_ptr<const LanguageModel> model =
+      RandomModel(ModelShape(), 1);
+  EXPECT_EQ(model->EmbeddingRow(3), 3);
+  EXPECT_EQ(model->EmbeddingRow(256 + 3), 3);
 }
 
 // Evictions must matter, and greedy choices must not hang on rounding.
-TEST(TinyModelTest, AttendsFewTokensAndSpreadsItsLogits) {
-  const TinyModel model(TinyShape(), 1);
+TEST(LanguageModelTest, AttendsFewTokensAndSpreadsItsLogits) {
+  const std::shared_ptr<const LanguageModel> model =
+      RandomModel(ModelShape(), 1);
   std::mt19937_64 random(5);
-  DenseReference reference(&model);
+  DenseReference reference(model.get());
   double margin = 0;
   int32_t tight = 0;
   for (const int32_t token : RandomTokens(96, 256, &random)) {

@@ -26,16 +26,15 @@ constexpr int32_t kShardModelHeads = 4;
 constexpr size_t kAllHeads = 8;  // of both layers
 
 // Four heads of two query heads each, in two layers.
-std::shared_ptr<const TinyModel> ShardModel(uint64_t seed) {
-  return std::make_shared<TinyModel>(
-      TinyShape{.num_layers = 2,
-                .num_q_heads = 2 * kShardModelHeads,
-                .num_heads = kShardModelHeads,
-                .head_dim = 16,
-                .hidden = 64,
-                .mlp = 128,
-                .vocabulary = 64},
-      seed);
+std::shared_ptr<const LanguageModel> ShardModel(uint64_t seed) {
+  return RandomModel(ModelShape{.num_layers = 2,
+                                .num_q_heads = 2 * kShardModelHeads,
+                                .num_heads = kShardModelHeads,
+                                .head_dim = 16,
+                                .hidden = 64,
+                                .mlp = 128,
+                                .vocabulary = 64},
+                     seed);
 }
 
 EvictionTarget EntriesPerHead(int32_t tokens) {

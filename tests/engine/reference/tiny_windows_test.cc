@@ -49,7 +49,7 @@ LogitRows RunToEnd(EngineHarness* host, int32_t slot,
 
 class TinyWindowsTest : public ::testing::TestWithParam<Windows> {
  protected:
-  std::shared_ptr<const TinyModel> Model(uint64_t seed) {
+  std::shared_ptr<const LanguageModel> Model(uint64_t seed) {
     return SmallWindowModel(seed, GetParam());
   }
 };

@@ -1,0 +1,184 @@
+#include "engine/reference/gguf_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/gguf/gguf_file.h"
+#include "tests/engine/reference/engine_harness.h"
+#include "tests/engine/reference/gguf_reference.h"
+#include "tests/engine/reference/test_util.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<std::shared_ptr<const LanguageModel>> Load(
+    const GgufSpec& spec) {
+  const std::string bytes = spec.Write();
+  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
+  if (!file.ok()) return file.status();
+  return LoadGgufModel(**file);
+}
+
+class GgufModelTest
+    : public ::testing::TestWithParam<std::tuple<const char*, TensorType>> {};
+
+// Relative to the greatest logit.
+void ExpectClose(std::span<const float> logits,
+                 const std::vector<double>& expected) {
+  ASSERT_EQ(logits.size(), expected.size());
+  double largest = 0;
+  double error = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    largest = std::max(largest, std::abs(expected[i]));
+    error = std::max(error, std::abs(expected[i] - double{logits[i]}));
+  }
+  EXPECT_LT(error, 1e-3 * largest);
+}
+
+TEST_P(GgufModelTest, EngineComputesTheModelOfTheFile) {
+  const auto [architecture, type] = GetParam();
+  const GgufSpec spec = RandomSpec(architecture, type, 7);
+  const auto model = Load(spec);
+  ASSERT_OK(model.status());
+  std::mt19937_64 random(8);
+  EngineHarness engine(*model, DType::kFloat32, 64);
+  engine.Start(0, RandomTokens(45, (*model)->shape().vocabulary, &random));
+  // Pages have 16 tokens, gemma3's windows 20.
+  const std::vector<float> prefill =
+      engine.Prefill(0, std::vector<int32_t>{7, 30, 8});
+  const std::vector<float> decode = engine.Decode(0);
+  const std::vector<std::vector<double>> expected =
+      ReferenceLogits(spec, std::span(engine.tokens(0)).first(46));
+  ExpectClose(prefill, expected[44]);
+  ExpectClose(decode, expected[45]);
+}
+
+std::string NameOf(
+    const ::testing::TestParamInfo<GgufModelTest::ParamType>& info) {
+  return std::string(std::get<0>(info.param)) + "_" +
+         std::string(TensorTypeName(std::get<1>(info.param)));
+}
+
+INSTANTIATE_TEST_SUITE_P(ArchitecturesAndTypes, GgufModelTest,
+                         ::testing::Combine(::testing::Values("llama", "qwen2",
+                                                              "gemma3"),
+                                            ::testing::ValuesIn(kTensorTypes)),
+                         NameOf);
+
+TEST(GgufModelLoaderTest, KeysSayWhatTheFileLeavesOpen) {
+  GgufSpec spec = RandomSpec("gemma3", TensorType::kF16, 1);
+  ASSERT_OK_AND_ASSIGN(const auto model, Load(spec));
+  EXPECT_EQ(model->shape().windows,
+            (std::vector<int32_t>{20, 20, 20, 20, 20, 0, 20}));
+  EXPECT_EQ(model->shape().head_dim, 64);
+  EXPECT_EQ(model->shape().context_tokens, 512);
+  EXPECT_FLOAT_EQ(model->score_scale(), 0.125f);
+  spec.keys["gemma3.attention.sliding_window_pattern"] = uint32_t{2};
+  spec.keys["gemma3.attention.scale"] = 0.25f;
+  spec.keys["gemma3.rope.scaling.type"] = "linear";
+  spec.keys["gemma3.rope.scaling.factor"] = 8.0f;
+  ASSERT_OK_AND_ASSIGN(const auto other, Load(spec));
+  EXPECT_EQ(other->shape().windows,
+            (std::vector<int32_t>{20, 0, 20, 0, 20, 0, 20}));
+  EXPECT_FLOAT_EQ(other->score_scale(), 0.25f);
+  // Windows are not stretched.
+  EXPECT_DOUBLE_EQ(other->InverseFrequencies(0)[0], 1.0);
+  EXPECT_DOUBLE_EQ(other->InverseFrequencies(1)[0], 0.125);
+  spec.keys["gemma3.attention.sliding_window_pattern"] =
+      std::vector<int32_t>{0, 1, 1, 0, 0, 0, 1};
+  ASSERT_OK_AND_ASSIGN(const auto listed, Load(spec));
+  EXPECT_EQ(listed->shape().windows,
+            (std::vector<int32_t>{0, 20, 20, 0, 0, 0, 20}));
+}
+
+struct BadFile {
+  std::function<void(GgufSpec&)> spoil;
+  const char* message;
+};
+
+TEST(GgufModelLoaderTest, NamesWhatIsWrong) {
+  const std::vector<BadFile> cases = {
+      {[](GgufSpec& s) { s.keys["general.architecture"] = "mamba"; },
+       "general.architecture: expected llama, qwen2 or gemma3, got mamba"},
+      {[](GgufSpec& s) { s.keys.erase("general.architecture"); },
+       "general.architecture"},
+      {[](GgufSpec& s) { s.keys.erase("llama.block_count"); },
+       "llama.block_count"},
+      {[](GgufSpec& s) { s.keys["llama.block_count"] = uint32_t{0}; },
+       "llama.block_count: expected a multiple of 1 in [1, 262144], got 0"},
+      {[](GgufSpec& s) { s.keys["llama.block_count"] = uint32_t{3}; },
+       "blk.2.attn_norm.weight: expected a tensor [256], got none"},
+      {[](GgufSpec& s) { s.keys["llama.block_count"] = uint32_t{1}; },
+       "blk.1.attn_k.weight: expected no such tensor"},
+      {[](GgufSpec& s) { s.keys["llama.embedding_length"] = uint32_t{250}; },
+       "llama.embedding_length: expected a multiple of 16"},
+      {[](GgufSpec& s) { s.keys["llama.feed_forward_length"] = uint32_t{512}; },
+       "blk.0.ffn_gate.weight: expected [256, 512], got [256, 256]"},
+      {[](GgufSpec& s) {
+         s.keys["llama.attention.head_count_kv"] = uint32_t{3};
+       },
+       "llama.attention.head_count_kv: expected a divisor of the 4 query "
+       "heads, got 3"},
+      {[](GgufSpec& s) { s.keys["llama.attention.head_count"] = uint32_t{6}; },
+       "llama.attention.head_count: expected heads that divide 256"},
+      {[](GgufSpec& s) {
+         s.keys["llama.attention.value_length"] = uint32_t{32};
+       },
+       "llama.attention.value_length: expected 64"},
+      {[](GgufSpec& s) {
+         s.keys["llama.attention.key_length"] = uint32_t{1 << 18};
+       },
+       "llama.attention.head_count: expected at most 262144 elements"},
+      {[](GgufSpec& s) { s.keys["llama.rope.scaling.type"] = "yarn"; },
+       "llama.rope.scaling.type: expected none or linear, got yarn"},
+      {[](GgufSpec& s) { s.keys["llama.rope.dimension_count"] = uint32_t{32}; },
+       "llama.rope.dimension_count: expected 64"},
+      {[](GgufSpec& s) { s.keys["llama.rope.freq_base"] = NAN; },
+       "llama.rope.freq_base: expected a number > 1"},
+      {[](GgufSpec& s) { s.keys["llama.expert_count"] = uint32_t{8}; },
+       "llama.expert_count: expected 0 or no such key"},
+      {[](GgufSpec& s) {
+         s.keys["llama.attention.sliding_window"] = uint32_t{64};
+       },
+       "llama.attention.sliding_window: expected no such key, got 64"},
+      {[](GgufSpec& s) { s.tensors.erase("token_embd.weight"); },
+       "token_embd.weight: expected a tensor, got none"},
+      {[](GgufSpec& s) { s.tensors.erase("blk.1.ffn_up.weight"); },
+       "blk.1.ffn_up.weight: expected a tensor [256, 256], got none"},
+      {[](GgufSpec& s) {
+         s.tensors["output.weight"] = s.tensors["blk.0.attn_q.weight"];
+       },
+       "output.weight: expected [256, 96], got [256, 256]"},
+      {[](GgufSpec& s) {
+         s.tensors["rope_freqs.weight"].bytes.assign(128, std::byte{0});
+       },
+       "rope_freqs.weight: expected numbers > 0, got 0"},
+  };
+  const GgufSpec good = RandomSpec("llama", TensorType::kF32, 1);
+  ASSERT_OK(Load(good).status());
+  for (const BadFile& bad : cases) {
+    GgufSpec spec = good;
+    bad.spoil(spec);
+    const absl::Status status = Load(spec).status();
+    EXPECT_FALSE(status.ok()) << bad.message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,289 @@
+// A real language model through scheduler and engine: its greedy answers are
+// those of an independent reference (reference_answers.py), and the same alone,
+// in a batch, preempted, swapped, forked, on prefix hits and with steps in
+// flight.
+//
+// The test has the label `model`. BLOCKMGR_MODEL names the model's file
+// (scripts/fetch_model.sh), BLOCKMGR_MODEL_ANSWERS the reference's answers.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/gguf/gguf_file.h"
+#include "engine/reference/gguf_model.h"
+#include "engine/reference/tiny_engine.h"
+#include "engine/reference/tiny_model.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kernels/backend.h"
+#include "scheduler/scheduler.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+constexpr int32_t kPageSize = 16;
+constexpr int32_t kPlenty = 512;  // blocks for all questions at a time
+// Where two logits are closer, fp32 and fp64 may choose different tokens.
+constexpr double kMargin = 1e-2;
+
+struct Question {
+  std::string text;
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> answer;
+  std::vector<double> margins;  // of the answer's tokens
+};
+
+std::string FromEnvironment(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  return value == nullptr ? "" : value;
+}
+
+// The model and the questions, loaded once.
+class Fixture {
+ public:
+  static const Fixture& Get() {
+    static const auto& fixture = *new Fixture;
+    return fixture;
+  }
+
+  const std::vector<Question>& questions() const { return questions_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const std::shared_ptr<const LanguageModel>& model() const { return model_; }
+
+ private:
+  Fixture() {
+    const auto file = GgufFile::Open(FromEnvironment("BLOCKMGR_MODEL"));
+    BM_CHECK_OK(file.status());
+    auto model = LoadGgufModel(**file);
+    BM_CHECK_OK(model.status());
+    model_ = *std::move(model);
+    auto tokenizer = Tokenizer::Create(**file);
+    BM_CHECK_OK(tokenizer.status());
+    tokenizer_ = std::make_unique<Tokenizer>(*std::move(tokenizer));
+    std::ifstream answers(FromEnvironment("BLOCKMGR_MODEL_ANSWERS"));
+    for (const auto& entry : nlohmann::json::parse(answers)["answers"]) {
+      questions_.push_back(
+          {.text = entry["question"],
+           .prompt = entry["prompt"].get<std::vector<int32_t>>(),
+           .answer = entry["answer"].get<std::vector<int32_t>>(),
+           .margins = entry["margins"].get<std::vector<double>>()});
+    }
+  }
+
+  std::shared_ptr<const LanguageModel> model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<Question> questions_;
+};
+
+struct RunOptions {
+  int32_t num_blocks = kPlenty;
+  int32_t num_host_blocks = 0;
+  SchedulerOptions scheduler = {.max_num_seqs = 32};
+};
+
+// Scheduler and engine without a daemon.
+class Line {
+ public:
+  explicit Line(const RunOptions& options)
+      : layout_(MakeLayout(Fixture::Get().model()->shape(), kPageSize,
+                           DType::kFloat32, options.num_blocks)) {
+    SchedulerOptions scheduler = options.scheduler;
+    scheduler.num_host_blocks = options.num_host_blocks;
+    auto made = Scheduler::Create(layout_, scheduler);
+    BM_CHECK_OK(made.status());
+    scheduler_ = *std::move(made);
+    auto backends = CreateCpuShards(layout_);
+    BM_CHECK_OK(backends.status());
+    engine_ = std::make_unique<TinyEngine>(
+        Fixture::Get().model(), layout_, *std::move(backends),
+        TinyEngineOptions{.max_sequences = scheduler.max_num_seqs,
+                          .num_host_blocks = options.num_host_blocks,
+                          .num_threads = 2});
+  }
+
+  void Submit(const std::string& id, const Question& question,
+              const std::string& fork_of = "") {
+    Request request;
+    request.id = id;
+    request.prompt = question.prompt;
+    request.max_tokens = static_cast<int32_t>(question.answer.size());
+    request.fork_of = fork_of;
+    const absl::StatusOr<RequestId> number =
+        scheduler_->Submit(std::move(request));
+    ASSERT_OK(number);
+    names_[*number] = id;
+  }
+
+  // Runs one step if there is one, and reads the oldest answer if there is
+  // none, or if no further step may be issued. Returns false at the end.
+  bool Step() {
+    StepPlan plan;
+    if (scheduler_->Schedule(&plan)) {
+      StepResult result;
+      EXPECT_OK(engine_->Run(plan, &result));
+      unread_.push_back(std::move(result));
+      return true;
+    }
+    if (unread_.empty()) return false;
+    Effects effects;
+    EXPECT_OK(scheduler_->Update(unread_.front(), &effects));
+    unread_.pop_front();
+    for (const TokenEffect& effect : effects.tokens) {
+      tokens_[names_.at(effect.request)].push_back(effect.token);
+    }
+    return true;
+  }
+
+  void RunToTheEnd() {
+    while (Step()) {
+    }
+  }
+
+  const std::vector<int32_t>& TokensOf(const std::string& id) {
+    return tokens_[id];
+  }
+  SchedulerStats stats() const { return scheduler_->stats(); }
+
+ private:
+  const ModelLayout layout_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<TinyEngine> engine_;
+  std::deque<StepResult> unread_;
+  std::map<RequestId, std::string> names_;
+  std::map<std::string, std::vector<int32_t>> tokens_;
+};
+
+// What each question is answered if it is asked alone.
+const std::vector<std::vector<int32_t>>& AnswersAlone() {
+  static const auto& answers = *[] {
+    auto* all = new std::vector<std::vector<int32_t>>;
+    for (const Question& question : Fixture::Get().questions()) {
+      Line line({.num_blocks = 64});
+      line.Submit("alone", question);
+      line.RunToTheEnd();
+      all->push_back(line.TokensOf("alone"));
+    }
+    return all;
+  }();
+  return answers;
+}
+
+// Asks all questions at the same time, twice each if `forks`, and expects the
+// answers that they get alone. Returns the statistics.
+SchedulerStats ExpectSameAnswers(const RunOptions& options,
+                                 bool forks = false) {
+  Line line(options);
+  const std::vector<Question>& questions = Fixture::Get().questions();
+  for (size_t i = 0; i < questions.size(); ++i) {
+    line.Submit(absl::StrCat(i), questions[i]);
+    if (forks) {
+      line.Submit(absl::StrCat("fork ", i), questions[i], absl::StrCat(i));
+    }
+  }
+  line.RunToTheEnd();
+  for (size_t i = 0; i < questions.size(); ++i) {
+    SCOPED_TRACE(questions[i].text);
+    EXPECT_EQ(line.TokensOf(absl::StrCat(i)), AnswersAlone()[i]);
+    if (!forks) continue;
+    EXPECT_EQ(line.TokensOf(absl::StrCat("fork ", i)), AnswersAlone()[i]);
+  }
+  return line.stats();
+}
+
+TEST(ModelAnswersTest, TheTokenizerGivesTheReferencesPrompts) {
+  ASSERT_EQ(Fixture::Get().questions().size(), 20u);
+  for (const Question& question : Fixture::Get().questions()) {
+    const Tokenizer& tokenizer = Fixture::Get().tokenizer();
+    const std::string text = tokenizer.Decode(question.prompt);
+    EXPECT_THAT(text, ::testing::HasSubstr(question.text));
+    EXPECT_EQ(tokenizer.Encode(text, /*parse_special=*/true), question.prompt);
+  }
+}
+
+TEST(ModelAnswersTest, AnswersAreTheReferences) {
+  int32_t num_equal = 0;
+  for (size_t i = 0; i < Fixture::Get().questions().size(); ++i) {
+    const Question& question = Fixture::Get().questions()[i];
+    SCOPED_TRACE(question.text);
+    const std::vector<int32_t>& ours = AnswersAlone()[i];
+    ASSERT_EQ(ours.size(), question.answer.size());
+    const auto [differs, expected] =
+        std::mismatch(ours.begin(), ours.end(), question.answer.begin());
+    if (differs == ours.end()) {
+      ++num_equal;
+      continue;
+    }
+    // Behind a token that might be either, the answers are of different texts.
+    const auto at = static_cast<size_t>(differs - ours.begin());
+    EXPECT_LT(question.margins[at], kMargin)
+        << "token " << at << ": " << Fixture::Get().tokenizer().Decode(ours);
+  }
+  RecordProperty("equal_answers", num_equal);
+  EXPECT_GE(num_equal, 15);
+}
+
+TEST(ModelAnswersTest, InABatchAndWithStepsInFlight) {
+  for (int32_t steps = 1; steps <= 4; ++steps) {
+    SCOPED_TRACE(absl::StrCat(steps, " steps in flight"));
+    RunOptions options;
+    options.scheduler.max_steps_in_flight = steps;
+    ExpectSameAnswers(options);
+  }
+}
+
+TEST(ModelAnswersTest, InSmallChunks) {
+  RunOptions options;
+  options.scheduler.max_num_batched_tokens = 48;
+  ExpectSameAnswers(options);
+}
+
+TEST(ModelAnswersTest, Preempted) {
+  RunOptions options{.num_blocks = 40};
+  options.scheduler.enable_prefix_caching = false;
+  EXPECT_GT(ExpectSameAnswers(options).num_preemptions, 0u);
+}
+
+TEST(ModelAnswersTest, Swapped) {
+  RunOptions options{.num_blocks = 40, .num_host_blocks = 200};
+  options.scheduler.enable_prefix_caching = false;
+  const SchedulerStats stats = ExpectSameAnswers(options);
+  EXPECT_GT(stats.num_swap_ins, 0u);
+}
+
+TEST(ModelAnswersTest, Forked) {
+  RunOptions options;
+  options.scheduler.max_num_seqs = 64;
+  options.scheduler.enable_prefix_caching = false;
+  EXPECT_GT(ExpectSameAnswers(options, /*forks=*/true).num_forks, 0u);
+}
+
+TEST(ModelAnswersTest, OnPrefixHits) {
+  Line line({});
+  const std::vector<Question>& questions = Fixture::Get().questions();
+  for (const std::string run : {"first", "second"}) {
+    for (size_t i = 0; i < questions.size(); ++i) {
+      line.Submit(absl::StrCat(run, i), questions[i]);
+    }
+    line.RunToTheEnd();
+    for (size_t i = 0; i < questions.size(); ++i) {
+      SCOPED_TRACE(absl::StrCat(run, ": ", questions[i].text));
+      EXPECT_EQ(line.TokensOf(absl::StrCat(run, i)), AnswersAlone()[i]);
+    }
+  }
+  EXPECT_GT(line.stats().num_cached_tokens, 500u);
+}
+
+}  // namespace
+}  // namespace blockmgr
