@@ -112,7 +112,7 @@ T Load(const char* bytes) {
   return value;
 }
 
-// Returns the value's bits as of int64, but for uint64 its own.
+// Returns an integer or a bool in two's complement.
 uint64_t LoadInteger(uint32_t type, const char* bytes) {
   switch (type) {
     case kInt8:
@@ -189,7 +189,7 @@ absl::StatusOr<Mapping> MapFile(const std::string& path) {
 
 }  // namespace
 
-// Cursor takes bytes from the front of others, and none that are not there.
+// Cursor takes bytes from the front of a text, and none behind its end.
 class GgufFile::Cursor {
  public:
   explicit Cursor(absl::string_view bytes)
@@ -223,7 +223,8 @@ class GgufFile::Cursor {
                 taken);
   }
 
-  // The error of the function that returned false. `item` says what it read.
+  // Returns the error of the call that returned false. `item` is what that call
+  // should have read.
   absl::Status AtEnd(absl::string_view what, absl::string_view item) const {
     return Bad(what, item, ": ", wanted_, " bytes at offset ", position(),
                ", got ", rest_.size(), " to the end of the file");
@@ -497,11 +498,11 @@ absl::Status GgufFile::Parser::CheckOverlaps() const {
   for (size_t i = 1; i < ordered.size(); ++i) {
     const GgufTensor& before = *ordered[i - 1];
     const GgufTensor& tensor = *ordered[i];
-    const int64_t behind =
-        before.data.data() + before.data.size() - tensor.data.data();
-    if (behind > 0) {
+    const auto distance =
+        static_cast<size_t>(tensor.data.data() - before.data.data());
+    if (distance < before.data.size()) {
       return Bad(TensorName(tensor.name), "data of its own, got ",
-                 std::min<int64_t>(behind, tensor.data.size()),
+                 std::min(before.data.size() - distance, tensor.data.size()),
                  " bytes shared with ", TensorName(before.name));
     }
   }
@@ -617,7 +618,7 @@ absl::StatusOr<std::vector<absl::string_view>> GgufFile::Strings(
   std::vector<absl::string_view> strings(value.count);
   Cursor cursor(value.bytes);
   for (absl::string_view& text : strings) {
-    // Opening the file went the same way.
+    // The parser has read the same strings.
     if (!cursor.ReadString(&text)) {
       return Bad(KeyName(key), "the file to stay as it was when opened");
     }
@@ -628,6 +629,26 @@ absl::StatusOr<std::vector<absl::string_view>> GgufFile::Strings(
 const GgufTensor* GgufFile::Find(absl::string_view tensor) const {
   const auto found = tensor_indices_.find(tensor);
   return found == tensor_indices_.end() ? nullptr : &tensors_[found->second];
+}
+
+std::string GgufFile::Describe() const {
+  std::string text;
+  for (const char* field : {"architecture", "name"}) {
+    const auto value = String(absl::StrCat("general.", field));
+    absl::StrAppend(&text, field, " ", value.ok() ? Quoted(*value) : "unknown",
+                    ", ");
+  }
+  std::vector<std::string> counts;
+  for (const TensorType type : kTensorTypes) {
+    const auto count = std::ranges::count(tensors_, type, &GgufTensor::type);
+    if (count == 0) continue;
+    counts.push_back(absl::StrCat(count, " ", TensorTypeName(type)));
+  }
+  if (counts.empty()) return absl::StrCat(text, "no tensors");
+  size_t num_bytes = 0;
+  for (const GgufTensor& tensor : tensors_) num_bytes += tensor.data.size();
+  return absl::StrCat(text, "tensors: ", absl::StrJoin(counts, ", "), ", of ",
+                      num_bytes, " bytes");
 }
 
 }  // namespace blockmgr

@@ -8,10 +8,10 @@
 //   |name, dimensions, type, offset of the data|..|          the tensors
 //   |data of a tensor|..|                                    aligned
 //
-// Opening reads everything but the data, once. Values stay in the file: what a
-// file makes this class allocate is at most a few times the bytes before the
-// data, and the numbers of keys and tensors have limits (gguf_file.cc). Nothing
-// in a file crashes the program. An error names the key or the tensor, what was
+// Opening reads everything but the data, once. Values and data stay in the
+// file. So the memory that an opened file takes is at most some times that of
+// its names of keys and tensors, whose numbers have limits (gguf_file.cc). No
+// file crashes the program. An error names the key or the tensor, what was
 // expected and what the file has.
 //
 // Immutable, so thread-safe.
@@ -84,6 +84,10 @@ class GgufFile {
   std::span<const GgufTensor> tensors() const { return tensors_; }
   // Returns null if there is no such tensor.
   const GgufTensor* Find(absl::string_view tensor) const;
+
+  // Returns a line for people, for example "architecture 'llama', name 'SmolLM2
+  // 135M', tensors: 61 F32, 1 Q8_0, 210 Q4_1, of 96576768 bytes".
+  std::string Describe() const;
 
  private:
   class Cursor;

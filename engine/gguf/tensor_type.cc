@@ -128,7 +128,7 @@ struct SmallScale {
   int32_t minimum;
 };
 
-SmallScale SmallScaleAt(const std::byte* packed, int i) {
+SmallScale SmallScaleAt(const std::byte* packed, int64_t i) {
   if (i < 4) {
     return {Unsigned(packed[i]) & 63, Unsigned(packed[i + 4]) & 63};
   }
@@ -142,12 +142,12 @@ void DequantizeBlock<TensorType::kQ4_K>(const std::byte* block,
                                         float* elements) {
   const float scale = LoadF16(block);
   const float minimum = LoadF16(block + 2);
-  for (int part = 0; part < 8; ++part) {
+  for (int64_t part = 0; part < 8; ++part) {
     const SmallScale small = SmallScaleAt(block + 4, part);
     const float part_scale = scale * static_cast<float>(small.scale);
     const float part_minimum = minimum * static_cast<float>(small.minimum);
     const std::byte* quants = block + 16 + part / 2 * 32;
-    for (int i = 0; i < 32; ++i) {
+    for (int64_t i = 0; i < 32; ++i) {
       const int32_t quant = part % 2 == 0 ? Low(quants[i]) : High(quants[i]);
       elements[part * 32 + i] =
           part_scale * static_cast<float>(quant) - part_minimum;
@@ -162,13 +162,13 @@ template <>
 void DequantizeBlock<TensorType::kQ6_K>(const std::byte* block,
                                         float* elements) {
   const float scale = LoadF16(block + 208);
-  for (int part = 0; part < 8; ++part) {
-    const int half = part / 4;
-    const int p = part % 4;
+  for (int64_t part = 0; part < 8; ++part) {
+    const int64_t half = part / 4;
+    const int64_t p = part % 4;
     const std::byte* lower = block + half * 64 + p % 2 * 32;
     const std::byte* upper = block + 128 + half * 32;
     const std::byte* small = block + 192 + part * 2;
-    for (int i = 0; i < 32; ++i) {
+    for (int64_t i = 0; i < 32; ++i) {
       const float part_scale =
           scale * static_cast<float>(Signed(small[i / 16]));
       const int32_t bits = p < 2 ? Low(lower[i]) : High(lower[i]);

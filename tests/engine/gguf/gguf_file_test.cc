@@ -172,6 +172,7 @@ TEST(GgufFileTest, ArraysOfEveryTypeAreRead) {
 
 TEST(GgufFileTest, ManyStringsComeBack) {
   std::vector<std::string> tokens;
+  tokens.reserve(50000);
   for (int i = 0; i < 50000; ++i) tokens.push_back(absl::StrCat("token ", i));
   GgufWriter writer;
   writer.Add("tokens", tokens);
@@ -280,6 +281,21 @@ TEST(GgufFileTest, TensorsMayLieAnywhereInTheData) {
   const Parsed file = Parse(writer);
   EXPECT_EQ(
       file->Find("second")->data.data() - file->Find("first")->data.data(), 96);
+}
+
+TEST(GgufFileTest, DescriptionsNameTypesAndBytes) {
+  GgufWriter writer;
+  EXPECT_EQ(Parse(writer)->Describe(),
+            "architecture unknown, name unknown, no tensors");
+  writer.Add("general.architecture", "llama");
+  writer.Add("general.name", "Small\n");
+  writer.AddTensor("a", TensorType::kF32, {3}, Floats({1, 2, 3}));
+  writer.AddTensor("b", TensorType::kQ8_0, {32},
+                   QuantizeRow(TensorType::kQ8_0, std::vector<float>(32)));
+  writer.AddTensor("c", TensorType::kF32, {2}, Floats({1, 2}));
+  EXPECT_EQ(Parse(writer)->Describe(),
+            "architecture 'llama', name 'Small\\n', tensors: 2 F32, 1 Q8_0, of "
+            "54 bytes");
 }
 
 TEST(GgufFileTest, OpenReadsAFile) {

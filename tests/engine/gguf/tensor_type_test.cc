@@ -114,7 +114,7 @@ class SlowBlock {
   double ElementOfQ4K(int i) const {
     // Scales and minimums, 12 bytes from byte 4 on: bytes 0 to 3 have the
     // first four scales in six bits, bytes 4 to 7 the first four minimums.
-    // Row 8 to 11 have four bits of a scale and four of a minimum; the other
+    // Bytes 8 to 11 have four bits of a scale and four of a minimum; the other
     // two are the bits that the first eight bytes had left.
     const int part = i / 32;
     const int base = 8 * 4;
