@@ -21,14 +21,15 @@
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
+#include "blockmgr/base/dtype.h"
+#include "blockmgr/base/run_main.h"
+#include "blockmgr/base/status_macros.h"
 #include "engine/reference/client.h"
+#include "engine/reference/sampler.h"
 #include "engine/reference/sim_engine.h"
 #include "engine/reference/sim_flags.h"
 #include "engine/reference/tiny_backends.h"
 #include "engine/reference/tiny_engine.h"
-#include "blockmgr/base/dtype.h"
-#include "blockmgr/base/run_main.h"
-#include "blockmgr/base/status_macros.h"
 #include "kernels/backend.h"
 #include "program/command_line.h"
 #include "scheduler/server/default_address.h"
@@ -334,6 +335,10 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGTERM);
   // Before any thread exists, so that all inherit it.
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  if (flags.mode == "tiny") {
+    flags.client.sampling = {.fields = Sampler::kFields,
+                             .vocabulary_size = flags.tiny.vocabulary};
+  }
   EngineClient client(flags.client);
   const std::jthread watcher(WatchSignals, signals, &client);
   const absl::Status status = flags.mode == "tiny" ? ServeTiny(flags, &client)
