@@ -18,7 +18,7 @@ constexpr int32_t kMaxRows = 1024;
 // `first_index`.
 void AddRows(const TokenLogProbs& all, int32_t first_index, int32_t begin,
              int32_t end, LogProbsEffect effect, Effects* effects) {
-  const auto width = static_cast<size_t>(1 + all.num_top);
+  const auto width = size_t{1} + static_cast<size_t>(all.num_top);
   effect.logprobs.num_top = all.num_top;
   while (begin < end) {
     const int32_t next = std::min(end, begin + kMaxRows);

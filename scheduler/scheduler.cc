@@ -2,7 +2,6 @@
 
 #include "scheduler/scheduler.h"
 
-#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string>
@@ -79,6 +78,25 @@ std::vector<RetentionRange> RetentionOf(const Request& request,
     ranges.push_back(range);
   }
   return ranges;
+}
+
+// Returns what the engine is told of a request. Takes its texts.
+std::shared_ptr<const RequestInfo> TakeInfo(const RequestState& state,
+                                            int32_t num_prompt,
+                                            const SchedulerOptions& options,
+                                            Request* request) {
+  RequestInfo info{.id = std::move(request->id),
+                   .num_prompt_tokens = num_prompt,
+                   .lora = request->scope.lora,
+                   .media = request->scope.media,
+                   .engine_data = std::move(request->engine_data),
+                   .sampling = std::move(request->sampling)};
+  if (info.sampling.has_value() && !info.sampling->seed.has_value()) {
+    info.sampling->seed = static_cast<int64_t>(
+        SplitMix64(options.sampling_seed ^ SplitMix64(Index(state.id))));
+  }
+  if (state.min_tokens > 0) info.stop_token_ids = state.stop_token_ids;
+  return std::make_shared<const RequestInfo>(std::move(info));
 }
 
 absl::Status ValidateRequest(const Request& request, const ModelLayout& layout,
@@ -190,22 +208,12 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   RequestState* state =
       state_.requests.Add(RequestId{state_.next_request++}, request.id);
   state->stop_token_ids = StopTokensOf(request, options().sampling);
-  RequestInfo info{.id = std::move(request.id),
-                   .num_prompt_tokens = num_prompt,
-                   .lora = request.scope.lora,
-                   .media = request.scope.media,
-                   .engine_data = std::move(request.engine_data),
-                   .sampling = std::move(request.sampling)};
-  if (info.sampling.has_value()) {
-    if (!info.sampling->seed.has_value()) {
-      info.sampling->seed = static_cast<int64_t>(
-          SplitMix64(options().sampling_seed ^ SplitMix64(Index(state->id))));
-    }
-    state->min_tokens = info.sampling->min_tokens;
-    state->needs_prompt_logprobs = info.sampling->prompt_logprobs.has_value();
-    if (state->min_tokens > 0) info.stop_token_ids = state->stop_token_ids;
+  if (request.sampling.has_value()) {
+    const SamplingParams& sampling = *request.sampling;
+    state->min_tokens = sampling.min_tokens;
+    state->needs_prompt_logprobs = sampling.prompt_logprobs.has_value();
   }
-  state->info = std::make_shared<const RequestInfo>(std::move(info));
+  state->info = TakeInfo(*state, num_prompt, options(), &request);
   state->tokens = std::move(request.prompt);
   state->num_prompt = num_prompt;
   state->max_tokens = request.max_tokens;

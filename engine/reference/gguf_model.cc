@@ -417,15 +417,33 @@ absl::StatusOr<Architecture> ArchitectureOf(const GgufFile& file) {
   return Wrong("general.architecture", "llama, qwen2 or gemma3", name);
 }
 
+// Returns the tokens that end an answer, as far as the file names them.
+absl::StatusOr<std::vector<int32_t>> EndTokens(const GgufFile& file,
+                                               int32_t vocabulary) {
+  std::vector<int32_t> tokens;
+  for (const absl::string_view key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+    if (!file.Has(key)) continue;
+    BM_ASSIGN_OR_RETURN(const int64_t token, file.Integer(key));
+    if (token < 0 || token >= vocabulary) {
+      return Wrong(key, absl::StrCat("0 to ", vocabulary - 1),
+                   absl::StrCat(token));
+    }
+    tokens.push_back(static_cast<int32_t>(token));
+  }
+  return tokens;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const LanguageModel>> LoadGgufModel(
     const GgufFile& file) {
   BM_ASSIGN_OR_RETURN(const Architecture architecture, ArchitectureOf(file));
   Reader reader(file, architecture.name);
-  const ModelShape shape = ReadShape(architecture, &reader);
+  ModelShape shape = ReadShape(architecture, &reader);
   BM_RETURN_IF_ERROR(reader.status());
   BM_RETURN_IF_ERROR(shape.Validate());
+  BM_ASSIGN_OR_RETURN(shape.end_tokens, EndTokens(file, shape.vocabulary));
   ModelWeights weights;
   weights.embedding =
       reader.Matrix("token_embd.weight", shape.hidden, shape.vocabulary);

@@ -28,6 +28,7 @@
 #include "engine/gguf/gguf_file.h"
 #include "engine/reference/client.h"
 #include "engine/reference/gguf_model.h"
+#include "engine/reference/sampler.h"
 #include "engine/reference/sim_engine.h"
 #include "engine/reference/sim_flags.h"
 #include "engine/reference/tiny_backends.h"
@@ -486,7 +487,11 @@ int Main(int argc, char** argv) {
       MakeModel(flags);
   absl::Status ready = model.status();
   if (ready.ok() && *model != nullptr) {
-    ready = ReadQueryStats((*model)->shape(), &flags);
+    const ModelShape& shape = (*model)->shape();
+    ready = ReadQueryStats(shape, &flags);
+    flags.client.sampling = {.fields = Sampler::kFields,
+                             .vocabulary_size = shape.vocabulary,
+                             .end_token_ids = shape.end_tokens};
   }
   if (!ready.ok()) {
     spdlog::error("{}", ready.ToString());

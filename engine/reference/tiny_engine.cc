@@ -1,12 +1,10 @@
 #include "engine/reference/tiny_engine.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
-#include "engine/reference/prompt_lookup.h"
 
 namespace blockmgr {
 
@@ -20,6 +18,7 @@ TinyEngine::TinyEngine(std::shared_ptr<const LanguageModel> model,
       query_stats_(options.query_stats),
       threads_(options.num_threads),
       forward_(model_.get(), &threads_),
+      sampler_(model_->shape().vocabulary),
       tables_(layout_, options.max_sequences, options.num_host_blocks),
       slot_mappings_(static_cast<size_t>(layout_.num_groups())) {
   ModelLayout expected = MakeLayout(model_->shape(), layout_.page_size,
@@ -46,6 +45,7 @@ void TinyEngine::Reset() {
   for (TinyShard& shard : shards_) shard.Reset();
   lost_.clear();
   lost_host_.clear();
+  infos_.clear();
 }
 
 absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
@@ -55,6 +55,7 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   result->evictions.assign(plan.evictions.size(), {});
   result->num_accepted.assign(plan.num_drafts.size(), 0);
   result->accepted.clear();
+  result->logprobs.clear();
   result->num_drafts.assign(max_drafts_ > 0 ? plan.slots.size() : 0, 0);
   result->lost_blocks.clear();
   result->lost_host_blocks.clear();
@@ -76,7 +77,6 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
       }
       forward_.Finish(layer);
     }
-    ComputeLogits(plan);
     Sample(plan, result);
   }
   for (size_t i = 0; i < plan.evictions.size(); ++i) {
@@ -92,6 +92,7 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
 }
 
 void TinyEngine::StartSequences(const StepPlan& plan) {
+  NoteInfos(plan);
   if (observer_.on_start) {
     for (const SequenceStart& start : plan.starts) observer_.on_start(start);
   }
@@ -121,54 +122,6 @@ void TinyEngine::LayOutBatch(const StepPlan& plan) {
       }
     }
     query_offsets_.push_back(static_cast<int32_t>(tokens_.size()));
-  }
-}
-
-void TinyEngine::ComputeLogits(const StepPlan& plan) {
-  sampled_rows_.clear();
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    if (plan.samples[i] == 0) continue;
-    const int32_t end = query_offsets_[i + 1];
-    const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[i];
-    for (int32_t row = end - 1 - num_drafts; row < end; ++row) {
-      sampled_rows_.push_back(static_cast<size_t>(row));
-    }
-  }
-  forward_.ComputeLogits(sampled_rows_);
-}
-
-int32_t TinyEngine::SampleAfter(SequenceSlot slot, size_t row) {
-  const std::span<const float> logits = forward_.Logits(row);
-  if (observer_.on_logits && !IsDamaged(slot)) {
-    observer_.on_logits(slot, positions_[row], logits);
-  }
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) -
-                              logits.begin());
-}
-
-void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    if (plan.samples[i] == 0) continue;
-    const SequenceSlot slot = plan.slots[i];
-    const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[i];
-    auto row = static_cast<size_t>(query_offsets_[i + 1] - 1 - num_drafts);
-    int32_t token = SampleAfter(slot, row);
-    if (num_drafts > 0) {
-      int32_t& num_accepted = result->num_accepted[i];
-      while (num_accepted < num_drafts && token == tokens_[row + 1]) {
-        result->accepted.push_back(token);
-        ++num_accepted;
-        token = SampleAfter(slot, ++row);
-      }
-      tables_.RejectDrafts(slot, num_drafts, num_accepted);
-    }
-    result->sampled[i] = token;
-    tables_.AddSampled(slot, token);
-    if (max_drafts_ == 0) continue;
-    const std::span<const int32_t> drafts =
-        LookUpDrafts(tables_.row(slot).tokens, max_drafts_);
-    tables_.SetDrafts(slot, drafts);
-    result->num_drafts[i] = static_cast<int32_t>(drafts.size());
   }
 }
 

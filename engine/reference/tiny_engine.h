@@ -1,12 +1,11 @@
 // TinyEngine: executes step plans with a LanguageModel over a paged backend.
 //
 // TinyEngine does everything that a host engine must do, in small. It keeps the
-// tables, and computes prefill chunks and decodes in one flat batch. Decoding
-// is greedy; the lowest token wins a tie. An eviction is: score, select, check
-// the counts, lay the region out, move, switch tables. If asked to, TinyEngine
-// proposes drafts by prompt lookup and verifies the drafts that plans take on.
-// A layer reads and writes the blocks of its layer group, and every group has
-// its own evictions.
+// tables, and computes prefill chunks and decodes in one flat batch. A Sampler
+// chooses the tokens. An eviction is: score, select, check the counts, lay the
+// region out, move, switch tables. If asked to, TinyEngine proposes drafts by
+// prompt lookup and verifies the drafts that plans take on. A layer reads and
+// writes the blocks of its layer group, and every group has its own evictions.
 //
 // The results of a sequence depend on its tokens and evictions only, bit for
 // bit, if the backends keep the promise of Backend. They do not depend on the
@@ -29,6 +28,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -39,6 +39,7 @@
 #include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/sampler.h"
 #include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
@@ -108,13 +109,29 @@ class TinyEngine {
 
  private:
   void StartSequences(const StepPlan& plan);
-  // Computes the logits after every row that is sampled, in one product.
-  void ComputeLogits(const StepPlan& plan);
   // Flattens the plan's tokens into tokens_, positions_, ... below.
   void LayOutBatch(const StepPlan& plan);
+
+  // Sampling (tiny_sampling.cc).
+  // Returns what the start of the slot's sequence has said, or null.
+  const RequestInfo* InfoOf(SequenceSlot slot) const;
+  void NoteInfos(const StepPlan& plan);
   void Sample(const StepPlan& plan, StepResult* result);
-  // Returns the most likely token after a row of the batch.
-  int32_t SampleAfter(SequenceSlot slot, size_t row);
+  // Computes the logits after every row that is sampled, in one product.
+  void ComputeLogits(const StepPlan& plan);
+  // Samples for one run, and adds rows if the request asks for them.
+  void SampleRun(const StepPlan& plan, size_t run, TokenLogProbs* rows,
+                 StepResult* result);
+  // Adds rows for the prompt's tokens behind the positions of a run, if the
+  // request asks for them.
+  void AddPromptLogProbs(const StepPlan& plan, size_t run, TokenLogProbs* rows);
+  // Returns `rows`, ready for rows with num_top tokens, or null if no rows are
+  // asked for.
+  TokenLogProbs* RowsFor(const std::optional<int32_t>& num_top,
+                         TokenLogProbs* rows) const;
+  // Returns the token after a row of the batch. Adds its row to `logprobs`,
+  // unless that is null.
+  int32_t SampleAfter(SequenceSlot slot, size_t row, TokenLogProbs* logprobs);
 
   // Swap (tiny_swap.cc).
   void SwapOutSequences(const StepPlan& plan, StepResult* result);
@@ -144,8 +161,10 @@ class TinyEngine {
   const QueryStatsTables query_stats_;
   ThreadPool threads_;
   ModelForward forward_;
+  Sampler sampler_;
   EngineTables tables_;
   std::deque<TinyShard> shards_;  // they borrow model and tables
+  std::vector<std::shared_ptr<const RequestInfo>> infos_;  // by slot
   absl::flat_hash_set<BlockId> lost_;
   absl::flat_hash_set<HostBlockId> lost_host_;
   TinyObserver observer_;
@@ -158,7 +177,7 @@ class TinyEngine {
   // [num_groups][total tokens]
   std::vector<std::vector<int64_t>> slot_mappings_;
   std::vector<int32_t> query_offsets_;  // [scheduled + 1]
-  std::vector<size_t> sampled_rows_;
+  std::vector<size_t> logit_rows_;
 };
 
 }  // namespace blockmgr

@@ -64,6 +64,7 @@ struct ModelShape {
   float embedding_scale = 1.0f;
   float score_scale = 0.0f;       // of attention logits; 0: 1 / sqrt(head_dim)
   int32_t context_tokens = 8192;  // what the model is made for
+  std::vector<int32_t> end_tokens = {};  // they end an answer
 
   absl::Status Validate() const;
   int32_t q_width() const { return num_q_heads * head_dim; }

@@ -13,7 +13,6 @@ PREFIX/share/blockmgr/python, of a build in build/dev/python:
 """
 import argparse
 import dataclasses
-import json
 import queue
 import sys
 
@@ -22,7 +21,7 @@ import grpc
 import blockmgr
 from blockmgr.v1 import common_pb2, engine_pb2, engine_pb2_grpc
 
-VOCABULARY = 1000
+VOCABULARY = 128256
 
 
 @dataclasses.dataclass
@@ -65,9 +64,9 @@ class Engine:
         begin = start.token_begin
         sequence = Sequence(
             tokens=list(plan.start_tokens[begin:begin + start.num_tokens]),
-            # What its frontend sent for the engine; also its id, adapter and
-            # media are in start.info.
-            seed=json.loads(start.info.engine_data or "{}").get("seed", 0),
+            # start.info has what its frontend asked for; also its id, adapter
+            # and media.
+            seed=start.info.sampling.seed,
             num_computed=start.num_cached_tokens)
         if start.HasField("source"):  # a fork: of a table before this plan
             source = before[start.source]
@@ -119,9 +118,13 @@ def serve(address, layout):
     channel = grpc.insecure_channel(
         address, options=[("grpc.max_receive_message_length", -1)])
     stub = engine_pb2_grpc.EngineServiceStub(channel)
-    attached = stub.Attach(engine_pb2.AttachRequest(layout=layout,
-                                                    engine_name="engine.py"),
-                           wait_for_ready=True, timeout=60)
+    # The daemon refuses requests that ask for more than this.
+    attached = stub.Attach(
+        engine_pb2.AttachRequest(
+            layout=layout, engine_name="engine.py", vocabulary_size=VOCABULARY,
+            sampling_fields=[common_pb2.SAMPLING_FIELD_TEMPERATURE,
+                             common_pb2.SAMPLING_FIELD_SEED]),
+        wait_for_ready=True, timeout=60)
     messages = queue.SimpleQueue()
 
     def send(**fields):

@@ -5,7 +5,6 @@ Needs a running blockmgrd with an engine (examples/python/engine.py, or
 blockmgr-engine), and the package blockmgr: see engine.py.
 """
 import argparse
-import json
 import sys
 import uuid
 
@@ -41,12 +40,13 @@ def run(arguments):
     for i in range(arguments.num_prompts):
         request = request_pb2.SubmitRequest(
             client_session=session, request_id=f"{session}-{i}",
-            max_tokens=arguments.max_tokens,
-            # For the engine: blockmgr does not look into it.
-            engine_data=json.dumps({"seed": arguments.seed}).encode())
+            max_tokens=arguments.max_tokens)
+        if arguments.temperature > 0:  # else the most likely tokens
+            request.sampling.temperature = arguments.temperature
+            request.sampling.seed = arguments.seed
         # In place of a tokenizer: a prompt that no other begins with.
         request.prompt_token_ids.extend(
-            (i + position) % 1000 for position in range(arguments.prompt_len))
+            (i + position) % 256 for position in range(arguments.prompt_len))
         if arguments.keep_ratio:
             request.eviction.CopyFrom(eviction(arguments.keep_ratio))
         requests.Submit(request, timeout=60)
@@ -78,8 +78,10 @@ def main():
     parser.add_argument("--keep-ratio", default="0.2",
                         help="of entries, as a decimal; '': what the daemon "
                         "does by default (default: %(default)s)")
+    parser.add_argument("--temperature", type=float, default=0,
+                        help="of the engine's sampling (default: greedy)")
     parser.add_argument("--seed", type=int, default=0,
-                        help="of the engine's sampling")
+                        help="of the engine's sampling (default: %(default)s)")
     try:
         sys.exit(0 if run(parser.parse_args()) else 1)
     except PermissionError as error:

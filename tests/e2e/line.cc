@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "engine/reference/sampler.h"
 #include "kernels/backend.h"
 #include "scheduler/scheduler.h"
 #include "tests/testing/test_tables.h"
@@ -21,6 +22,11 @@ namespace {
 constexpr char kSession[] = "line";
 // Only a hung test meets this; sanitizers are slow.
 constexpr std::chrono::minutes kDeadline{4};
+
+EngineSampling SamplingOf(const LineOptions& options) {
+  return {.fields = Sampler::kFields,
+          .vocabulary_size = options.model->shape().vocabulary};
+}
 
 }  // namespace
 
@@ -65,7 +71,8 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
                           .num_scorer_states = options_.num_scorer_states,
                           .num_host_blocks = options_.num_host_blocks,
                           .supports_window_evictions = true,
-                          .query_stats = Fingerprints(options_.query_stats)});
+                          .query_stats = Fingerprints(options_.query_stats),
+                          .sampling = SamplingOf(options_)});
   engine_thread_ = std::thread([this] {
     EngineHandlers handlers;
     handlers.reset = [this] { engine_->Reset(); };
@@ -208,6 +215,11 @@ bool Line::ReadBatch() {
     EXPECT_EQ(chunk.first_index(), std::ssize(answer.tokens));
     answer.tokens.insert(answer.tokens.end(), chunk.tokens().begin(),
                          chunk.tokens().end());
+    answer.logprobs.insert(answer.logprobs.end(), chunk.logprobs().begin(),
+                           chunk.logprobs().end());
+    answer.prompt_logprobs.insert(answer.prompt_logprobs.end(),
+                                  chunk.prompt_logprobs().begin(),
+                                  chunk.prompt_logprobs().end());
     if (chunk.finish_reason() == v1::FINISH_REASON_UNSPECIFIED) continue;
     EXPECT_EQ(answer.reason, v1::FINISH_REASON_UNSPECIFIED);
     answer.reason = chunk.finish_reason();
@@ -258,10 +270,10 @@ void Line::ExpectNothingLeaked() {
   EXPECT_EQ(GetStats().free_blocks(), options_.num_blocks - 1);
 }
 
-ReferenceChecker::LogitsByPosition RunAlone(const LineOptions& options,
-                                            const std::vector<int32_t>& prompt,
-                                            int32_t max_tokens,
-                                            std::vector<int32_t>* tokens) {
+ReferenceChecker::LogitsByPosition RunAlone(
+    const LineOptions& options, const std::vector<int32_t>& prompt,
+    int32_t max_tokens, std::vector<int32_t>* tokens,
+    const std::optional<SamplingParams>& sampling) {
   constexpr int32_t kPlenty = 512;
   const auto engine = MakeEngine(options, kPlenty, 1);
   ReferenceChecker::LogitsByPosition logits;
@@ -274,6 +286,7 @@ ReferenceChecker::LogitsByPosition RunAlone(const LineOptions& options,
   SchedulerOptions scheduler_options;
   scheduler_options.max_num_seqs = 1;
   scheduler_options.enable_prefix_caching = false;
+  scheduler_options.sampling = SamplingOf(options);
   auto scheduler =
       Scheduler::Create(engine->tables().layout(), scheduler_options);
   EXPECT_TRUE(scheduler.ok()) << scheduler.status();
@@ -281,6 +294,7 @@ ReferenceChecker::LogitsByPosition RunAlone(const LineOptions& options,
   request.id = "alone";
   request.prompt = prompt;
   request.max_tokens = max_tokens;
+  request.sampling = sampling;
   const auto id = (*scheduler)->Submit(std::move(request));
   EXPECT_TRUE(id.ok()) << id.status();
   StepPlan plan;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/query_stats_table.h"
+#include "blockmgr/sampling_params.h"
 #include "engine/reference/client.h"
 #include "engine/reference/tiny_engine.h"
 #include "kernels/backend.h"
@@ -76,6 +78,8 @@ struct Answer {
   std::string error;
   int32_t num_preemptions = 0;
   int32_t num_cached_tokens = 0;
+  std::vector<v1::TokenLogProbs> logprobs;
+  std::vector<v1::TokenLogProbs> prompt_logprobs;
 };
 
 class Line {
@@ -145,10 +149,10 @@ class Line {
 
 // The same engine and scheduler without a daemon, one request at a time in a
 // pool where it never meets another: what a request computes alone.
-ReferenceChecker::LogitsByPosition RunAlone(const LineOptions& options,
-                                            const std::vector<int32_t>& prompt,
-                                            int32_t max_tokens,
-                                            std::vector<int32_t>* tokens);
+ReferenceChecker::LogitsByPosition RunAlone(
+    const LineOptions& options, const std::vector<int32_t>& prompt,
+    int32_t max_tokens, std::vector<int32_t>* tokens,
+    const std::optional<SamplingParams>& sampling = std::nullopt);
 
 }  // namespace blockmgr
 

@@ -24,7 +24,7 @@ import grpc  # noqa: E402
 import frontend  # noqa: E402
 import router  # noqa: E402
 from blockmgr.v1 import (admin_pb2, admin_pb2_grpc,  # noqa: E402
-                         request_pb2, request_pb2_grpc)
+                         common_pb2, request_pb2, request_pb2_grpc)
 
 
 class DefaultAddressTest(unittest.TestCase):
@@ -212,12 +212,13 @@ class DefaultEvictionTest(ExamplesTest):
 class PythonExamplesTest(ExamplesTest):
     def test_the_engine_is_told_what_to_run(self):
         self.wait_for_engine()
-        for data, seed in ((b"", 0), (b'{"seed": 5}', 5)):
+        for sampling, seed in ((None, 0),
+                               (common_pb2.SamplingParams(seed=5), 5)):
             tokens = self.serve(prompt_token_ids=[7, 9], max_tokens=2,
-                                engine_data=data)
-            first = (31 * 9 + 2 + seed) % 1000
+                                sampling=sampling)
+            first = 31 * 9 + 2 + seed
             self.assertEqual(tokens,
-                             [first, (31 * first + 3 + seed) % 1000])
+                             [first, 31 * first + 3 + seed])
 
     def test_serves_with_and_without_eviction(self):
         self.wait_for_engine()
@@ -241,7 +242,7 @@ class PythonExamplesTest(ExamplesTest):
         # Prompts i, i + 1, .. of 2000 tokens, 125 pages.
         done = self.frontend("--num-prompts", "2", "--keep-ratio", "")
         self.assertEqual(done.returncode, 0, done.stderr)
-        prompt = [str(token % 1000) for token in range(1, 2001)]
+        prompt = [str(token % 256) for token in range(1, 2001)]
         for tokens, cached in ((prompt, 2000), (prompt[:40], 32),
                                (prompt[:32] + ["7"] * 32, 32),
                                (["7"] + prompt, 0)):

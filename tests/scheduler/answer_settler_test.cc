@@ -161,7 +161,8 @@ TEST(LogProbsTest, ArriveOnceForEveryChunkEvenIfItIsComputedAgain) {
     const TokenLogProbs& rows = effect.logprobs;
     EXPECT_EQ(rows.tokens.size(), rows.logprobs.size());
     for (int32_t i = 0; i < rows.num_rows(); ++i) {
-      const auto first = static_cast<size_t>(i * (1 + rows.num_top));
+      const auto first = static_cast<size_t>(i) *
+                         (size_t{1} + static_cast<size_t>(rows.num_top));
       if (effect.of_prompt) {
         EXPECT_EQ(rows.num_top, 1);
         EXPECT_EQ(rows.tokens[first], rows.first_index + i);

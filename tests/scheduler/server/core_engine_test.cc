@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -162,6 +163,28 @@ TEST_F(AttachTest, AnEngineThatDoesNotFitReplacesNone) {
 }
 
 // Whoever takes differences of counts must see that they began again.
+TEST_F(AttachTest, LiveRequestsNeedAnEngineThatSamplesAsTheOneBefore) {
+  const auto first = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 2));
+  Run(EngineLost{first});
+  const auto expect_refused = [this](const EngineSampling& sampling,
+                                     const std::string& text) {
+    EXPECT_THAT(Attach(SmallLayout(), 0, false, "next", sampling),
+                StatusIs(absl::StatusCode::kFailedPrecondition, text));
+  };
+  expect_refused({.fields = EngineSampling::BitOf(SamplingField::kTopK)},
+                 "sampling_fields: live requests need an engine without 2, got "
+                 "an engine with it");
+  expect_refused({.vocabulary_size = 9},
+                 "vocabulary_size: live requests need 0, got 9");
+  expect_refused({.end_token_ids = {1, 2}},
+                 "end_token_ids: live requests need [], got [1, 2]");
+  EXPECT_OK(Attach(SmallLayout()));
+  EXPECT_OK(Cancel("r"));
+  EXPECT_OK(Attach(SmallLayout(), 0, false, "next", {.vocabulary_size = 9}));
+}
+
 TEST_F(AttachTest, AnotherGeometryIsAnotherGeneration) {
   const auto engine = AttachAndOpen();
   const auto tokens = OpenStream("a");

@@ -108,7 +108,8 @@ class CoreTest : public ::testing::Test {
   absl::StatusOr<Attachment> Attach(const ModelLayout& layout,
                                     int32_t num_host_blocks = 0,
                                     bool replace = false,
-                                    const std::string& name = "fake") {
+                                    const std::string& name = "fake",
+                                    const EngineSampling& sampling = {}) {
     absl::StatusOr<Attachment> result = absl::UnknownError("no reply");
     Run(AttachEngine{
         .layout = layout,
@@ -117,6 +118,7 @@ class CoreTest : public ::testing::Test {
             [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
         .num_host_blocks = num_host_blocks,
         .query_stats = query_stats_,
+        .sampling = sampling,
         .replace = replace,
         .may_replace = may_replace_});
     return result;
