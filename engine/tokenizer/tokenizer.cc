@@ -68,8 +68,9 @@ TokenIds IdsOf(const std::vector<absl::string_view>& tokens) {
   TokenIds ids;
   ids.reserve(tokens.size());
   int32_t id = 0;
-  for (const absl::string_view token : tokens)
+  for (const absl::string_view token : tokens) {
     ids.insert_or_assign(token, id++);
+  }
   return ids;
 }
 
