@@ -30,6 +30,7 @@ packages=(
   prometheus-cpp-dev
   # tests and benchmarks
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-grpcio
+  python3-pip
 )
 
 # Installed where the distribution has them: clang's sanitizer runtimes are a

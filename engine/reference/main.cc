@@ -338,6 +338,23 @@ TinyBackendOptions BackendOptions(const Flags& flags) {
               kDecodeNames.begin())};
 }
 
+// Reads the tables of --query-stats, which must be for the model's shape, and
+// has the client announce them.
+absl::Status ReadQueryStats(const ModelShape& shape, Flags* flags) {
+  BM_ASSIGN_OR_RETURN(flags->query_stats_tables,
+                      LoadQueryStats("--query-stats", flags->query_stats));
+  for (const auto& [name, table] : flags->query_stats_tables) {
+    const absl::Status status =
+        table->CheckShape(shape.num_layers, shape.num_q_heads, shape.head_dim);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--query-stats ", name, ": ", status.message()));
+    }
+    flags->client.query_stats[name] = QueryStatsFingerprint(*table);
+  }
+  return absl::OkStatus();
+}
+
 // Returns the model that computes, or null with --mode sim.
 absl::StatusOr<std::shared_ptr<const LanguageModel>> MakeModel(
     const Flags& flags) {
@@ -360,13 +377,6 @@ absl::StatusOr<std::shared_ptr<const LanguageModel>> MakeModel(
   ModelShape shape = flags.tiny;
   if (flags.backend == "cuda") shape.head_dim = kCudaHeadDim;
   shape.head_dim = flags.tiny_head_dim.value_or(shape.head_dim);
-  app->add_option("--query-stats", flags->query_stats,
-                  "A table of query statistics of this model, which policies "
-                  "name as expected_attention(stats=NAME): a file of "
-                  "blockmgr-evict profile; may be repeated")
-      ->check(Utf8Text())
-      ->type_name("NAME=FILE")
-      ->group(kComputedGroup);
   BM_RETURN_IF_ERROR(shape.Validate());
   return RandomModel(shape, flags.seed);
 }
