@@ -13,7 +13,13 @@
 namespace blockmgr::sim {
 namespace {
 
-void UseQueryStats(EvictionPolicy* policy) {
+void MaybeUseQueryStats(const SimOptions& options, Random* random,
+                        EvictionPolicy* policy) {
+  // Stored runs of worlds without draw what they drew.
+  if (options.stats_percent == 0 ||
+      random->Between(1, 100) > options.stats_percent) {
+    return;
+  }
   policy->scorer.kind = ScorerKind::kExpectedAttention;
   policy->scorer.stats = "measured";
 }
@@ -236,9 +242,7 @@ void World::ShareEviction(RequestEviction* eviction) {
   }
   eviction->table = nullptr;
   MaybeUseTable(&random, &eviction->policy, &eviction->table);
-  if (options_.stats_percent > 0 && random.OneIn(2)) {
-    UseQueryStats(&eviction->policy);
-  }
+  MaybeUseQueryStats(options_, &random, &eviction->policy);
 }
 
 void World::EvictLater(RequestEviction* eviction) {
@@ -361,11 +365,8 @@ Request World::RandomRequest() {
     if (has_state) {
       eviction.policy.scorer.kind = random_.Pick<ScorerKind>(
           {ScorerKind::kH2o, ScorerKind::kExpectedAttention});
-    } else if (options_.stats_percent > 0 &&
-               random_.Between(1, 100) <= options_.stats_percent) {
-      // Stored runs of worlds without draw what they drew.
-      UseQueryStats(&eviction.policy);
     }
+    if (!has_state) MaybeUseQueryStats(options_, &random_, &eviction.policy);
     eviction.target = RandomTarget();
     MaybeUseTable(&random_, &eviction.policy, &eviction.table);
     if (random_.OneIn(3)) {

@@ -126,7 +126,8 @@ TEST(QueryStatsProfileTest, ErrorsNameFlagAndFile) {
   EXPECT_THAT(MeasureQueryStats(flags),
               RefusesStats(second, "[layers,] query heads"));
   ASSERT_THAT(WriteNpy(second, {{2, 9, 3}, std::vector<float>(54)}), IsOk());
-  EXPECT_THAT(MeasureQueryStats(flags), RefusesStats(second, "a multiple of 4"));
+  EXPECT_THAT(MeasureQueryStats(flags),
+              RefusesStats(second, "a multiple of 4"));
   ASSERT_THAT(WriteNpy(second, {{3, 9, 4}, std::vector<float>(108)}), IsOk());
   EXPECT_THAT(
       MeasureQueryStats(flags),
