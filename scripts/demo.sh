@@ -13,7 +13,7 @@ engine (Llama-3.1-8B on an H100, its step times modelled), replays the workload
 with blockmgr-bench serve, and prints both runs side by side.
 
 With --model the engine is a language model of 135 M parameters that computes on
-the CPU. It answers three questions about a text of some 700 tokens, and the
+the CPU. It answers three questions about texts of some 600 tokens, and the
 answers of both runs are printed side by side, with what was freed.
 
 The exit status is 3 if requests failed; the results say which.
@@ -120,23 +120,22 @@ replay() {
 }
 
 # Writes three questions about a text to $work: paragraphs of the documentation
-# with one fact among them.
+# with one fact among them, in the chat format of SmolLM2. The answers are begun,
+# as the model is small.
 write_questions() {
   python3 - "$work" docs/scheduling.md docs/eviction.md docs/operations.md <<'PY'
 import pathlib
 import re
 import sys
 
-FACTS = [
-    ("Maria lives in Oslo and works as a baker.", "In which city does Maria live?"),
-    ("Peter has a dog whose name is Bruno.", "What is the name of Peter's dog?"),
-    ("The meeting is on Thursday in the library.", "Where is the meeting?"),
-]
-LENGTH = 2800  # characters, some 700 tokens
+FACTS = [("Maria", "Oslo", "baker"), ("Thomas", "Lisbon", "teacher"),
+         ("Anna", "Toronto", "nurse")]
+LENGTH = 2000  # characters, some 500 tokens
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 work = pathlib.Path(sys.argv[1])
-for i, (name, (fact, question)) in enumerate(zip(sys.argv[2:], FACTS)):
-    text = pathlib.Path(name).read_text(encoding="utf-8")
-    paragraphs = re.split(r"\n\s*\n|\n(?=\* )", text.replace("`", ""))
+for i, (path, (name, city, job)) in enumerate(zip(sys.argv[2:], FACTS)):
+    text = pathlib.Path(path).read_text(encoding="utf-8").replace("`", "")
+    paragraphs = re.split(r"\n\s*\n|\n(?=\* )", text)
     # Plain sentences: no headings, tables or code.
     paragraphs = [" ".join(p.removeprefix("* ").split())
                   for p in paragraphs if not p.startswith(" ")]
@@ -144,11 +143,16 @@ for i, (name, (fact, question)) in enumerate(zip(sys.argv[2:], FACTS)):
     filler = []
     while sum(map(len, filler)) < LENGTH and paragraphs:
         filler.append(paragraphs.pop(0))
-    filler.insert((i + 1) * len(filler) // 4, fact)
+    filler.insert((i + 1) * len(filler) // 4,
+                  f"{name} lives in {city} and works as a {job}.")
+    question = f"In which city does {name} live?"
     (work / f"question{i}").write_text(
+        f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
         "Read the text and answer the question after it.\n\n"
-        + "\n\n".join(filler) + "\n\n" + question, encoding="utf-8")
-    (work / f"short{i}").write_text(question, encoding="utf-8")
+        + "\n\n".join(filler)
+        + f"\n\n{question}<|im_end|>\n<|im_start|>assistant\n{name} lives in",
+        encoding="utf-8")
+    (work / f"short{i}").write_text(f"{question}\n{name} lives in", encoding="utf-8")
 PY
 }
 
@@ -164,7 +168,7 @@ ask() {
   engine=$!
   "$bin/blockmgr-bench" generate --address "$address" --model "$model" \
     --prompt-file "$work/question0" --prompt-file "$work/question1" \
-    --prompt-file "$work/question2" --max-tokens 24 \
+    --prompt-file "$work/question2" --max-tokens 12 --raw \
     --json "$@" >"$results/$label.json"
   stop
 }
@@ -178,10 +182,11 @@ import sys
 work = pathlib.Path(sys.argv[1])
 full, evicted = (json.loads(pathlib.Path(p).read_text()) for p in sys.argv[2:])
 for i, (a, b) in enumerate(zip(full["answers"], evicted["answers"])):
+    question, begin = (work / f"short{i}").read_text().split("\n")
     print()
-    print((work / f"short{i}").read_text(), f"({a['prompt_tokens']} tokens of text)")
-    print("  full cache:", a["text"].strip())
-    print("  evicted:   ", b["text"].strip())
+    print(question, f"({a['prompt_tokens']} tokens of text)")
+    print("  full cache:", begin, a["text"].strip())
+    print("  evicted:   ", begin, b["text"].strip())
 freed = evicted["evicted"]
 print()
 print(f"Evicted {freed['entries']} entries of K and V: {freed['blocks']} blocks, "

@@ -21,6 +21,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "blockmgr/base/status_macros.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/reference/gguf_model.h"
 #include "engine/reference/tiny_engine.h"
@@ -73,7 +74,8 @@ class Fixture {
     BM_CHECK_OK(tokenizer.status());
     tokenizer_ = std::make_unique<Tokenizer>(*std::move(tokenizer));
     std::ifstream answers(FromEnvironment("BLOCKMGR_MODEL_ANSWERS"));
-    for (const auto& entry : nlohmann::json::parse(answers)["answers"]) {
+    const nlohmann::json reference = nlohmann::json::parse(answers);
+    for (const auto& entry : reference["answers"]) {
       questions_.push_back(
           {.text = entry["question"],
            .prompt = entry["prompt"].get<std::vector<int32_t>>(),
@@ -90,7 +92,7 @@ class Fixture {
 struct RunOptions {
   int32_t num_blocks = kPlenty;
   int32_t num_host_blocks = 0;
-  SchedulerOptions scheduler = {.max_num_seqs = 32};
+  SchedulerOptions scheduler = {};
 };
 
 // Scheduler and engine without a daemon.
@@ -101,6 +103,7 @@ class Line {
                            DType::kFloat32, options.num_blocks)) {
     SchedulerOptions scheduler = options.scheduler;
     scheduler.num_host_blocks = options.num_host_blocks;
+    scheduler.max_num_seqs = 64;
     auto made = Scheduler::Create(layout_, scheduler);
     BM_CHECK_OK(made.status());
     scheduler_ = *std::move(made);
@@ -245,7 +248,7 @@ TEST(ModelAnswersTest, InABatchAndWithStepsInFlight) {
 
 TEST(ModelAnswersTest, InSmallChunks) {
   RunOptions options;
-  options.scheduler.max_num_batched_tokens = 48;
+  options.scheduler.max_num_batched_tokens = 64;
   ExpectSameAnswers(options);
 }
 
@@ -264,7 +267,6 @@ TEST(ModelAnswersTest, Swapped) {
 
 TEST(ModelAnswersTest, Forked) {
   RunOptions options;
-  options.scheduler.max_num_seqs = 64;
   options.scheduler.enable_prefix_caching = false;
   EXPECT_GT(ExpectSameAnswers(options, /*forks=*/true).num_forks, 0u);
 }
