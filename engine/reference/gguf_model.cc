@@ -137,7 +137,8 @@ class Reader {
                       std::span<const int32_t> order = {}) {
     const GgufTensor* tensor = Find(name, {in, out});
     if (tensor == nullptr) return {};
-    return PackedMatrix::Pack(tensor->type, in, out, tensor->data, order);
+    return PackedMatrix::Pack(tensor->type, in, out, tensor->data, order,
+                              &memory_);
   }
   // Reads the number of outputs of a matrix, in [1, kMaxCount * 4].
   int32_t NumOutputs(const std::string& name) {
@@ -193,6 +194,7 @@ class Reader {
   }
 
   const GgufFile& file_;
+  WeightMemory memory_;
   const std::string prefix_;
   absl::Status status_;
   absl::flat_hash_set<std::string> read_;

@@ -110,11 +110,12 @@ class WeightSource {
         }
       }
     }
-    return PackedMatrix::Pack(type_, in, out, rows);
+    return PackedMatrix::Pack(type_, in, out, rows, {}, &memory_);
   }
 
   const uint64_t seed_;
   const TensorType type_;
+  WeightMemory memory_;
   uint64_t num_tensors_ = 0;
 };
 
