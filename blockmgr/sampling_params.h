@@ -91,8 +91,10 @@ struct TokenLogProbs {
   std::vector<int32_t> tokens = {};
   std::vector<float> logprobs = {};
 
+  // REQUIRES: there are no tokens, or 0 <= num_top <= kMaxLogprobs.
   int32_t num_rows() const {
-    return static_cast<int32_t>(tokens.size()) / (1 + num_top);
+    return tokens.empty() ? 0
+                          : static_cast<int32_t>(tokens.size()) / (1 + num_top);
   }
   // Forgets the rows. Keeps the memory.
   void Clear() {

@@ -297,7 +297,8 @@ struct StepResult {
   // these tokens. [slots.size()], or empty without any; an empty string is
   // handed to nobody.
   std::vector<std::string> token_data;
-  // Of the runs whose requests ask for log-probabilities, by ascending run.
+  // The log-probabilities of runs whose requests ask for them, by ascending
+  // run.
   std::vector<RunLogProbs> logprobs;
   std::vector<EvictionOutcome> evictions;
   // Blocks that have lost what this step or an earlier one wrote to them, for

@@ -1,5 +1,5 @@
-// What requests ask of the engine's sampling: whether it is in range, and
-// whether the engine can do it.
+// Functions that check what requests ask of the engine's sampling: whether it
+// is in range, and whether the engine can do it.
 //
 // Thread-safe: pure functions.
 #ifndef SCHEDULER_SAMPLING_REQUESTS_H_

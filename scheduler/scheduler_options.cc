@@ -29,7 +29,8 @@ absl::Status ValidateLimits(const std::string& field,
   return checks.status();
 }
 
-// What an engine may announce. Names come back in errors.
+// The most tables, and bytes of a text, that an engine may announce. Names come
+// back in errors.
 constexpr size_t kMaxQueryStats = 256;
 constexpr size_t kMaxFingerprint = 64;
 

@@ -49,7 +49,7 @@ fi
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build/model
 model=${folder}/${name}
 mkdir -p "${folder}"
-# Of several that run at the same time, one fetches.
+# If several run at the same time, one fetches.
 exec 9>"${folder}/lock"
 flock 9
 if [[ ! -f ${model} ]]; then

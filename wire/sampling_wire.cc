@@ -89,7 +89,7 @@ absl::StatusOr<EngineSampling> SamplingFromProto(
   EngineSampling engine;
   for (int i = 0; i < proto.sampling_fields_size(); ++i) {
     const int field = proto.sampling_fields(i);
-    // Of a newer engine, or none.
+    // The field comes from a newer engine, or is none.
     if (field < 1 || field > kNumSamplingFields) {
       return Invalid("sampling_fields[", i, "]: expected a field from 1 to ",
                      kNumSamplingFields, ", got ", field);

@@ -35,9 +35,9 @@ struct ProfileFlags {
   int32_t num_queries = 8;    // --num-queries
   int32_t query_tokens = 32;  // --query-tokens
   uint64_t seed = 1;          // --seed
-  // Of --query-stats, once per text.
+  // The queries that --query-stats reads, one file per text.
   std::vector<std::string> raw_queries;  // --raw-queries
-  // What comes out: a profile, or a table of query statistics.
+  // The files to write: a profile, or a table of query statistics.
   std::string output;              // --output
   std::string query_stats;         // --query-stats
   bool json = false;               // --json

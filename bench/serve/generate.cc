@@ -239,7 +239,10 @@ absl::StatusOr<int64_t> RunGenerate(const GenerateOptions& options) {
       {"blocks", after->evicted_blocks() - before.evicted_blocks()},
       {"bytes", after->evicted_bytes() - before.evicted_bytes()}};
   if (options.json) {
-    absl::PrintF("%s\n", report.dump(2));
+    // An answer may end inside a character.
+    absl::PrintF("%s\n",
+                 report.dump(2, ' ', false,
+                             nlohmann::ordered_json::error_handler_t::replace));
   } else {
     PrintText(report, prints);
   }

@@ -41,7 +41,7 @@ struct EngineClientOptions {
   // The tables of query statistics that the engine has: by name a text that
   // identifies the content.
   std::map<std::string, std::string> query_stats = {};
-  // What requests may ask of the engine's sampling.
+  // The fields, tokens and end tokens that requests may use.
   EngineSampling sampling = {};
   // Whether the first attachment takes the place of an engine that is attached.
   bool replace = false;

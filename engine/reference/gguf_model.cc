@@ -28,7 +28,8 @@ namespace {
 constexpr int32_t kWidthMultiple = 16;
 constexpr int64_t kMaxCount = 1 << 18;
 
-// What the name of an architecture says beyond the file's keys and tensors.
+// The facts that follow from an architecture's name and not from the file's
+// keys and tensors.
 struct Architecture {
   absl::string_view name;
   // The rotary pair (i, i + head_dim / 2) of a head of Q and K stands in rows
@@ -55,8 +56,8 @@ constexpr Architecture kArchitectures[] = {
      .rope_theta = 1e6},
 };
 
-// Of gemma3, whose file does not say so: every sixth layer attends to all
-// tokens, and layers with a window rotate by 10,000.
+// Files of gemma3 do not say so, but every sixth layer attends to all tokens,
+// and layers with a window rotate by 10,000.
 constexpr int64_t kWindowPattern = 6;
 constexpr double kWindowTheta = 10000.0;
 // Gemma 3 27B has so many layers. It alone scales attention logits by the

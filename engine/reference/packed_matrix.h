@@ -47,9 +47,10 @@ class WeightMemory {
 // of output depend neither on other rows nor on the number of threads, nor on
 // the machine, unless it has no fused multiply-add.
 //
-// One row is bound by memory. Some rows (up to eight) unpack each weight into a
-// register and use it for all; more rows unpack panels of weights into a buffer
-// of 64 KiB on the stack.
+// One row is bound by memory. A few rows (up to 4) unpack each weight into a
+// register and use it for all. Some rows (up to 16) unpack a run of weights
+// into a small buffer. More rows unpack panels of weights into a buffer of 64
+// KiB on the stack.
 //
 // Copies share the weights. Thread-safe: immutable once packed.
 class PackedMatrix {

@@ -67,7 +67,7 @@ float MaxOf(std::span<const float> values) {
   return max;
 }
 
-// Of equal values, the first.
+// Returns the first index that has the value; 0 if none has.
 int32_t IndexOf(std::span<const float> values, float value) {
   const auto found = std::ranges::find(values, value);
   return found == values.end() ? 0

@@ -30,7 +30,7 @@ class Sampler {
   // REQUIRES: vocabulary > 0.
   explicit Sampler(int32_t vocabulary);
 
-  // What the sampler can do: everything.
+  // The fields that the sampler supports: all.
   static constexpr uint32_t kFields = EngineSampling::kAllFields;
 
   // Returns the token behind `tokens`, which are the prompt and the outputs so

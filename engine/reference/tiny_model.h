@@ -42,8 +42,8 @@ struct Rotary {
   std::vector<float> divisors = {};  // [head_dim / 2]; empty: all are 1
 };
 
-// What an MLP applies to its gate. kGeluTanh is the approximation of GELU by
-// tanh (Hendrycks and Gimpel, 1606.08415).
+// The function that an MLP applies to its gate. kGeluTanh is the approximation
+// of GELU by tanh (Hendrycks and Gimpel, 1606.08415).
 enum class GateFunction : uint8_t { kSilu, kGeluTanh };
 
 struct ModelShape {
@@ -137,8 +137,8 @@ class LanguageModel {
   // [q_heads, head_dim, hidden]. Costs as much as a product with as many rows.
   void UnpackOutput(int32_t layer, int32_t first_q_head,
                     std::span<float> rows) const;
-  // Returns the embedding row of a token. Clients may send any id, so ids
-  // beyond the vocabulary wrap around. REQUIRES: token >= 0.
+  // Returns the embedding row of a token. A caller of the engine need not
+  // check ids, so ids beyond the vocabulary wrap around. REQUIRES: token >= 0.
   int32_t EmbeddingRow(int32_t token) const {
     return token % shape_.vocabulary;
   }
@@ -147,7 +147,7 @@ class LanguageModel {
   ModelShape shape_;
   LayerGroups groups_;
   ModelWeights weights_;
-  // Of layers without and with a window.
+  // For layers without and with a window.
   std::array<std::vector<double>, 2> inverse_frequencies_;
 };
 
@@ -213,7 +213,8 @@ class ModelForward {
     // By position, [positions, head_dim / 2].
     std::vector<float> cosines;
     std::vector<float> sines;
-    // Of the pass, [rows, head_dim / 2]. Empty until a layer needs them.
+    // The rows of the pass, [rows, head_dim / 2]. Empty until a layer needs
+    // them.
     std::vector<float> row_cosines;
     std::vector<float> row_sines;
   };

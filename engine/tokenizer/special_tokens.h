@@ -1,8 +1,8 @@
 // SpecialTokens finds tokens in a text that are there as a whole, before the
 // text is split into words: "<|im_end|>", for example.
 //
-// Of the tokens at the leftmost place, the longest is found. Texts are compared
-// byte by byte.
+// Find takes the leftmost place, and the longest of the tokens there. Texts are
+// compared byte by byte.
 //
 // Thread-safe: nothing changes after construction.
 #ifndef ENGINE_TOKENIZER_SPECIAL_TOKENS_H_
@@ -26,8 +26,8 @@ struct SpecialToken {
 
 class SpecialTokens {
  public:
-  // Of several tokens with the same text, the last counts. A token without text
-  // is never found.
+  // If several tokens have the same text, the last one counts. A token without
+  // text is never found.
   explicit SpecialTokens(std::vector<SpecialToken> tokens);
 
   struct Match {

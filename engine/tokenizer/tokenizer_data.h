@@ -1,4 +1,4 @@
-// What a GGUF file says of its tokenizer, as plain data.
+// TokenizerData: the tokenizer's part of a GGUF file, as plain data.
 #ifndef ENGINE_TOKENIZER_TOKENIZER_DATA_H_
 #define ENGINE_TOKENIZER_TOKENIZER_DATA_H_
 

@@ -1,5 +1,5 @@
-// What a text of any bytes has of UTF-8. Surrogates, code points above U+10FFFF
-// and code points spelled longer than need be are not UTF-8.
+// Functions that find UTF-8 in a text of any bytes. Surrogates, code points
+// above U+10FFFF and code points spelled longer than need be are not UTF-8.
 #ifndef ENGINE_TOKENIZER_UTF8_H_
 #define ENGINE_TOKENIZER_UTF8_H_
 

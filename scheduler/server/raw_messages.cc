@@ -214,6 +214,7 @@ class Counter {
 #pragma GCC diagnostic pop
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
+      case FieldDescriptor::CPPTYPE_ENUM:
         return reserve(int32_t{});
       case FieldDescriptor::CPPTYPE_UINT32:
         return reserve(uint32_t{});

@@ -31,7 +31,8 @@ constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
 constexpr int64_t kMaxMessage = int64_t{1} << 30;
 // The most bytes that an engine may add to the tokens of a sequence.
 constexpr int64_t kTokenDataBytes = int64_t{16} << 10;
-// Of a position: 1 + kMaxLogprobs tokens of up to 5 bytes and floats.
+// The bytes of a position: 1 + kMaxLogprobs tokens of up to 5 bytes, and as
+// many floats.
 constexpr int64_t kMaxLogProbBytes = 256;
 
 // A fresh number for every call. As an epoch it keeps anybody from taking one

@@ -162,6 +162,7 @@ std::string StrangeSeed() {
   result.add_accepted(3);
   result.add_token_data("data");
   result.add_logprobs()->mutable_prompt()->add_token_ids(4);
+  result.mutable_logprobs(0)->mutable_outputs()->set_num_top(-1);
   result.add_lost_host_blocks(2);
   result.add_evictions()->add_counts(3);
   std::string other = AttachPart(8);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -244,6 +245,11 @@ TEST(LogProbsTest, WrongOnesAreRefused) {
     EXPECT_THAT(scheduler->Update(wrong, &effects),
                 StatusIs(absl::StatusCode::kInvalidArgument, text));
   }
+  // num_top means nothing where there are no rows.
+  RunLogProbs& none = good.logprobs.emplace_back();
+  none.run = 1;
+  none.prompt.num_top = -1;
+  none.outputs.num_top = std::numeric_limits<int32_t>::max();
   EXPECT_OK(scheduler->Update(good, &effects));
   EXPECT_THAT(effects.logprobs, SizeIs(2));
 }

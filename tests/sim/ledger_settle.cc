@@ -140,8 +140,17 @@ void Ledger::SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
   Table* table = Find(run);
   if (table == nullptr || !report_->ok()) return;
   Served& served = requests_.at(run.request);
-  const std::vector<int32_t>& stop_tokens = served.request.stop_token_ids;
-  const auto stop = std::ranges::find_first_of(sampled, stop_tokens);
+  const SamplingParams sampling =
+      served.request.sampling.value_or(SamplingParams());
+  const auto ends = [&](int32_t token) {
+    const std::vector<int32_t>& end_tokens = options_.sampling.end_token_ids;
+    return std::ranges::count(served.request.stop_token_ids, token) > 0 ||
+           (!sampling.ignore_eos && std::ranges::count(end_tokens, token) > 0);
+  };
+  int32_t num_outputs = served.num_outputs();
+  const auto stop = std::ranges::find_if(sampled, [&](int32_t token) {
+    return ++num_outputs > sampling.min_tokens && ends(token);
+  });
   const bool stops = stop != sampled.end();
   // What comes after it is nobody's.
   if (stops) sampled.erase(stop + 1, sampled.end());

@@ -141,6 +141,8 @@ class Line {
       StepResult result;
       EXPECT_OK(engine_->Run(plan, &result));
       unread_.push_back(std::move(result));
+      most_in_flight_ = std::max(most_in_flight_, unread_.size());
+      num_chunks_ += std::ranges::count(plan.samples, uint8_t{0});
       return true;
     }
     if (unread_.empty()) return false;
@@ -162,17 +164,22 @@ class Line {
     return tokens_[id];
   }
   SchedulerStats stats() const { return scheduler_->stats(); }
+  size_t most_in_flight() const { return most_in_flight_; }
+  // Returns how many runs computed a part of a prompt and sampled nothing.
+  int64_t num_chunks() const { return num_chunks_; }
 
  private:
   const ModelLayout layout_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<TinyEngine> engine_;
   std::deque<StepResult> unread_;
+  size_t most_in_flight_ = 0;
+  int64_t num_chunks_ = 0;
   std::map<RequestId, std::string> names_;
   std::map<std::string, std::vector<int32_t>> tokens_;
 };
 
-// What each question is answered if it is asked alone.
+// Returns the answer to each question if it is asked alone.
 const std::vector<std::vector<int32_t>>& AnswersAlone() {
   static const auto& answers = *[] {
     auto* all = new std::vector<std::vector<int32_t>>;
@@ -188,10 +195,8 @@ const std::vector<std::vector<int32_t>>& AnswersAlone() {
 }
 
 // Asks all questions at the same time, twice each if `forks`, and expects the
-// answers that they get alone. Returns the statistics.
-SchedulerStats ExpectSameAnswers(const RunOptions& options,
-                                 bool forks = false) {
-  Line line(options);
+// answers that they get alone.
+void ExpectSameAnswers(Line& line, bool forks = false) {
   const std::vector<Question>& questions = Fixture::Get().questions();
   for (size_t i = 0; i < questions.size(); ++i) {
     line.Submit(absl::StrCat(i), questions[i]);
@@ -206,7 +211,6 @@ SchedulerStats ExpectSameAnswers(const RunOptions& options,
     if (!forks) continue;
     EXPECT_EQ(line.TokensOf(absl::StrCat("fork ", i)), AnswersAlone()[i]);
   }
-  return line.stats();
 }
 
 TEST(ModelAnswersTest, TheTokenizerGivesTheReferencesPrompts) {
@@ -247,26 +251,34 @@ TEST(ModelAnswersTest, InABatchAndWithStepsInFlight) {
     SCOPED_TRACE(absl::StrCat(steps, " steps in flight"));
     RunOptions options;
     options.scheduler.max_steps_in_flight = steps;
-    ExpectSameAnswers(options);
+    Line line(options);
+    ExpectSameAnswers(line);
+    EXPECT_EQ(line.most_in_flight(), static_cast<size_t>(steps));
   }
 }
 
 TEST(ModelAnswersTest, InSmallChunks) {
   RunOptions options;
   options.scheduler.max_num_batched_tokens = 64;
-  ExpectSameAnswers(options);
+  Line line(options);
+  ExpectSameAnswers(line);
+  EXPECT_GT(line.num_chunks(), 0);
 }
 
 TEST(ModelAnswersTest, Preempted) {
   RunOptions options{.num_blocks = 40};
   options.scheduler.enable_prefix_caching = false;
-  EXPECT_GT(ExpectSameAnswers(options).num_preemptions, 0u);
+  Line line(options);
+  ExpectSameAnswers(line);
+  EXPECT_GT(line.stats().num_preemptions, 0u);
 }
 
 TEST(ModelAnswersTest, Swapped) {
   RunOptions options{.num_blocks = 40, .num_host_blocks = 200};
   options.scheduler.enable_prefix_caching = false;
-  const SchedulerStats stats = ExpectSameAnswers(options);
+  Line line(options);
+  ExpectSameAnswers(line);
+  const SchedulerStats stats = line.stats();
   EXPECT_GT(stats.num_swap_ins, 0u) << stats.num_swap_outs << " swap outs, "
                                     << stats.num_preemptions << " preemptions";
 }
@@ -274,7 +286,9 @@ TEST(ModelAnswersTest, Swapped) {
 TEST(ModelAnswersTest, Forked) {
   RunOptions options;
   options.scheduler.enable_prefix_caching = false;
-  EXPECT_GT(ExpectSameAnswers(options, /*forks=*/true).num_forks, 0u);
+  Line line(options);
+  ExpectSameAnswers(line, /*forks=*/true);
+  EXPECT_GT(line.stats().num_forks, 0u);
 }
 
 TEST(ModelAnswersTest, OnPrefixHits) {
