@@ -189,8 +189,8 @@ std::vector<int32_t> StopTokensOf(const Request& request,
                   engine.end_token_ids.end());
   }
   std::ranges::sort(tokens);
-  const auto rest = std::ranges::unique(tokens);
-  tokens.erase(rest.begin(), rest.end());
+  // clang 14 cannot compile std::ranges::unique of libstdc++ 12.
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   return tokens;
 }
 

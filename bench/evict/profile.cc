@@ -460,8 +460,9 @@ absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
   if (!flags.query_stats.empty()) return RunQueryStats(flags);
   if (!flags.show.empty()) {
     const absl::StatusOr<std::string> bytes = ReadFile(flags.show);
-    if (bytes.ok() && IsQueryStats(*bytes))
+    if (bytes.ok() && IsQueryStats(*bytes)) {
       return ShowQueryStats(flags, *bytes);
+    }
   }
   if (flags.show.empty() && flags.output.empty()) {
     return BadFlag("--output", "a file", "nothing");
