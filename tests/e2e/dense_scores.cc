@@ -345,10 +345,12 @@ class LayerScorer {
     return logits;
   }
 
-  // The same with mean and covariance of a table.
+  // Returns the logits by the mean and covariance of a table.
   Row LogitsOfTable(int32_t head, int32_t q) const {
     const auto dim = static_cast<size_t>(shape_.head_dim);
-    const auto index = static_cast<size_t>(layer_ * shape_.num_q_heads + q);
+    const auto index =
+        static_cast<size_t>(layer_) * static_cast<size_t>(shape_.num_q_heads) +
+        static_cast<size_t>(q);
     const float* mean = query_stats_->means.data() + index * dim;
     const Row rotated_mu = Rotate(Row(mean, mean + dim));
     Row logits;

@@ -27,7 +27,10 @@ Ledger::Ledger(const ModelLayout& layout, const SchedulerOptions& options,
       host_fences_(options.num_host_blocks, 0) {}
 
 bool Ledger::IsWellFormed(const Request& request) const {
-  const auto is_negative = [](int32_t token) { return token < 0; };
+  const int32_t vocabulary = options_.sampling.vocabulary_size;
+  const auto is_unknown = [vocabulary](int32_t token) {
+    return token < 0 || (vocabulary > 0 && token >= vocabulary);
+  };
   int32_t media_end = 0;
   for (const MediaItem& item : request.scope.media) {
     if (item.begin < media_end || item.length < 1) return false;
@@ -36,8 +39,8 @@ bool Ledger::IsWellFormed(const Request& request) const {
   return !request.id.empty() && request.id.size() <= 128 &&
          !request.prompt.empty() && request.max_tokens >= 1 &&
          media_end <= std::ssize(request.prompt) &&
-         std::ranges::none_of(request.prompt, is_negative) &&
-         std::ranges::none_of(request.stop_token_ids, is_negative) &&
+         std::ranges::none_of(request.prompt, is_unknown) &&
+         std::ranges::none_of(request.stop_token_ids, is_unknown) &&
          std::ssize(request.prompt) + request.max_tokens <=
              options_.max_model_len;
 }
@@ -88,8 +91,10 @@ void Ledger::OnSubmit(const Request& request,
     const bool is_fit = fits_plain && !is_full && !in_use &&
                         MayQueue(request) && (!is_fork || parent != nullptr) &&
                         IsWithinQuota(request, peaks.most);
+    // Whether an engine supports a sampling is not for the ledger to say.
     if (is_fit && (absl::IsResourceExhausted(id.status()) ||
-                   (is_plain && IsWellFormed(request)))) {
+                   (is_plain && !request.sampling.has_value() &&
+                    IsWellFormed(request)))) {
       report_->Fail("a request of ", peaks.most,
                     " blocks at most was refused: ", id.status().ToString());
     }
