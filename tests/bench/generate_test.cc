@@ -38,8 +38,9 @@ class GenerateTest : public FakeDaemonTest {
   // The letters a to z are the tokens 0 to 25.
   void WriteModel() const {
     std::vector<std::string> tokens;
-    for (char letter = 'a'; letter <= 'z'; ++letter)
+    for (char letter = 'a'; letter <= 'z'; ++letter) {
       tokens.emplace_back(1, letter);
+    }
     tokens.emplace_back("<|im_end|>");
     std::vector<int32_t> types(tokens.size(), 1);
     types.back() = 3;

@@ -36,8 +36,9 @@ std::vector<float> FarQueries(Rng& rng) {
 // Mean and covariance in two passes.
 double MeanOf(const std::vector<float>& queries, int64_t at) {
   double sum = 0;
-  for (int64_t t = 0; t < kStatsTokens; ++t)
+  for (int64_t t = 0; t < kStatsTokens; ++t) {
     sum += queries[t * kStatsWidth + at];
+  }
   return sum / kStatsTokens;
 }
 double CovarianceOf(const std::vector<float>& queries, int64_t a, int64_t b) {

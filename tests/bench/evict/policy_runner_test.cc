@@ -322,7 +322,8 @@ std::vector<int32_t> NaiveH2oByBlocks(const LayerTensors& layer, int32_t head,
   const auto row = [&](const std::vector<float>& values, int32_t of,
                        int32_t position) {
     return values.data() +
-           static_cast<size_t>(of * kRunnerShape.length + position) *
+           (static_cast<size_t>(of) * static_cast<size_t>(kRunnerShape.length) +
+            static_cast<size_t>(position)) *
                static_cast<size_t>(kRunnerShape.head_dim);
   };
   std::vector<double> sums(static_cast<size_t>(kRunnerShape.length));

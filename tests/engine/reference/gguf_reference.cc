@@ -154,8 +154,9 @@ class Sequence {
       // Of every fourth element, so that additions need not wait for others.
       double sums[4] = {};
       for (size_t i = 0; i < row.size(); i += 4, weight += 4) {
-        for (size_t j = 0; j < 4; ++j)
+        for (size_t j = 0; j < 4; ++j) {
           sums[j] += row[i + j] * double{weight[j]};
+        }
       }
       result.push_back(sums[0] + sums[1] + sums[2] + sums[3]);
     }
@@ -185,8 +186,9 @@ class Sequence {
       const auto first = all.begin() + static_cast<ptrdiff_t>(begin);
       heads.emplace_back(first, first + kHeadDim);
       if (part == "attn_v") continue;
-      if (name_ == "gemma3")
+      if (name_ == "gemma3") {
         heads.back() = Norm(name + "_norm.weight", heads.back());
+      }
       Rotate(layer, &heads.back());
     }
     return heads;

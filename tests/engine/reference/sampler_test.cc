@@ -248,7 +248,10 @@ TEST(SamplerTest, FrequenciesOverPositionsAreTheProbabilities) {
     const int32_t token =
         sampler.Sample(&info, std::span(tokens).first(length), kEight);
     ++counts[static_cast<size_t>(token)];
-    if (length > 1) ++pairs[static_cast<size_t>(8 * last + token)];
+    if (length > 1) {
+      ++pairs[size_t{8} * static_cast<size_t>(last) +
+              static_cast<size_t>(token)];
+    }
     last = token;
   }
   const SamplerReference reference(info, std::span(tokens).first(1), kEight);
