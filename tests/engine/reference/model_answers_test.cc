@@ -6,10 +6,12 @@
 // The test has the label `model`. BLOCKMGR_MODEL names the model's file
 // (scripts/fetch_model.sh), BLOCKMGR_MODEL_ANSWERS the reference's answers.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +26,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/reference/gguf_model.h"
+#include "engine/reference/sampler.h"
 #include "engine/reference/tiny_engine.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -107,6 +110,7 @@ class Line {
     SchedulerOptions scheduler = options.scheduler;
     scheduler.num_host_blocks = options.num_host_blocks;
     scheduler.max_num_seqs = 64;
+    scheduler.sampling = {.fields = Sampler::kFields};
     auto made = Scheduler::Create(layout_, scheduler);
     BM_CHECK_OK(made.status());
     scheduler_ = *std::move(made);
@@ -133,6 +137,19 @@ class Line {
     names_[*number] = id;
   }
 
+  // Has the model tell the probabilities of a text.
+  void SubmitText(const std::vector<int32_t>& tokens) {
+    Request request;
+    request.id = "text";
+    request.prompt = tokens;
+    request.max_tokens = 1;
+    request.sampling = SamplingParams{.temperature = 0, .prompt_logprobs = 0};
+    const absl::StatusOr<RequestId> number =
+        scheduler_->Submit(std::move(request));
+    ASSERT_OK(number);
+    names_[*number] = "text";
+  }
+
   // Runs one step if there is one, and reads the oldest answer if there is
   // none, or if no further step may be issued. Returns false at the end.
   bool Step() {
@@ -149,6 +166,12 @@ class Line {
     Effects effects;
     EXPECT_OK(scheduler_->Update(unread_.front(), &effects));
     unread_.pop_front();
+    for (const LogProbsEffect& effect : effects.logprobs) {
+      for (const float value : effect.logprobs.logprobs) {
+        sum_of_logprobs_ += value;
+        ++num_logprobs_;
+      }
+    }
     for (const TokenEffect& effect : effects.tokens) {
       tokens_[names_.at(effect.request)].push_back(effect.token);
     }
@@ -167,6 +190,11 @@ class Line {
   size_t most_in_flight() const { return most_in_flight_; }
   // Returns how many runs computed a part of a prompt and sampled nothing.
   int64_t num_chunks() const { return num_chunks_; }
+  int64_t num_logprobs() const { return num_logprobs_; }
+  // Returns the perplexity of the text that was submitted.
+  double Perplexity() const {
+    return std::exp(-sum_of_logprobs_ / static_cast<double>(num_logprobs_));
+  }
 
  private:
   const ModelLayout layout_;
@@ -175,6 +203,8 @@ class Line {
   std::deque<StepResult> unread_;
   size_t most_in_flight_ = 0;
   int64_t num_chunks_ = 0;
+  double sum_of_logprobs_ = 0;
+  int64_t num_logprobs_ = 0;
   std::map<RequestId, std::string> names_;
   std::map<std::string, std::vector<int32_t>> tokens_;
 };
@@ -244,6 +274,28 @@ TEST(ModelAnswersTest, AnswersAreTheReferences) {
   }
   RecordProperty("equal_answers", num_equal);
   EXPECT_GE(num_equal, 15);
+}
+
+// The figures are another program's, by torch in fp32, of the first tokens of
+// the license.
+TEST(ModelAnswersTest, PerplexityOfAText) {
+  std::ifstream file("/usr/share/common-licenses/GPL-3");
+  ASSERT_TRUE(file) << "expected a Debian or Ubuntu system";
+  const std::string text{std::istreambuf_iterator<char>(file),
+                         std::istreambuf_iterator<char>()};
+  const std::vector<int32_t> all =
+      Fixture::Get().tokenizer().Encode(text, /*parse_special=*/false);
+  const std::pair<int32_t, double> cases[] = {
+      {512, 18.8}, {1024, 19.3}, {2048, 19.7}, {4096, 17.9}};
+  for (const auto& [length, expected] : cases) {
+    SCOPED_TRACE(absl::StrCat(length, " tokens"));
+    ASSERT_GE(std::ssize(all), length);
+    Line line({});
+    line.SubmitText({all.begin(), all.begin() + length});
+    line.RunToTheEnd();
+    EXPECT_EQ(line.num_logprobs(), length - 1);
+    EXPECT_NEAR(line.Perplexity(), expected, 0.01 * expected);
+  }
 }
 
 TEST(ModelAnswersTest, InABatchAndWithStepsInFlight) {
