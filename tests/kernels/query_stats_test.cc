@@ -96,8 +96,8 @@ TEST(QueryStatsTest, StatisticsOfATableAreOfItsMeanAndCovariance) {
   table.num_queries = 7;
   Rng rng(9);
   table.means = RandomFloats(rng, kStatsLayers * kStatsWidth);
-  table.covariances =
-      RandomFloats(rng, kStatsLayers * kStatsHeads * table.covariance_size());
+  table.covariances = RandomFloats(
+      rng, int64_t{kStatsLayers} * kStatsHeads * table.covariance_size());
   // The upper triangle as a matrix.
   const auto covariance = [&](int64_t head, int64_t i, int64_t j) -> double {
     if (i > j) std::swap(i, j);
