@@ -71,7 +71,7 @@ void Ledger::OnSubmit(const Request& request,
   report_->Mix(static_cast<uint64_t>(id.status().code()));
   const bool in_use = names_.contains(request.id);
   const Served* const parent = ParentOf(request);
-  const bool is_fork = !request.fork_of.empty();
+  const bool is_orphan = parent == nullptr && !request.fork_of.empty();
   const RequestEviction eviction =
       parent == nullptr ? request.eviction : parent->request.eviction;
   const Peaks peaks = PeaksOf(request, eviction.target);
@@ -88,13 +88,11 @@ void Ledger::OnSubmit(const Request& request,
     }
     const bool is_full = num_live() - static_cast<int32_t>(tables_.size()) >=
                          options_.max_waiting;
-    const bool is_fit = fits_plain && !is_full && !in_use &&
-                        MayQueue(request) && (!is_fork || parent != nullptr) &&
+    const bool is_fit = fits_plain && !is_full && !in_use && !is_orphan &&
+                        MayQueue(request) && !request.sampling.has_value() &&
                         IsWithinQuota(request, peaks.most);
-    // Whether an engine supports a sampling is not for the ledger to say.
     if (is_fit && (absl::IsResourceExhausted(id.status()) ||
-                   (is_plain && !request.sampling.has_value() &&
-                    IsWellFormed(request)))) {
+                   (is_plain && IsWellFormed(request)))) {
       report_->Fail("a request of ", peaks.most,
                     " blocks at most was refused: ", id.status().ToString());
     }
@@ -103,7 +101,7 @@ void Ledger::OnSubmit(const Request& request,
   if (!IsWellFormed(request)) {
     report_->Fail("malformed request '", request.id, "' was admitted");
   }
-  if (is_fork && parent == nullptr) {
+  if (is_orphan) {
     report_->Fail("'", request.id, "' was taken for a fork of '",
                   request.fork_of, "'");
     return;
