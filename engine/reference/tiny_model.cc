@@ -61,7 +61,8 @@ class WeightSource {
   PackedMatrix Matrix(int32_t in, int32_t out, double rms) {
     return Draw(in, out, rms, static_cast<uint64_t>(out), 1);
   }
-  // The same, but drawn output by output.
+  // Draws an embedding. Its elements are drawn output by output, those of other
+  // matrices input by input.
   PackedMatrix Embedding(int32_t in, int32_t out, double rms) {
     return Draw(in, out, rms, 1, static_cast<uint64_t>(in));
   }

@@ -99,7 +99,7 @@ TEST(SamplingLineTest, LogProbsOfEveryTokenArrive) {
   const std::vector<int32_t> prompt = RandomTokens(100, &random);
   Line line(SamplingLine());
   line.Open();
-  // What it leaves in the cache is not taken.
+  // This request leaves blocks in the cache, which later ones do not take.
   ASSERT_TRUE(line.Submit(MakeSampled("before", prompt, std::nullopt)).ok());
   line.WaitForAnswers(1);
   ASSERT_TRUE(line.Submit(MakeSampled("a", prompt,

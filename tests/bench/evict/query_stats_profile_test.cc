@@ -49,7 +49,8 @@ struct Moments {
   double covariance() const { return product - mean_i * mean_j; }
 };
 
-// Of elements i and j behind the first `sinks` positions of all texts.
+// Returns the moments of elements i and j behind the first `sinks` positions of
+// all texts.
 Moments MomentsOf(const std::vector<NpyArray>& texts, int64_t sinks,
                   int64_t head, int64_t i, int64_t j) {
   Moments sums;

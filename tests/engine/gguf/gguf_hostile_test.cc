@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(Header, HostileTest, testing::ValuesIn(HeaderCases()),
                          CaseName);
 
 std::vector<HostileCase> KeyCases() {
-  // What stands in front of the bytes of a value of the key 'a'.
+  // Returns a file whose one key 'a' has a value of this type and these bytes.
   const auto value = [](uint64_t type, const std::string& bytes) {
     return absl::StrCat(Header(3, 0, 1), Text("a"), Number(type, 4), bytes);
   };

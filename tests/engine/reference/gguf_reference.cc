@@ -47,7 +47,8 @@ class SpecMaker {
     for (float& value : row) value = static_cast<float>(normal(random_));
     const auto bytes = QuantizeRow(type, row);
     tensor->bytes.insert(tensor->bytes.end(), bytes.begin(), bytes.end());
-    // What the bytes stand for; tests of the format check the function.
+    // The reference takes the elements as read. Tests of the format check the
+    // reading.
     DequantizeRow(type, bytes, row);
     tensor->values.insert(tensor->values.end(), row.begin(), row.end());
   }
@@ -151,7 +152,8 @@ class Sequence {
     const float* weight = tensor.values.data();
     Row result;
     for (int64_t o = 0; o < tensor.shape[1]; ++o) {
-      // Of every fourth element, so that additions need not wait for others.
+      // Each sum takes every fourth element, so that additions need not wait
+      // for one another.
       double sums[4] = {};
       for (size_t i = 0; i < row.size(); i += 4, weight += 4) {
         for (size_t j = 0; j < 4; ++j) {

@@ -37,7 +37,7 @@ struct SamplingSetting {
   bool enable_prefix_caching = false;
 };
 
-// What one request got.
+// The answer to one request.
 struct SampledAnswer {
   std::vector<int32_t> tokens;
   TokenLogProbs prompt;
@@ -112,7 +112,8 @@ SamplingOutcome ServeSampled(const SamplingSetting& setting,
   return run;
 }
 
-// Of all kinds: everything that changes a distribution, and greedy ones.
+// Returns requests of all kinds: with every field that changes a distribution,
+// and greedy ones.
 std::vector<Request> SampledRequests() {
   const std::vector<std::optional<SamplingParams>> kinds = {
       SamplingParams{.seed = 1, .logprobs = 3},
@@ -151,7 +152,7 @@ std::vector<Request> SampledRequests() {
   return requests;
 }
 
-// What each of them gets if it runs alone.
+// Returns the answer of each request if it runs alone.
 std::map<uint64_t, SampledAnswer> ServeAlone(
     const std::vector<Request>& requests) {
   std::map<uint64_t, SampledAnswer> alone;
@@ -239,7 +240,7 @@ TEST(TinySamplingTest, ForksDifferByTheirSeedsOnly) {
   EXPECT_NE(run.requests.at(3).tokens, expected);
   EXPECT_EQ(run.requests.at(4).tokens,
             std::vector<int32_t>(expected.begin() + 10, expected.end()));
-  // Who has no seed gets one of its own.
+  // A request without a seed gets one of its own.
   parent.sampling->seed = twin.sampling->seed = std::nullopt;
   run = ServeSampled({}, {parent, twin});
   EXPECT_NE(run.requests.at(1).tokens, run.requests.at(2).tokens);
