@@ -40,12 +40,12 @@
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/step_plan.h"
 #include "engine/reference/sampler.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
 #include "engine/reference/tiny_shard.h"
 #include "engine/tables/tables.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 
