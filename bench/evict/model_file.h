@@ -10,9 +10,9 @@
 #include <absl/status/statusor.h>
 
 #include "engine/gguf/gguf_file.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 

@@ -11,8 +11,8 @@
 #include <absl/status/statusor.h>
 
 #include "bench/evict/tensors.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 

@@ -19,9 +19,9 @@
 #include <absl/status/statusor.h>
 
 #include "blockmgr/base/ids.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 

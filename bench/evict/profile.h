@@ -12,8 +12,8 @@
 
 #include "bench/evict/model_oracle.h"
 #include "blockmgr/eviction/lukv_profile.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 

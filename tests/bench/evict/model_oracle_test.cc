@@ -16,8 +16,8 @@
 
 #include "bench/evict/calibration_prompts.h"
 #include "bench/evict/tensors.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
+#include "kernels/cpu/thread_pool.h"
 #include "tests/testing/dense_reference.h"
 #include "tests/testing/status_matchers.h"
 
