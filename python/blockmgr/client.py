@@ -233,16 +233,17 @@ class Client:
         self._submit = request_pb2_grpc.RequestServiceStub(self._channel)
         self._evict = eviction_pb2_grpc.EvictionServiceStub(self._channel)
         self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)
-        stream = self._submit.StreamTokens(
-            request_pb2.StreamTokensRequest(client_session=self.session))
+        batches = self._submit.StreamTokens(
+            request_pb2.StreamTokensRequest(
+                client_session=self.session)).__aiter__()
         try:
             with _own_errors():
                 # The daemon sends an empty batch first.
-                await asyncio.wait_for(stream.read(), timeout)
+                await asyncio.wait_for(batches.__anext__(), timeout)
         except BaseException:
             await self._channel.close()
             raise
-        self._reader = asyncio.ensure_future(self._read(stream))
+        self._reader = asyncio.ensure_future(self._read(batches))
 
     async def close(self) -> None:
         """Ends the stream, and with it all unfinished requests."""
@@ -253,12 +254,12 @@ class Client:
         if self._channel is not None:
             await self._channel.close()
 
-    async def _read(self, stream):
+    async def _read(self, batches):
         """Gives each request its chunks."""
         reason: Exception = errors.AbortedError("the client was closed")
         try:
             with _own_errors():
-                async for batch in stream:
+                async for batch in batches:
                     for chunk in batch.chunks:
                         self._give(chunk)
             reason = errors.UnavailableError("the daemon ended the stream")
@@ -320,11 +321,11 @@ class Client:
 
         It covers positions [0, cut); 0 means as many as possible. scores: float32
         [num_layers, num_heads, cut] for the policy "external | ..". budgets: entries
-        of each (layer, head), for ".. | external".
+        of each (layer, head), for ".. | external", which needs no target.
         """
         header = eviction_pb2.EvictRequest(
             request_id=request_id, policy=policy_message(policy),
-            target=None if target is None else target_message(target), cut=cut,
+            target=target_message("1" if target is None else target), cut=cut,
             budgets=[int(budget) for budget in budgets])
         with _own_errors():
             if scores is None:
