@@ -39,6 +39,10 @@ namespace {
 // KiB at 8 q_heads of 128) stay in the cache next to a tile.
 constexpr int32_t kQueryBlockTokens = 16;
 
+// So many queries are worth copies of the rows in fp32. Converting a row takes
+// about as long as one pair of queries.
+constexpr int64_t kManyQueries = 12;
+
 // The attention list of one head of one sequence.
 struct HeadList {
   const PageId* region_pages = nullptr;
@@ -68,11 +72,11 @@ class BlockAttention {
   // Both are borrowed.
   BlockAttention(KvArena* arena, const AttentionBatch* batch)
       : arena_(*arena), layout_(arena->layout()), batch_(*batch) {
-    tile_.keys.fill(nullptr);
-    tile_.kv_stride = arena_.kv_stride();
-    tile_.head_dim = layout_.head_dim;
-    tile_.dtype = layout_.dtype;
-    window_tile_ = tile_;
+    gathered_.keys.fill(nullptr);
+    gathered_.kv_stride = arena_.kv_stride();
+    gathered_.head_dim = layout_.head_dim;
+    gathered_.dtype = layout_.dtype;
+    part_.keys.fill(nullptr);
   }
 
   // Attends the queries of a block to the list of their head.
@@ -87,6 +91,12 @@ class BlockAttention {
     states_.assign(block.num_tokens * group_size, SoftmaxState{});
     for (int32_t j = 0; j < block.num_tokens; ++j) {
       std::fill_n(output + j * token_stride, group_size * head_dim, 0.0f);
+    }
+    if (layout_.dtype != DType::kFloat32 &&
+        block.num_tokens * group_size >= kManyQueries) {
+      wide_.keys.fill(nullptr);
+      floats_ = std::make_unique_for_overwrite<float[]>(
+          static_cast<std::size_t>(WideTileFloats(layout_.head_dim)));
     }
 
     // Positions of a region have gaps, so that only the positions of its rows
@@ -106,23 +116,36 @@ class BlockAttention {
         return static_cast<int32_t>(
             std::clamp<int64_t>(rank - begin, 0, kTileRows));
       };
-      GatherTile(list, begin, row_of(first), row_of(last_length));
-      for (int32_t j = 0; j < block.num_tokens; ++j) {
+      const KvTile& tile =
+          MakeTile(list, begin, row_of(first), row_of(last_length));
+      for (int32_t j = 0, next = 1; j < block.num_tokens; j = next) {
         const int64_t length = block.first_length + j;
         const int32_t first_row = row_of(first_rank(length));
         int32_t num_rows = row_of(length) - first_row;
+        // The tokens from j on that attend to the same rows.
+        next = j + 1;
+        while (!by_position && next < block.num_tokens &&
+               row_of(block.first_length + next) == first_row + num_rows &&
+               row_of(first_rank(block.first_length + next)) == first_row) {
+          ++next;
+        }
         if (num_rows <= 0) continue;
-        const KvTile* tile = nullptr;
+        const KvTile* rows = nullptr;
         if (by_position) {
           const int64_t end = list.cut + length - list.region_length;
-          tile = &TileInWindow(list, begin, end - batch_.window, &num_rows);
+          rows =
+              &RowsInWindow(tile, list, begin, end - batch_.window, &num_rows);
           if (num_rows == 0) continue;
         } else {
-          tile = &TileFrom(first_row, first_row + num_rows);
+          rows = &RowsFrom(tile, first_row, first_row + num_rows);
         }
-        AttendTile(*tile, num_rows, batch_.scale, queries + j * token_stride,
-                   std::span(states_).subspan(j * group_size, group_size),
-                   output + j * token_stride);
+        AttendTile(*rows, num_rows, batch_.scale,
+                   {.queries = queries + j * token_stride,
+                    .output = output + j * token_stride,
+                    .token_stride = token_stride,
+                    .group_size = group_size,
+                    .states = std::span(states_).subspan(
+                        j * group_size, (next - j) * group_size)});
       }
     }
 
@@ -136,8 +159,17 @@ class BlockAttention {
   }
 
  private:
-  // Points rows [first_row, num_rows) of the tile at those of the list from
-  // rank begin + first_row on. REQUIRES: first_row < num_rows.
+  // Returns a tile whose rows [first_row, num_rows) are those of the list from
+  // rank begin + first_row on. Valid until the next call.
+  const KvTile& MakeTile(const HeadList& list, int64_t begin, int32_t first_row,
+                         int32_t num_rows) {
+    GatherTile(list, begin, first_row, num_rows);
+    if (floats_ == nullptr) return gathered_;
+    WidenTile(gathered_, first_row, num_rows, floats_.get(), &wide_);
+    return wide_;
+  }
+
+  // REQUIRES: first_row < num_rows.
   void GatherTile(const HeadList& list, int64_t begin, int32_t first_row,
                   int32_t num_rows) {
     const int32_t page_size = layout_.page_size;
@@ -157,27 +189,34 @@ class BlockAttention {
       if (in_region) run = std::min(run, list.region_length - rank);
       const std::byte* key = arena_.page(page) + offset * arena_.token_stride();
       for (const int64_t end = row + run; row < end; ++row) {
-        tile_.keys[row] = key;
+        gathered_.keys[row] = key;
         key += arena_.token_stride();
       }
     }
-    for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[row - 1];
+    for (; row % kRowGroup != 0; ++row) {
+      gathered_.keys[row] = gathered_.keys[row - 1];
+    }
   }
 
-  // The tile's rows [first_row, num_rows) as a tile; valid until the next call.
-  const KvTile& TileFrom(int32_t first_row, int32_t num_rows) {
-    if (first_row == 0) return tile_;
+  // Returns the tile's rows [first_row, num_rows) as a tile. Valid until the
+  // next call.
+  const KvTile& RowsFrom(const KvTile& tile, int32_t first_row,
+                         int32_t num_rows) {
+    if (first_row == 0) return tile;
+    CopyShape(tile, &part_);
     const auto end =
-        std::copy(tile_.keys.begin() + first_row, tile_.keys.begin() + num_rows,
-                  window_tile_.keys.begin());
-    std::fill(end, window_tile_.keys.end(), tile_.keys[first_row]);
-    return window_tile_;
+        std::copy(tile.keys.begin() + first_row, tile.keys.begin() + num_rows,
+                  part_.keys.begin());
+    std::fill(end, part_.keys.end(), tile.keys[first_row]);
+    return part_;
   }
 
-  // Of those that begin at rank `begin` of a list with positions, the rows from
-  // a position on; *num_rows becomes their number.
-  const KvTile& TileInWindow(const HeadList& list, int64_t begin,
-                             int64_t first_position, int32_t* num_rows) {
+  // Returns the rows from a position on as a tile. The given tile begins at
+  // rank `begin` of a list with positions. Sets *num_rows to their number.
+  const KvTile& RowsInWindow(const KvTile& tile, const HeadList& list,
+                             int64_t begin, int64_t first_position,
+                             int32_t* num_rows) {
+    CopyShape(tile, &part_);
     int32_t num_left = 0;
     for (int32_t row = 0; row < *num_rows; ++row) {
       const int64_t rank = begin + row;
@@ -185,19 +224,27 @@ class BlockAttention {
                                    ? list.region_positions[rank]
                                    : list.cut + rank - list.region_length;
       if (position < first_position) continue;
-      window_tile_.keys[num_left++] = tile_.keys[row];
+      part_.keys[num_left++] = tile.keys[row];
     }
-    std::fill(window_tile_.keys.begin() + num_left, window_tile_.keys.end(),
-              window_tile_.keys[0]);
+    std::fill(part_.keys.begin() + num_left, part_.keys.end(), part_.keys[0]);
     *num_rows = num_left;
-    return window_tile_;
+    return part_;
+  }
+
+  static void CopyShape(const KvTile& from, KvTile* to) {
+    to->kv_stride = from.kv_stride;
+    to->head_dim = from.head_dim;
+    to->dtype = from.dtype;
+    to->is_near = from.is_near;
   }
 
   KvArena& arena_;
   const ModelLayout& layout_;
   const AttentionBatch& batch_;
-  KvTile tile_;
-  KvTile window_tile_;  // of the queries whose window begins inside tile_
+  KvTile gathered_;
+  KvTile wide_;  // copies of the rows of gathered_ in floats_
+  KvTile part_;  // the rows of a tile that are in a query's window
+  std::unique_ptr<float[]> floats_;  // null if the block has few queries
   // [kQueryBlockTokens, group_size]
   absl::InlinedVector<SoftmaxState, 8 * kQueryBlockTokens> states_;
 };
