@@ -1,10 +1,14 @@
 #include "scheduler/server/vllm_generate.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
 #include <utility>
 
-#include <absl/strings/match.h>
+#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 #include <absl/strings/strip.h>
 
 #include "scheduler/server/grpc_status.h"

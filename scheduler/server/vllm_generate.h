@@ -2,12 +2,11 @@
 #ifndef SCHEDULER_SERVER_VLLM_GENERATE_H_
 #define SCHEDULER_SERVER_VLLM_GENERATE_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <google/protobuf/message.h>
 
@@ -44,8 +43,7 @@ class GenerateStream final : public TokenStream {
   const google::protobuf::Message* NextMessage() override;
   bool IsComplete() const override { return num_ended_ == answers_.size(); }
 
-  // Takes the entries of one answer, up to its end. Returns it, or null if
-  // nothing is to be written of it now.
+  // Takes the entries of one answer that come next, up to its end, which stays.
   void TakeEntries(Answer* answer);
   void FillChunk(int32_t index, Answer* answer);
   void FillComplete(int32_t index, Answer* answer);

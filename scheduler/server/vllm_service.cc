@@ -1,12 +1,14 @@
 #include "scheduler/server/vllm_service.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
 #include <absl/strings/str_cat.h>
 #include <absl/time/clock.h>
 #include <absl/time/time.h>
@@ -116,13 +118,15 @@ class Flush : public std::enable_shared_from_this<Flush> {
 };
 
 // One call of GetTokenizer. Owned by itself until gRPC says OnDone, and by
-// whoever holds a pointer.
+// whoever holds a pointer. Messages are made by a thread that has nothing else
+// to do: a digest takes milliseconds.
 class TokenizerStream final
     : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       public std::enable_shared_from_this<TokenizerStream> {
  public:
-  void Start(CoreThread* core, const absl::Status& status) {
+  void Start(CoreThread* core, Worker* worker, const absl::Status& status) {
     self_ = shared_from_this();
+    worker_ = worker;
     if (!status.ok()) {
       End(ToGrpc(status));
       return;
@@ -146,7 +150,12 @@ class TokenizerStream final
       return;
     }
     model_ = stats->model;
-    WriteNext();
+    PostWrite();
+  }
+
+  void PostWrite() {
+    worker_->Post(Worker::Clock::now(),
+                  [self = shared_from_this()] { self->WriteNext(); });
   }
 
   void WriteNext() {
@@ -166,7 +175,7 @@ class TokenizerStream final
   }
 
   void OnWriteDone(bool ok) override {
-    if (ok) WriteNext();  // if not, it is broken: OnCancel follows
+    if (ok) PostWrite();  // if not, it is broken: OnCancel follows
   }
   void OnCancel() override { End(grpc::Status::CANCELLED); }
   void OnDone() override { const auto self = std::move(self_); }
@@ -181,6 +190,7 @@ class TokenizerStream final
   std::shared_ptr<TokenizerStream> self_;  // from Start to OnDone
 
   // Whoever acts: one thing happens at a time.
+  Worker* worker_ = nullptr;
   std::shared_ptr<const ServedModel> model_;
   size_t next_ = 0;  // byte
   grpc::ByteBuffer bytes_;
@@ -364,7 +374,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
   common::GetTokenizerRequest parsed;
   const absl::Status status = ParseMessage(*request, {}, &parsed);
   const auto stream = std::make_shared<TokenizerStream>();
-  stream->Start(core_, status);
+  stream->Start(core_, &tokenizer_worker_, status);
   return stream.get();
 }
 

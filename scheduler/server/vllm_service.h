@@ -95,7 +95,8 @@ class VllmService final
   const std::chrono::steady_clock::time_point start_;
   std::atomic<uint64_t> num_calls_{0};  // of Generate
   TokenRate rate_;
-  Worker worker_;  // makes and writes the messages of token streams
+  Worker worker_;            // makes and writes the messages of token streams
+  Worker tokenizer_worker_;  // the same for tokenizers, which takes longer
 };
 
 }  // namespace blockmgr
