@@ -65,8 +65,10 @@ class Engine:
                                length=order.length,
                                page_size=self.layout.page_size)
         checksum = self.tables.commit(order, keep.counts)
+        new_region = self.tables.region(order.slot)
+        assert new_region is not None
         placed = blockmgr.place_survivors(self.layout, entries, keep,
-                                          self.tables.region(order.slot))
+                                          new_region)
         begin = 0
         for end in placed.group_ends.tolist():
             moves = placed.moves[begin:end]
@@ -88,9 +90,9 @@ def main():
         for effect in effects.evictions:
             print(f"request {effect.request}: {effect.evicted_entries} entries "
                   f"evicted, {effect.freed_blocks} blocks free again")
-        for effect in effects.finished:
-            print(f"request {effect.request}: {effect.num_output_tokens} "
-                  f"tokens, {effect.reason}")
+        for end in effects.finished:
+            print(f"request {end.request}: {end.num_output_tokens} tokens, "
+                  f"{end.reason}")
     stats = scheduler.stats()
     print(f"{stats.num_evictions} evictions gave {stats.evicted_bytes} bytes "
           f"back")
