@@ -68,5 +68,6 @@ fi
 "${venv}/bin/python" -m pytest --quiet tests/python
 if ((types)); then
   "${venv}/bin/pip" install --quiet --disable-pip-version-check mypy==1.18.2
-  "${venv}/bin/python" -m mypy tests/python/types_example.py
+  "${venv}/bin/python" -m mypy --check-untyped-defs \
+    examples/python/embed.py python/bench/step.py
 fi

@@ -28,10 +28,11 @@ def median(reads_arrays):
     for i in range(NUM_REQUESTS):
         scheduler.submit(str(i), np.full(100, i, np.int32), 5000)
     sampled = np.full(NUM_REQUESTS, 7, np.int32)
-    times = []
+    times: list[float] = []
     while len(times) < NUM_STEPS:
         begin = time.perf_counter()
         plan = scheduler.schedule()
+        assert plan is not None
         if reads_arrays:
             for name in ARRAYS:
                 getattr(plan, name)
