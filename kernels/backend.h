@@ -33,6 +33,7 @@
 namespace blockmgr {
 
 class DeviceRuntime;
+class ThreadPool;
 
 // The cache of one sequence in one layer. Each head has an explicit page list
 // (the region), followed by the pages that the tail's block table implies.
@@ -71,6 +72,9 @@ struct AttentionBatch {
   // all positions. Without a region, blocks that no query attends to are not
   // read and may be null. REQUIRES: window == 0, or every region has positions.
   int32_t window = 0;
+  // Threads that a backend on the CPU may use. They do not change a bit of the
+  // result. Null: the calling thread alone.
+  ThreadPool* threads = nullptr;
   // Queries and output in the memory of the backend's device, in the pool's
   // elements, instead of `queries` and `output`. The call then does not wait.
   // REQUIRES: null, or device_runtime() is not.

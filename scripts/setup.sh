@@ -30,7 +30,7 @@ packages=(
   prometheus-cpp-dev
   # tests and benchmarks
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-grpcio
-  python3-pip
+  python3-pip python3-dev python3-venv
 )
 
 # Installed where the distribution has them: clang's sanitizer runtimes are a

@@ -11,7 +11,7 @@
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
-#include "engine/reference/thread_pool.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/cuda/host/cuda_backend.h"
 
 namespace blockmgr {

@@ -12,8 +12,8 @@
 #include <absl/status/statusor.h>
 
 #include "engine/reference/packed_matrix.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/host/device_runtime.h"
 

@@ -24,6 +24,8 @@
 
 namespace blockmgr {
 
+class ThreadPool;
+
 // The rows of the last Project in host memory.
 struct HostRows {
   std::span<const float> queries;      // after RoPE, [rows, q_width]
@@ -31,6 +33,7 @@ struct HostRows {
   std::span<const float> keys;         // [rows, kv_width]
   std::span<const float> values;       // [rows, kv_width]
   std::span<float> attention;          // [rows, q_width]
+  ThreadPool* threads = nullptr;       // for attention; null means none
 };
 
 // A shard's part of the rows of the last Project in device memory, in the

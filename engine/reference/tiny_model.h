@@ -32,7 +32,7 @@
 #include "engine/gguf/tensor_type.h"
 #include "engine/reference/forward_pass.h"
 #include "engine/reference/packed_matrix.h"
-#include "engine/reference/thread_pool.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 
@@ -219,7 +219,7 @@ class ModelForward final : public ForwardPass {
   std::span<const float> Logits(size_t row) override;
 
   HostRows host_rows() override {
-    return {queries_, raw_queries_, keys_, values_, attention_};
+    return {queries_, raw_queries_, keys_, values_, attention_, threads_};
   }
 
   // Returns the queries of the last Project, after RoPE, [rows, q_width].

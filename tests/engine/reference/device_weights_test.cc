@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/dtype.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
+#include "kernels/cpu/thread_pool.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/status_matchers.h"
 

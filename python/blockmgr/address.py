@@ -1,4 +1,4 @@
-"""blockmgr for Python: the messages (blockmgr.v1), and where the daemon is."""
+"""Where the daemon is."""
 import contextlib
 import os
 import stat
