@@ -27,6 +27,7 @@
 #include "blockmgr/eviction/query_stats_table.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/reference/client.h"
+#include "engine/reference/forward_pass.h"
 #include "engine/reference/gguf_model.h"
 #include "engine/reference/sampler.h"
 #include "engine/reference/served_gguf.h"
@@ -51,9 +52,9 @@ constexpr char kAbout[] =
     "daemon plans.\n\n"
     "  --mode tiny   a small transformer with random weights that really "
     "computes, on the CPU\n"
-    "                or, what concerns its cache, on a GPU (--backend cuda)\n"
+    "                or on a GPU (--backend cuda)\n"
     "  --mode llama  a language model from a GGUF file: llama, qwen2 or "
-    "gemma3\n"
+    "gemma3, on either\n"
     "  --mode sim    a large model of which only the step times are "
     "modelled\n\n"
     "Examples:\n"
@@ -199,7 +200,8 @@ void AddComputedFlags(CLI::App* app, Flags* flags) {
       ->type_name("NAME=FILE")
       ->group(kComputedGroup);
   app->add_option("--backend", flags->backend,
-                  "What computes attention and scores, and moves K and V")
+                  "What computes. With cuda, the host samples only the "
+                  "tokens of requests with top_k, top_p or log-probabilities")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(kComputedGroup);
@@ -434,12 +436,18 @@ absl::Status ServeModel(const Flags& flags,
   layout.num_shards = flags.num_shards;
   BM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Backend>> backends,
                       CreateTinyBackends(layout, BackendOptions(flags)));
+  BM_ASSIGN_OR_RETURN(std::unique_ptr<ForwardPass> forward,
+                      CreateTinyForward(model.get(), layout, backends));
+  if (forward != nullptr) {
+    spdlog::info("matrix products: {}", forward->device()->products());
+  }
   TinyEngine engine(model, layout, std::move(backends),
                     {.max_sequences = kMaxSequenceSlots,
                      .num_host_blocks = flags.client.num_host_blocks,
                      .max_drafts = flags.num_drafts,
                      .num_threads = flags.num_threads,
-                     .query_stats = flags.query_stats_tables});
+                     .query_stats = flags.query_stats_tables},
+                    std::move(forward));
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,
                                            StepResult* result) -> absl::Status {

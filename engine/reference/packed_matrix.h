@@ -70,6 +70,7 @@ class PackedMatrix {
 
   int32_t in() const { return in_; }
   int32_t out() const { return out_; }
+  PackedFormat format() const { return format_; }
   // Returns the bytes of the packed weights.
   size_t num_bytes() const { return num_bytes_; }
 
