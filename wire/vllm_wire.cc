@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <utility>
+#include <string>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
@@ -164,27 +164,14 @@ absl::StatusOr<Request> RequestOf(const engine::GenerateRequest& proto,
   return request;
 }
 
-absl::Status AddForks(uint32_t num_answers, std::vector<Request>* requests) {
-  const Request parent = requests->front();
-  const int64_t most = std::max<int64_t>(
-      1, std::min<int64_t>(kMaxAnswers,
-                           kMaxPromptTokens / std::ssize(parent.prompt)));
-  if (num_answers > most) {
+absl::StatusOr<int32_t> NumAnswers(uint32_t n, int64_t num_prompt_tokens) {
+  const int64_t most =
+      std::clamp<int64_t>(kMaxPromptTokens / num_prompt_tokens, 1, kMaxAnswers);
+  if (n > most) {
     return Invalid("sampling_params.n: expected at most ", most,
-                   " with a prompt of ", parent.prompt.size(), " tokens, got ",
-                   num_answers);
+                   " with a prompt of ", num_prompt_tokens, " tokens, got ", n);
   }
-  for (uint32_t i = 1; i < num_answers; ++i) {
-    Request& fork = requests->emplace_back(parent);
-    fork.id = GenerateRequestId(parent.id, static_cast<int32_t>(i));
-    fork.fork_of = parent.id;
-    fork.eviction = {};
-    fork.retention.clear();
-    // The first answer tells them.
-    fork.sampling->prompt_logprobs.reset();
-    if (fork.sampling->seed.has_value()) *fork.sampling->seed += i;
-  }
-  return absl::OkStatus();
+  return static_cast<int32_t>(std::max(n, 1U));
 }
 
 // The tokens that `blocks` have room for.
@@ -213,10 +200,6 @@ double HitRateOf(const SchedulerStats& stats) {
 
 }  // namespace
 
-std::string GenerateRequestId(absl::string_view call, int32_t index) {
-  return index == 0 ? std::string(call) : absl::StrCat(call, "#", index);
-}
-
 absl::StatusOr<GenerateCall> FromProto(const engine::GenerateRequest& proto,
                                        absl::string_view options) {
   const size_t id_bytes = proto.request_id().size();
@@ -229,21 +212,22 @@ absl::StatusOr<GenerateCall> FromProto(const engine::GenerateRequest& proto,
   BM_RETURN_IF_ERROR(RefuseSampling(sampling));
   BM_ASSIGN_OR_RETURN(const v1::GenerateOptions extras,
                       OptionsOf(proto, options));
-  GenerateCall call{.requests = {},
+  GenerateCall call{.request = {},
                     .stream = proto.stream(),
                     .default_eviction = !extras.has_eviction(),
                     .all_tokens = !sampling.has_max_tokens()};
-  BM_ASSIGN_OR_RETURN(Request request, RequestOf(proto, extras));
-  BM_ASSIGN_OR_RETURN(request.sampling, SamplingOf(sampling));
+  BM_ASSIGN_OR_RETURN(call.request, RequestOf(proto, extras));
+  BM_ASSIGN_OR_RETURN(call.request.sampling, SamplingOf(sampling));
   constexpr uint32_t kMax = std::numeric_limits<int32_t>::max();
   if (sampling.has_max_tokens() &&
       (sampling.max_tokens() == 0 || sampling.max_tokens() > kMax)) {
     return Invalid("sampling_params.max_tokens: expected 1 to ", kMax, ", got ",
                    sampling.max_tokens());
   }
-  request.max_tokens = static_cast<int32_t>(sampling.max_tokens());
-  call.requests.push_back(std::move(request));
-  BM_RETURN_IF_ERROR(AddForks(sampling.n(), &call.requests));
+  call.request.max_tokens = static_cast<int32_t>(sampling.max_tokens());
+  BM_ASSIGN_OR_RETURN(
+      call.num_answers,
+      NumAnswers(sampling.n(), std::ssize(call.request.prompt)));
   return call;
 }
 

@@ -7,8 +7,6 @@
 #define WIRE_VLLM_WIRE_H_
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include <absl/status/statusor.h>
 #include <absl/strings/string_view.h>
@@ -20,9 +18,10 @@
 
 namespace blockmgr {
 
-// A call of Generate. The requests after the first are forks of it.
+// A call of Generate. Answers after the first are forks of the request.
 struct GenerateCall {
-  std::vector<Request> requests;
+  Request request;
+  int32_t num_answers = 1;
   bool stream = false;
   bool default_eviction = false;  // the call says nothing of eviction
   bool all_tokens = false;        // the call has no max_tokens
@@ -37,9 +36,6 @@ inline constexpr char kOptionsMetadata[] = "blockmgr-options";
 absl::StatusOr<GenerateCall> FromProto(
     const vllm::grpc::engine::GenerateRequest& proto,
     absl::string_view options);
-
-// The id of the request `index` of a call. The first has the id of the call.
-std::string GenerateRequestId(absl::string_view call, int32_t index);
 
 // What gateways are told of the load. The rate of tokens is not in the stats.
 struct LoadStats {

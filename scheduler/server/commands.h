@@ -102,18 +102,19 @@ struct SubmitCommand {
   bool default_eviction = false;
 };
 
-// Opens a session for one call and submits its requests: all of them, or none
-// if one is refused. The first request names the call. The others are forks of
-// it, or none. Errors are those of SubmitCommand.
+// Opens a session for one call and submits its request and, for further
+// answers, forks of it: all of them, or none if one is refused. The request
+// names the call. Errors are those of SubmitCommand, and InvalidArgument if the
+// tokens are more than a sequence may have.
 struct GenerateCommand {
   std::string session;
   std::shared_ptr<TokenSink> sink;
-  std::vector<Request> requests;  // at least one
+  Request request;
+  int32_t num_answers = 1;  // at least one
   StatusReply done;
-  // Whether the first request takes the daemon's default eviction.
+  // Whether the request takes the daemon's default eviction.
   bool default_eviction = false;
-  // Whether the requests may take as many tokens as fit, instead of their
-  // max_tokens.
+  // Whether the answers may take as many tokens as fit, instead of max_tokens.
   bool all_tokens = false;
 };
 

@@ -12,6 +12,29 @@
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
+namespace {
+
+// What the forks of a call's request have in common. The first answer tells of
+// the prompt.
+Request ForkOf(const Request& parent) {
+  Request fork = parent;
+  fork.fork_of = parent.id;
+  fork.eviction = {};
+  fork.retention.clear();
+  if (fork.sampling.has_value()) fork.sampling->prompt_logprobs.reset();
+  return fork;
+}
+
+Request AnswerOf(const Request& fork, int32_t index) {
+  Request answer = fork;
+  answer.id = absl::StrCat(fork.fork_of, "#", index);
+  if (answer.sampling.has_value() && answer.sampling->seed.has_value()) {
+    *answer.sampling->seed += index;
+  }
+  return answer;
+}
+
+}  // namespace
 
 Core::Core(CoreOptions options, SchedulerFactory factory)
     : options_(std::move(options)),
@@ -122,32 +145,39 @@ absl::Status Core::Submit(SubmitCommand* command) {
   return absl::OkStatus();
 }
 
-void Core::Do(GenerateCommand& command) { command.done(Generate(&command)); }
+void Core::Do(GenerateCommand& command) {
+  absl::Status status = Generate(&command);
+  if (!status.ok()) ++metrics_.refused[static_cast<size_t>(status.code())];
+  command.done(std::move(status));
+}
 
 absl::Status Core::Generate(GenerateCommand* command) {
-  const std::string call = command->requests.front().id;
+  if (draining_) return ShuttingDown();
+  BM_RETURN_IF_ERROR(CheckEngine());
+  BM_RETURN_IF_ERROR(LimitTokens(command->all_tokens, &command->request));
+  const std::string call = command->request.id;
+  const int32_t num_answers = command->num_answers;
   const auto [client, is_new] = clients_.try_emplace(command->session);
   BM_CHECK(is_new);
   client->second = std::make_unique<Client>();
   client->second->sink = std::move(command->sink);
   const std::string session = command->session;
-  int32_t index = 0;
-  for (Request& request : command->requests) {
-    if (command->all_tokens) {
-      request.max_tokens = MostTokens(std::ssize(request.prompt));
-    }
-    const std::string id = request.id;
-    SubmitCommand submit{session, std::move(request), nullptr,
-                         command->default_eviction && index == 0};
+  const Request fork = num_answers > 1 ? ForkOf(command->request) : Request();
+  for (int32_t index = 0; index < num_answers; ++index) {
+    // Made one by one, so that a refusal of the first costs no more than one.
+    SubmitCommand submit{
+        session,
+        index == 0 ? std::move(command->request) : AnswerOf(fork, index),
+        nullptr, command->default_eviction && index == 0};
+    const std::string id = submit.request.id;
     const absl::Status status = Submit(&submit);
     if (!status.ok()) {
-      ++metrics_.refused[static_cast<size_t>(status.code())];
       RemoveClient(session);
       return status;
     }
     const absl::StatusOr<RequestId> submitted = scheduler_->Find(id);
     BM_CHECK(submitted.ok());
-    requests_.at(*submitted).stream->index = index++;
+    requests_.at(*submitted).stream->index = index;
   }
   client->second->call = call;
   calls_[call] = session;
@@ -160,16 +190,41 @@ int32_t Core::MaxSequenceTokens() const {
   return std::min(max_model_len, model_->context_tokens);
 }
 
-int32_t Core::MostTokens(int64_t num_prompt_tokens) const {
-  int64_t most = MaxSequenceTokens();
-  if (scheduler_ != nullptr) {
-    // As if every group needed a block for every page.
-    const ModelLayout& layout = scheduler_->layout();
-    const auto usable = static_cast<int64_t>(
-        (layout.num_blocks - 1) * (1.0 - options_.scheduler.watermark));
-    const int64_t pages = usable / layout.num_groups() - 2;
-    most = std::min(most, pages * layout.page_size);
+absl::Status Core::LimitTokens(bool all_tokens, Request* request) const {
+  const int64_t num_prompt = std::ssize(request->prompt);
+  const int64_t most = MaxSequenceTokens();
+  if (num_prompt >= most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt: expected at most ", most - 1,
+                     " tokens (a sequence has ", most, "), got ", num_prompt));
   }
+  if (all_tokens) {
+    request->max_tokens = MostTokens(num_prompt, request->scope.tenant);
+  } else if (request->max_tokens > most - num_prompt) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens: expected at most ", most - num_prompt,
+                     " (a sequence has ", most, " tokens, the prompt ",
+                     num_prompt, "), got ", request->max_tokens));
+  }
+  return absl::OkStatus();
+}
+
+int32_t Core::MostTokens(int64_t num_prompt_tokens,
+                         const std::string& tenant) const {
+  // As if every group needed a block for every page.
+  const ModelLayout& layout = scheduler_->layout();
+  auto usable = static_cast<int64_t>((layout.num_blocks - 1) *
+                                     (1.0 - options_.scheduler.watermark));
+  const auto own = options_.scheduler.tenants.find(tenant);
+  const TenantLimits& limits = own == options_.scheduler.tenants.end()
+                                   ? options_.scheduler.tenant_limits
+                                   : own->second;
+  if (limits.max_blocks > 0) {
+    usable = std::min<int64_t>(usable, limits.max_blocks);
+  }
+  const int64_t pages = usable / layout.num_groups() - 2;
+  const int64_t most =
+      std::min<int64_t>(MaxSequenceTokens(), pages * layout.page_size);
   return static_cast<int32_t>(std::max<int64_t>(most - num_prompt_tokens, 1));
 }
 
@@ -178,6 +233,7 @@ void Core::Do(AbortCommand& command) {
     const auto call = calls_.find(id);
     if (call != calls_.end()) {
       CancelAll(clients_.at(call->second)->requests);
+      calls_.erase(call);  // a repeated id costs nothing
       continue;
     }
     // NotFound: it has ended.
@@ -451,6 +507,12 @@ void Core::Do(Drain& command) {
 void Core::Do(CloseAll& command) {
   draining_ = true;
   closed_ = true;
+  // What has ended so far is told. Then calls are closed first, so that their
+  // cancelled answers do not look as if they were complete.
+  DeliverEffects();
+  for (auto& [session, client] : clients_) {
+    if (!client->call.empty()) client->sink->Close(command.reason);
+  }
   absl::flat_hash_set<RequestId> requests;
   for (const auto& [id, request] : requests_) requests.insert(id);
   CancelAll(requests);

@@ -121,9 +121,13 @@ class Core {
   absl::Status Generate(GenerateCommand* command);
   // The most tokens of a sequence by the options and the model's context.
   int32_t MaxSequenceTokens() const;
+  // Checks the tokens of a call against MaxSequenceTokens, or takes as many as
+  // there is room for.
+  absl::Status LimitTokens(bool all_tokens, Request* request) const;
   // The most tokens that a request with this prompt may ask for and have a
-  // place in the pool, at least 1.
-  int32_t MostTokens(int64_t num_prompt_tokens) const;
+  // place in the pool and in its tenant's quota, at least 1.
+  int32_t MostTokens(int64_t num_prompt_tokens,
+                     const std::string& tenant) const;
   absl::StatusOr<Attachment> Attach(AttachEngine* command);
   absl::Status Cancel(const std::string& request_id);
   // Starts the eviction; its reply is kept unless it fails at once.

@@ -11,8 +11,14 @@ namespace blockmgr {
 namespace {
 
 // Commands in one pass: bounds the wait of a step's result behind a burst of
-// submissions.
+// submissions. The last one may go beyond it.
 constexpr int32_t kMaxCommandsPerPass = 256;
+
+// What a command counts for in kMaxCommandsPerPass.
+int32_t NumSubmissions(const Command& command) {
+  const auto* const generate = std::get_if<GenerateCommand>(&command);
+  return generate == nullptr ? 1 : generate->num_answers;
+}
 
 bool MustNotBeRefused(const Command& command) {
   return std::holds_alternative<ClientGone>(command) ||
@@ -104,7 +110,7 @@ void CoreThread::Run() {
     HandleUrgent();
     const int32_t handled = HandleQueued(kMaxCommandsPerPass);
     core_.EndPass();
-    if (handled == kMaxCommandsPerPass) continue;
+    if (handled >= kMaxCommandsPerPass) continue;
     // Whoever was posting when the flag went up has finished, and everything
     // it posted has been handled.
     if (stopping) return;
@@ -121,8 +127,8 @@ int32_t CoreThread::HandleQueued(int32_t limit) {
   Command* next = nullptr;
   while (handled < limit && queue_.pop(next)) {
     const std::unique_ptr<Command> command(next);
+    handled += NumSubmissions(*command);
     core_.Handle(command.get());
-    ++handled;
   }
   return handled;
 }

@@ -58,7 +58,8 @@ class CoreThread {
 
  private:
   void Run();
-  // Handles at most `limit` commands, and returns how many it handled.
+  // Handles commands up to the limit, and returns how many. A call counts as
+  // many as it has answers.
   int32_t HandleQueued(int32_t limit);
   void HandleUrgent();
   void Signal();

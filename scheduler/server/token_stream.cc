@@ -16,6 +16,9 @@ namespace {
 // A client gets at most one message in this time: steps that are shorter are
 // collected. Those of a real model are longer, and their tokens leave at once.
 constexpr std::chrono::microseconds kMinWriteInterval{1000};
+// So many bytes are taken from a call that writes at its end: its answer needs
+// far less for them.
+constexpr int64_t kCompactBytes = int64_t{1} << 20;
 // On the wire: a varint token; and tags, lengths, index, reason of a chunk.
 constexpr int64_t kWireTokenBytes = 5;
 constexpr int64_t kChunkBytes = 40;
@@ -54,6 +57,8 @@ bool TokenStream::Deliver(std::span<const TokenItem> items) {
                      " bytes of tokens wait for this client to read them")));
     return false;
   }
+  // Or rather compacts, if nothing has ended.
+  writes |= pending_bytes_ > std::min(kCompactBytes, max_pending_bytes_ / 2);
   if (!busy_ && writes) {
     busy_ = true;
     PostWrite();

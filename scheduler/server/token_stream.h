@@ -55,7 +55,8 @@ class TokenStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // An upper bound of an entry on the wire: it has a chunk of its own.
   static int64_t BytesOf(const Entry& entry);
 
-  // `writes_at_end`: whether nothing is written before a request ends.
+  // `writes_at_end`: whether nothing is written before a request ends. Then
+  // NextMessage takes the entries when there are many, all the same.
   TokenStream(CoreThread* core, Worker* worker, std::string session,
               int64_t max_pending_bytes, bool writes_at_end)
       : core_(core),
@@ -66,6 +67,7 @@ class TokenStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   const std::string& session() const { return session_; }
   CoreThread* core() const { return core_; }
+  int64_t max_pending_bytes() const { return max_pending_bytes_; }
 
   // Keeps the stream alive until OnDone. It comes first.
   void Begin() { self_ = shared_from_this(); }

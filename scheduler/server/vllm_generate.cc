@@ -4,9 +4,13 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <absl/status/status.h>
+#include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 #include <absl/strings/strip.h>
@@ -18,11 +22,47 @@ namespace {
 
 namespace engine = ::vllm::grpc::engine;
 
-// The scheduler names sampling fields as our own messages do.
-absl::Status NameFields(const absl::Status& status) {
+// "[3].token_id: expected .." of the scheduler's list as "[50256]: expected .."
+// of the call's map from tokens.
+std::string NameBias(absl::string_view text,
+                     const std::vector<int32_t>& tokens) {
+  const size_t end = text.find(']');
+  size_t index = 0;
+  if (!absl::StartsWith(text, "[") || end == absl::string_view::npos ||
+      !absl::SimpleAtoi(text.substr(1, end - 1), &index) ||
+      index >= tokens.size()) {
+    return std::string(text);
+  }
+  const size_t colon = text.find(':', end);
+  return absl::StrCat(
+      "[", tokens[index], "]",
+      colon == absl::string_view::npos ? "" : text.substr(colon));
+}
+
+// The scheduler names fields as our own messages do. `biased` are the tokens of
+// logit_bias in order.
+absl::Status NameFields(const absl::Status& status,
+                        const std::vector<int32_t>& biased) {
   absl::string_view text = status.message();
-  if (!absl::ConsumePrefix(&text, "sampling.")) return status;
-  return absl::Status(status.code(), absl::StrCat("sampling_params.", text));
+  const auto rename = [&status](absl::string_view field,
+                                absl::string_view rest) {
+    return absl::Status(status.code(), absl::StrCat(field, rest));
+  };
+  if (absl::ConsumePrefix(&text, "sampling.logit_bias")) {
+    return rename("sampling_params.logit_bias", NameBias(text, biased));
+  }
+  if (absl::ConsumePrefix(&text, "sampling.")) {
+    return rename("sampling_params.", text);
+  }
+  if (absl::StartsWith(text, "max_tokens:") ||
+      absl::StartsWith(text, "stop_token_ids")) {
+    return rename("sampling_params.", text);
+  }
+  if (absl::StartsWith(text, "prompt:") || absl::StartsWith(text, "prompt[")) {
+    absl::ConsumePrefix(&text, "prompt");
+    return rename("tokenized.input_ids", text);
+  }
+  return status;
 }
 
 const char* ToText(FinishReason reason) {
@@ -73,12 +113,12 @@ GenerateStream::GenerateStream(CoreThread* core, Worker* worker,
                   /*writes_at_end=*/!call.ok() || !call->stream),
       streams_(call.ok() && call->stream) {
   if (!call.ok()) return;
-  const Request& first = call->requests.front();
+  const Request& first = call->request;
   num_prompt_tokens_ = static_cast<uint32_t>(first.prompt.size());
   if (first.sampling->prompt_logprobs.has_value()) prompt_ = first.prompt;
   stop_token_ids_ = first.stop_token_ids;
   std::ranges::sort(stop_token_ids_);
-  answers_.resize(call->requests.size());
+  answers_.resize(static_cast<size_t>(call->num_answers));
 }
 
 void GenerateStream::Start(absl::StatusOr<GenerateCall> call) {
@@ -89,11 +129,16 @@ void GenerateStream::Start(absl::StatusOr<GenerateCall> call) {
   }
   const auto self =
       std::static_pointer_cast<GenerateStream>(shared_from_this());
-  core()->Post(GenerateCommand{session(), self, std::move(call->requests),
-                               [self](const absl::Status& status) {
-                                 self->OnOpened(NameFields(status), nullptr);
-                               },
-                               call->default_eviction, call->all_tokens});
+  std::vector<int32_t> biased;
+  for (const LogitBias& bias : call->request.sampling->logit_bias) {
+    biased.push_back(bias.token);
+  }
+  core()->Post(GenerateCommand{
+      session(), self, std::move(call->request), call->num_answers,
+      [self, biased = std::move(biased)](const absl::Status& status) {
+        self->OnOpened(NameFields(status, biased), nullptr);
+      },
+      call->default_eviction, call->all_tokens});
 }
 
 const google::protobuf::Message* GenerateStream::NextMessage() {
@@ -119,7 +164,24 @@ const google::protobuf::Message* GenerateStream::NextMessage() {
     ++num_ended_;
     return &message_;
   }
+  if (HeldBytes() > max_pending_bytes()) {
+    End(grpc::Status(
+        grpc::StatusCode::RESOURCE_EXHAUSTED,
+        absl::StrCat("more than ", max_pending_bytes(),
+                     " bytes of tokens wait for the end of this call")));
+  }
   return nullptr;
+}
+
+int64_t GenerateStream::HeldBytes() const {
+  constexpr int64_t kTokenBytes = sizeof(int32_t);
+  constexpr int64_t kLogProbBytes = sizeof(int32_t) + sizeof(float);
+  int64_t bytes = kLogProbBytes * std::ssize(prompt_rows_.tokens);
+  for (const Answer& answer : answers_) {
+    bytes += kTokenBytes * std::ssize(answer.outputs) +
+             kLogProbBytes * std::ssize(answer.rows.tokens);
+  }
+  return bytes;
 }
 
 void GenerateStream::TakeEntries(Answer* answer) {

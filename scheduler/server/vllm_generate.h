@@ -19,7 +19,8 @@ namespace blockmgr {
 
 // A call has a session of its own, so its end cancels its requests. Each answer
 // ends with a complete message, and the call ends with the last answer. If a
-// request fails, the call ends with its error.
+// request fails, the call ends with its error. So it does when its answers take
+// more than max_pending_bytes before they are told.
 class GenerateStream final : public TokenStream {
  public:
   // `session` is one that nobody else has. The call ends at once if `call` is
@@ -43,6 +44,8 @@ class GenerateStream final : public TokenStream {
   const google::protobuf::Message* NextMessage() override;
   bool IsComplete() const override { return num_ended_ == answers_.size(); }
 
+  // Of all answers, for the messages that are still to come.
+  int64_t HeldBytes() const;
   // Takes the entries of one answer that come next, up to its end, which stays.
   void TakeEntries(Answer* answer);
   void FillChunk(int32_t index, Answer* answer);

@@ -16,7 +16,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
 namespace engine = ::vllm::grpc::engine;
 
 engine::GenerateRequest Minimal() {
@@ -47,8 +46,8 @@ TEST(VllmWireTest, ReadsAMessageOfAGateway) {
   EXPECT_TRUE(call.stream);
   EXPECT_TRUE(call.default_eviction);
   EXPECT_FALSE(call.all_tokens);
-  ASSERT_THAT(call.requests, SizeIs(2));
-  const Request& first = call.requests[0];
+  EXPECT_EQ(call.num_answers, 2);
+  const Request& first = call.request;
   EXPECT_EQ(first.id, "a");
   EXPECT_THAT(first.prompt, ElementsAre(300));
   EXPECT_EQ(first.max_tokens, 5);
@@ -56,18 +55,16 @@ TEST(VllmWireTest, ReadsAMessageOfAGateway) {
   EXPECT_EQ(first.sampling->temperature, 0.5);
   EXPECT_EQ(first.sampling->logprobs, 3);
   EXPECT_EQ(first.sampling->seed, 7);
-  EXPECT_EQ(call.requests[1].id, "a#1");
-  EXPECT_EQ(call.requests[1].fork_of, "a");
-  EXPECT_EQ(call.requests[1].sampling->seed, 8);
 }
 
 TEST(VllmWireTest, UnsetFieldsHaveTheDefaults) {
   engine::GenerateRequest proto = Minimal();
   proto.clear_sampling_params();
   ASSERT_OK_AND_ASSIGN(const GenerateCall call, FromProto(proto, ""));
-  EXPECT_EQ(call.requests[0].sampling, SamplingParams());
+  EXPECT_EQ(call.request.sampling, SamplingParams());
   EXPECT_TRUE(call.all_tokens);
   EXPECT_FALSE(call.stream);
+  EXPECT_EQ(call.num_answers, 1);
 }
 
 TEST(VllmWireTest, TakesEveryFieldOfSampling) {
@@ -98,7 +95,7 @@ TEST(VllmWireTest, TakesEveryFieldOfSampling) {
                                 .min_tokens = 2,
                                 .ignore_eos = true,
                                 .prompt_logprobs = 1};
-  EXPECT_EQ(call.requests[0].sampling, expected);
+  EXPECT_EQ(call.request.sampling, expected);
 }
 
 TEST(VllmWireTest, OptionsComeFromTheMetadataOrTheRequest) {
@@ -108,22 +105,17 @@ TEST(VllmWireTest, OptionsComeFromTheMetadataOrTheRequest) {
                        "policy": {"streaming": {"sinks": 4}},
                        "target": {"keepRatio": "0.5"}}}})";
   engine::GenerateRequest proto = Minimal();
-  proto.mutable_sampling_params()->set_n(2);
   ASSERT_OK_AND_ASSIGN(const GenerateCall by_metadata, FromProto(proto, json));
   proto.set_kv_transfer_params_json(json);
   ASSERT_OK_AND_ASSIGN(const GenerateCall by_field, FromProto(proto, ""));
   for (const GenerateCall& call : {by_metadata, by_field}) {
     EXPECT_FALSE(call.default_eviction);
-    const Request& first = call.requests[0];
+    const Request& first = call.request;
     EXPECT_EQ(first.scope.tenant, "t");
     EXPECT_EQ(first.scope.cache_salt, "s");
     EXPECT_EQ(first.priority, 3);
     EXPECT_EQ(first.eviction.mode, EvictionMode::kAfterPrefill);
     EXPECT_EQ(first.eviction.policy.scorer.kind, ScorerKind::kStreaming);
-    // A fork has the scope of its parent, and its eviction without saying so.
-    const Request& fork = call.requests[1];
-    EXPECT_EQ(fork.scope.tenant, "t");
-    EXPECT_EQ(fork.eviction.mode, EvictionMode::kNone);
   }
   EXPECT_THAT(FromProto(proto, json),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("both")));
@@ -134,7 +126,7 @@ TEST(VllmWireTest, AnEmptyEvictionIsNone) {
       const GenerateCall call,
       FromProto(Minimal(), R"({"blockmgr": {"eviction": {}}})"));
   EXPECT_FALSE(call.default_eviction);
-  EXPECT_EQ(call.requests[0].eviction.mode, EvictionMode::kNone);
+  EXPECT_EQ(call.request.eviction.mode, EvictionMode::kNone);
 }
 
 TEST(VllmWireTest, RefusesByField) {

@@ -275,6 +275,53 @@ TEST(CoreThreadTest, FullQueueRefusesAtOnceAndOnlyWhatIsTooMuch) {
   }
 }
 
+// Counts the sequences of each plan.
+struct CountingEngine : EngineSink {
+  void SendPlan(const StepPlan& plan) override {
+    const std::lock_guard<std::mutex> lock(mutex);
+    counts.push_back(plan.slots.size());
+  }
+  void ReadNext() override {}
+  void Close(const absl::Status& /*status*/) override {}
+
+  std::mutex mutex;
+  std::vector<size_t> counts;
+};
+
+TEST(CoreThreadTest, AnAnswerOfACallCountsAsACommandOfItsPass) {
+  CoreThread core(Options(16, 0), FakeScheduler::Make);
+  const auto engine = std::make_shared<CountingEngine>();
+  std::promise<uint64_t> attached;
+  core.Post(AttachEngine{
+      .layout = SmallLayout(),
+      .name = "counting",
+      .done = [&attached](const absl::StatusOr<Attachment>& attachment) {
+        attached.set_value(attachment.value().session);
+      }});
+  const uint64_t session = attached.get_future().get();
+  std::promise<void> opened;
+  core.Post(OpenSteps{5, session, engine,
+                      [&opened](const absl::Status&) { opened.set_value(); }});
+  opened.get_future().wait();
+  Obstacle obstacle(&core);
+  std::promise<absl::Status> last;
+  for (int i = 0; i < 3; ++i) {
+    Request request;
+    request.id = absl::StrCat(i);
+    request.prompt = {1};
+    core.Post(GenerateCommand{request.id, std::make_shared<CountingTokens>(),
+                              request, 128, [i, &last](absl::Status status) {
+                                EXPECT_OK(status);
+                                if (i == 2) last.set_value(std::move(status));
+                              }});
+  }
+  obstacle.Release();
+  EXPECT_OK(last.get_future().get());
+  core.Stop();
+  const std::lock_guard<std::mutex> lock(engine->mutex);
+  EXPECT_EQ(engine->counts, (std::vector<size_t>{256, 128}));
+}
+
 TEST(CoreThreadTest, ProbeTellsAStuckThread) {
   CoreThread core(Options(16, 0), FakeScheduler::Make);
   EXPECT_TRUE(core.Probe());

@@ -1,5 +1,7 @@
 #include "scheduler/server/token_stream.h"
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,11 +16,13 @@ namespace {
 
 namespace engine = ::vllm::grpc::engine;
 
-engine::GenerateRequest EndlessRequest(bool stream) {
+constexpr int32_t kMaxModelLen = 1 << 28;
+
+engine::GenerateRequest MakeRequest(uint32_t max_tokens, bool stream) {
   engine::GenerateRequest request;
   request.set_request_id(std::string(100, 'x'));
   request.mutable_tokenized()->add_input_ids(1);
-  request.mutable_sampling_params()->set_max_tokens(1 << 30);
+  request.mutable_sampling_params()->set_max_tokens(max_tokens);
   request.set_stream(stream);
   return request;
 }
@@ -26,6 +30,7 @@ engine::GenerateRequest EndlessRequest(bool stream) {
 // What is held back until the end counts as what a client does not read.
 TEST_F(ServerTest, CutsOffCallsOfWhichTooMuchWaits) {
   ServerOptions options;
+  options.scheduler.max_model_len = kMaxModelLen;
   options.max_pending_token_bytes = 64 << 10;
   Start(options);
   const auto fake = StartEngine(SmallLayout());
@@ -33,7 +38,8 @@ TEST_F(ServerTest, CutsOffCallsOfWhichTooMuchWaits) {
   const auto stub = engine::VllmEngine::NewStub(Connect(address()));
   for (const bool stream : {false, true}) {
     grpc::ClientContext context;
-    const auto reader = stub->Generate(&context, EndlessRequest(stream));
+    const auto reader =
+        stub->Generate(&context, MakeRequest(kMaxModelLen - 1, stream));
     // With a stream, until the transport takes no more.
     EXPECT_TRUE(WaitUntil([this] { return Stats().num_finished() > 0; }));
     EXPECT_TRUE(WaitUntil([this] { return Stats().num_running() == 0; }));
@@ -45,6 +51,39 @@ TEST_F(ServerTest, CutsOffCallsOfWhichTooMuchWaits) {
   }
   fake->Break();
   answers.join();
+}
+
+// Its entries would take more than what may be pending.
+TEST_F(ServerTest, ALongAnswerAtTheEndNeedsLittleMemory) {
+  constexpr int kNumTokens = 6000;
+  ServerOptions options;
+  options.max_pending_token_bytes = 512 << 10;
+  Start(options);
+  const auto fake = StartEngine(SmallLayout());
+  std::thread answers([&fake] { fake->AnswerAll(); });
+  const auto stub = engine::VllmEngine::NewStub(Connect(address()));
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, MakeRequest(kNumTokens, false));
+  engine::GenerateResponse response;
+  EXPECT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.complete().output_ids_size(), kNumTokens);
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  fake->Break();
+  answers.join();
+}
+
+TEST_F(ServerTest, AStoppedDaemonHasNotAnswered) {
+  const auto fake = StartEngine(SmallLayout());
+  const auto stub = engine::VllmEngine::NewStub(Connect(address()));
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, MakeRequest(5, false));
+  ASSERT_TRUE(WaitUntil([this] { return Stats().num_running() == 1; }));
+  server_->Shutdown(std::chrono::seconds(20));
+  engine::GenerateResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_THAT(reader->Finish(),
+              GrpcError(grpc::UNAVAILABLE, "the daemon is shutting down"));
 }
 
 }  // namespace
