@@ -1,6 +1,7 @@
 #include "scheduler/server/engine_service.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <map>
@@ -26,7 +27,8 @@ namespace {
 
 // Counts of a thousand evictions of a large model have small numbers.
 constexpr int64_t kResultAllowanceBytes = int64_t{16} << 20;
-// What an announcement takes besides the tokenizer.
+constexpr size_t kMaxNameBytes = 256;
+// With room for a tokenizer that is too large, whose error names it.
 constexpr int64_t kMaxAttachBytes =
     kMaxTokenizerZipBytes + 2 * kMaxSmallMessageBytes;
 
@@ -224,6 +226,20 @@ std::map<std::string, std::string> QueryStatsOf(
   return map;
 }
 
+// `size`: of the message, in bytes.
+absl::Status CheckSizes(const v1::AttachRequest& attach, int64_t size) {
+  if (attach.engine_name().size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine_name: expected at most ", kMaxNameBytes,
+                     " bytes, got ", attach.engine_name().size()));
+  }
+  const int64_t others = size - std::ssize(attach.model().tokenizer_zip());
+  if (others <= kMaxSmallMessageBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("AttachRequest: expected at most ", kMaxSmallMessageBytes,
+                   " bytes beside model.tokenizer_zip, got ", others));
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* EngineService::Attach(
@@ -231,8 +247,13 @@ grpc::ServerUnaryReactor* EngineService::Attach(
     grpc::ByteBuffer* response) {
   return ServeUnary<v1::AttachRequest>(
       context, *request, {.max_bytes = kMaxAttachBytes},
-      [this, context, response](const v1::AttachRequest& attach,
-                                grpc::ServerUnaryReactor* reactor) {
+      [this, context, response, size = static_cast<int64_t>(request->Length())](
+          const v1::AttachRequest& attach, grpc::ServerUnaryReactor* reactor) {
+        const absl::Status sizes = CheckSizes(attach, size);
+        if (!sizes.ok()) {
+          reactor->Finish(ToGrpc(sizes));
+          return;
+        }
         const absl::StatusOr<ModelLayout> layout = FromProto(attach.layout());
         if (!layout.ok()) {
           reactor->Finish(ToGrpc(layout.status()));

@@ -45,8 +45,10 @@ int64_t AddMedia(const std::string& media, common::KvBlock* block) {
 }  // namespace
 
 KvEventBatches::KvEventBatches(const common::SubscribeKvEventsRequest& request,
-                               TokenRate* rate, int32_t max_num_seqs)
-    : rate_(rate),
+                               TokenRate* rate, int32_t max_num_seqs,
+                               CallLimit::Place place)
+    : place_(std::move(place)),
+      rate_(rate),
       max_num_seqs_(max_num_seqs),
       may_begin_with_load_(request.load_records_before_first_batch()),
       next_number_(std::max<uint64_t>(request.start_sequence_number(), 1)) {}
@@ -102,7 +104,7 @@ const google::protobuf::Message* KvEventBatches::Next(int64_t max_bytes) {
 }
 
 const google::protobuf::Message* KvEventBatches::TakeLoad(
-    const CoreStats& stats) {
+    const CoreStats& stats, double age) {
   load_.Clear();
   ToProto(
       LoadStats{.core = stats,
@@ -110,7 +112,7 @@ const google::protobuf::Message* KvEventBatches::TakeLoad(
                 .tokens_per_second = rate_->Look(
                     stats.scheduler.num_output_tokens, stats.clock_seconds)},
       &load_);
-  load_seconds_ = NowSeconds();
+  load_seconds_ = NowSeconds() - age;
   if (!has_begun_ && !may_begin_with_load_) return nullptr;
   batch_.Clear();
   batch_.set_sequence_number(has_begun_ ? next_number_ - 1 : 0);
@@ -159,8 +161,8 @@ int64_t KvEventBatches::AddStored(int64_t max_bytes) {
       }
       if (!scope->lora.empty()) event->set_lora_name(scope->lora);
       if (!scope->cache_salt.empty()) event->set_cache_salt(scope->cache_salt);
-      bytes += kEventBytes + std::ssize(scope->lora) +
-               std::ssize(scope->cache_salt);
+      bytes +=
+          kEventBytes + std::ssize(scope->lora) + std::ssize(scope->cache_salt);
     }
     before = node.key();
     told_.emplace(before, scope);

@@ -5,6 +5,9 @@
 // knew. Then every block is stored, parents before their children, and after
 // that every change is told. Batches with events have consecutive numbers.
 //
+// Until the cache has been read to its end once, all blocks that have come are
+// held, which takes about as much memory as the cache's own records.
+//
 // Left out are compressed prefixes and the blocks behind them, for which there
 // is no event, and blocks of tenants, of which the messages know nothing.
 #ifndef SCHEDULER_SERVER_KV_EVENT_BATCHES_H_
@@ -22,6 +25,7 @@
 #include "blockmgr/block_hash.h"
 #include "blockmgr/prefix_cache_delta.h"
 #include "proto/smg/grpc/common.pb.h"
+#include "scheduler/server/call_limit.h"
 #include "scheduler/server/prefix_cache_watches.h"
 #include "scheduler/server/token_rate.h"
 
@@ -29,14 +33,16 @@ namespace blockmgr {
 
 class KvEventBatches final : public PrefixCacheTeller {
  public:
-  // `rate` must outlive this object.
+  // `rate` must outlive this object. `place` is held for as long as it lives.
   KvEventBatches(const smg::grpc::common::SubscribeKvEventsRequest& request,
-                 TokenRate* rate, int32_t max_num_seqs);
+                 TokenRate* rate, int32_t max_num_seqs,
+                 CallLimit::Place place = nullptr);
 
   void Take(PrefixCacheReading reading) override;
   const google::protobuf::Message* Next(int64_t max_bytes) override;
   bool tells_load() const override { return true; }
-  const google::protobuf::Message* TakeLoad(const CoreStats& stats) override;
+  const google::protobuf::Message* TakeLoad(const CoreStats& stats,
+                                            double age) override;
 
  private:
   using Scope = std::shared_ptr<const ContentScope>;
@@ -56,6 +62,7 @@ class KvEventBatches final : public PrefixCacheTeller {
   void FinishBatch(bool load_only);
 
   // Constant.
+  const CallLimit::Place place_;
   TokenRate* const rate_;
   const int32_t max_num_seqs_;
   const bool may_begin_with_load_;

@@ -77,6 +77,21 @@ class PrefixCacheWatches::Stream final
     }
   }
 
+  // Takes the load that the streams share.
+  void TakeLoad() {
+    if (finished()) return;  // what the teller refers to may be gone, too
+    // The command queue may be full: there are those who are in a hurry.
+    const google::protobuf::Message* const message =
+        watches_->load_.ok()
+            ? teller_->TakeLoad(*watches_->load_, watches_->load_age())
+            : nullptr;
+    if (message != nullptr) {
+      Write(*message);
+    } else {
+      Look();
+    }
+  }
+
   // Its turn. False: it has ended.
   bool Read() {
     if (finished()) return false;
@@ -117,22 +132,7 @@ class PrefixCacheWatches::Stream final
 
   void AskLoad() {
     next_load_ = Worker::Clock::now() + kLoadInterval;
-    watches_->core_->Post(GetStats{
-        false, [self = shared_from_this()](absl::StatusOr<CoreStats> stats) {
-          self->stats_ = std::move(stats);
-          self->Post(Worker::Clock::now(), &Stream::TakeLoad);
-        }});
-  }
-
-  void TakeLoad() {
-    // The command queue may be full: there are those who are in a hurry.
-    const google::protobuf::Message* const message =
-        stats_.ok() ? teller_->TakeLoad(*stats_) : nullptr;
-    if (message != nullptr) {
-      Write(*message);
-    } else {
-      Look();
-    }
+    watches_->AskLoad(shared_from_this());
   }
 
   void TakeReading() {
@@ -198,7 +198,6 @@ class PrefixCacheWatches::Stream final
   uint64_t version_ = 0;  // from before the last reading
   bool is_current_ = false;
   absl::StatusOr<PrefixCacheReading> reading_;
-  absl::StatusOr<CoreStats> stats_;
   Worker::Clock::time_point next_load_;
   grpc::ByteBuffer bytes_;  // of the message, while a write is out
 
@@ -229,6 +228,35 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheWatches::Open(
       std::make_shared<Stream>(this, cursor, std::move(teller), has_room);
   stream->Start(status);
   return stream.get();
+}
+
+void PrefixCacheWatches::AskLoad(std::shared_ptr<Stream> stream) {
+  const auto now = Worker::Clock::now();
+  if (load_line_.empty() && now < next_load_) {
+    stream->TakeLoad();
+    return;
+  }
+  load_line_.push_back(std::move(stream));
+  if (load_line_.size() > 1) return;  // it has been asked for
+  next_load_ = now + kLoadInterval;
+  core_->Post(GetStats{false, [this](absl::StatusOr<CoreStats> stats) {
+                         worker_.Post(
+                             Worker::Clock::now(),
+                             [this, load = std::move(stats)]() mutable {
+                               ShareLoad(std::move(load));
+                             });
+                       }});
+}
+
+void PrefixCacheWatches::ShareLoad(absl::StatusOr<CoreStats> load) {
+  load_ = std::move(load);
+  load_taken_ = Worker::Clock::now();
+  for (const auto& stream : std::exchange(load_line_, {})) stream->TakeLoad();
+}
+
+double PrefixCacheWatches::load_age() const {
+  return std::chrono::duration<double>(Worker::Clock::now() - load_taken_)
+      .count();
 }
 
 void PrefixCacheWatches::Enqueue(std::shared_ptr<Stream> stream) {

@@ -3,6 +3,7 @@
 // A stream reads the cache from where it left off. It reads when there is
 // something new and its client has taken what came before. So a slow client
 // costs the memory of one reading, a few MB at most, and nobody waits for it.
+// A PrefixCacheTeller may hold more (kv_event_batches.h).
 // Streams that have something to read stand in a line. The core thread is asked
 // for one reading at a time, with pauses between readings, whatever the number
 // of streams.
@@ -15,7 +16,9 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
+#include <absl/status/statusor.h>
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
@@ -37,9 +40,10 @@ class PrefixCacheTeller {
   virtual const google::protobuf::Message* Next(int64_t max_bytes) = 0;
   // Whether the stream tells of the load as well, all the time.
   virtual bool tells_load() const { return false; }
-  // Returns a message about the load; or null if it cannot be told yet.
-  virtual const google::protobuf::Message* TakeLoad(
-      const CoreStats& /*stats*/) {
+  // Takes a load that is `age` seconds old. Returns a message about it; or null
+  // if it cannot be told yet.
+  virtual const google::protobuf::Message* TakeLoad(const CoreStats& /*stats*/,
+                                                    double /*age*/) {
     return nullptr;
   }
 };
@@ -69,6 +73,10 @@ class PrefixCacheWatches {
   void Enqueue(std::shared_ptr<Stream> stream);
   void EndReading();
   void ReadNext();
+  // Lets the stream take the load: the last one, or a new one if that is old.
+  void AskLoad(std::shared_ptr<Stream> stream);
+  void ShareLoad(absl::StatusOr<CoreStats> load);
+  double load_age() const;  // in seconds
 
   CoreThread* const core_;
   std::atomic<int32_t> num_streams_{0};
@@ -77,6 +85,10 @@ class PrefixCacheWatches {
   std::deque<std::shared_ptr<Stream>> line_;
   bool is_reading_ = false;  // or waits for next_read_ to do so
   Worker::Clock::time_point next_read_;
+  absl::StatusOr<CoreStats> load_;
+  Worker::Clock::time_point load_taken_;
+  Worker::Clock::time_point next_load_;  // load_ is not asked for before
+  std::vector<std::shared_ptr<Stream>> load_line_;  // who wait for it
 
   Worker worker_;
 };

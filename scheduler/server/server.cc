@@ -20,6 +20,7 @@
 #include "scheduler/server/listener.h"
 #include "scheduler/server/peer_text.h"
 #include "scheduler/server/prefix_cache_watches.h"
+#include "scheduler/server/raw_messages.h"
 #include "scheduler/server/request_service.h"
 #include "scheduler/server/vllm_service.h"
 
@@ -58,6 +59,10 @@ int64_t MaxGenerateBytes(const SchedulerOptions& options) {
   return std::min(int64_t{16} * options.max_model_len + (int64_t{1} << 20),
                   kMaxMessage);
 }
+
+// The id of a token may have one byte on the wire, and counts for 12 while it
+// is parsed: 8 more than by kMaxAmplification.
+constexpr int64_t kTokenAllowanceBytes = 8;
 
 int64_t MaxResultBytes(const SchedulerOptions& options) {
   return std::min(kMinReceiveBytes + options.max_num_seqs * kTokenDataBytes +
@@ -115,6 +120,9 @@ class Server::Services {
         vllm_(core, &watches_,
               {.max_pending_bytes = options.max_pending_token_bytes,
                .max_generate_bytes = MaxGenerateBytes(options.scheduler),
+               .generate_allowance_bytes =
+                   kPartsAllowanceBytes +
+                   kTokenAllowanceBytes * options.scheduler.max_model_len,
                .max_num_seqs = options.scheduler.max_num_seqs}) {}
 
   void Register(grpc::ServerBuilder* builder) {

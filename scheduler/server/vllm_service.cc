@@ -28,11 +28,12 @@ namespace {
 namespace common = ::smg::grpc::common;
 namespace engine = ::vllm::grpc::engine;
 
-// Clients accept 4 MiB a message by default.
-constexpr size_t kTokenizerChunkBytes = size_t{1} << 20;
+// A stream holds one chunk.
+constexpr size_t kTokenizerChunkBytes = size_t{256} << 10;
 // From one look at the requests to the next, of a call that waits for none.
 constexpr std::chrono::milliseconds kIdleInterval{20};
-constexpr float kMaxFlushSeconds = 3600;
+constexpr float kMaxFlushSeconds = 600;
+constexpr int kMaxAbortIds = 1024;
 
 // What sessions of calls begin with. Text of clients is UTF-8, so none of them
 // can choose such a session.
@@ -59,16 +60,20 @@ absl::Status CheckRank(bool has_rank, int32_t rank) {
 }
 
 // One call of FlushCache: waits until no request is unfinished, then drops the
-// cache. Lives until it has answered.
+// cache. Lives until it has answered, soon after the call is cancelled at the
+// latest.
 class Flush : public std::enable_shared_from_this<Flush> {
  public:
-  Flush(CoreThread* core, Worker* timer, float timeout_seconds,
+  Flush(CoreThread* core, Worker* timer, CallLimit::Place place,
+        float timeout_seconds, const grpc::CallbackServerContext* context,
         grpc::ServerUnaryReactor* reactor, grpc::ByteBuffer* response)
       : core_(core),
         timer_(timer),
+        place_(std::move(place)),
         deadline_(Worker::Clock::now() +
                   std::chrono::milliseconds(
                       static_cast<int64_t>(timeout_seconds * 1e3F))),
+        context_(context),
         reactor_(reactor),
         response_(response) {}
 
@@ -85,6 +90,10 @@ class Flush : public std::enable_shared_from_this<Flush> {
 
  private:
   void Decide(const SchedulerStats& stats) {
+    if (context_->IsCancelled()) {
+      reactor_->Finish(grpc::Status::CANCELLED);
+      return;
+    }
     const int32_t num_live = stats.num_running + stats.num_waiting;
     if (num_live == 0) {
       core_->Post(ResetPrefixCache{
@@ -112,7 +121,9 @@ class Flush : public std::enable_shared_from_this<Flush> {
 
   CoreThread* const core_;
   Worker* const timer_;
+  const CallLimit::Place place_;
   const Worker::Clock::time_point deadline_;
+  const grpc::CallbackServerContext* const context_;
   grpc::ServerUnaryReactor* const reactor_;
   grpc::ByteBuffer* const response_;
 };
@@ -124,13 +135,16 @@ class TokenizerStream final
     : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       public std::enable_shared_from_this<TokenizerStream> {
  public:
-  void Start(CoreThread* core, Worker* worker, const absl::Status& status) {
+  void Start(CoreThread* core, Worker* worker, TokenizerDigest* digest,
+             absl::StatusOr<CallLimit::Place> place) {
     self_ = shared_from_this();
     worker_ = worker;
-    if (!status.ok()) {
-      End(ToGrpc(status));
+    digest_ = digest;
+    if (!place.ok()) {
+      End(ToGrpc(place.status()));
       return;
     }
+    place_ = *std::move(place);
     core->Post(GetStats{false, [self = shared_from_this()](
                                    const absl::StatusOr<CoreStats>& stats) {
                           self->TakeModel(stats);
@@ -168,7 +182,7 @@ class TokenizerStream final
     common::GetTokenizerChunk chunk;
     chunk.set_data(zip.substr(next_, size));
     next_ += size;
-    if (next_ == zip.size()) chunk.set_sha256(Sha256Hex(zip));
+    if (next_ == zip.size()) chunk.set_sha256(digest_->Of(model_));
     bytes_ = ToBytes(chunk);
     MutexLock lock(&mutex_);
     if (!finished_) StartWrite(&bytes_);
@@ -191,6 +205,8 @@ class TokenizerStream final
 
   // Whoever acts: one thing happens at a time.
   Worker* worker_ = nullptr;
+  TokenizerDigest* digest_ = nullptr;  // the worker's
+  CallLimit::Place place_;
   std::shared_ptr<const ServedModel> model_;
   size_t next_ = 0;  // byte
   grpc::ByteBuffer bytes_;
@@ -229,11 +245,23 @@ void FillServerInfo(const CoreStats& stats, int32_t max_num_seqs,
 
 }  // namespace
 
+const std::string& TokenizerDigest::Of(
+    const std::shared_ptr<const ServedModel>& model) {
+  if (digest_.empty() || model_.lock() != model) {
+    digest_ = Sha256Hex(model->tokenizer_zip);
+    model_ = model;
+  }
+  return digest_;
+}
+
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   engine::GenerateRequest parsed;
-  const absl::Status status = ParseMessage(
-      *request, {.max_bytes = options_.max_generate_bytes}, &parsed);
+  const absl::Status status =
+      ParseMessage(*request,
+                   {.max_bytes = options_.max_generate_bytes,
+                    .allowance_bytes = options_.generate_allowance_bytes},
+                   &parsed);
   const absl::StatusOr<std::string> options = OptionsOf(*context);
   absl::StatusOr<GenerateCall> call = !status.ok() ? status
                                       : !options.ok()
@@ -253,6 +281,12 @@ grpc::ServerUnaryReactor* VllmService::Abort(
       context, *request, {},
       [this, response](const engine::AbortRequest& abort,
                        grpc::ServerUnaryReactor* reactor) {
+        if (abort.request_ids_size() > kMaxAbortIds) {
+          reactor->Finish(ToGrpc(absl::InvalidArgumentError(
+              absl::StrCat("request_ids: expected at most ", kMaxAbortIds,
+                           ", got ", abort.request_ids_size()))));
+          return;
+        }
         core_->Post(AbortCommand{
             {abort.request_ids().begin(), abort.request_ids().end()},
             [reactor, response](const absl::Status& status) {
@@ -353,8 +387,8 @@ grpc::ServerUnaryReactor* VllmService::FlushCache(
     grpc::ByteBuffer* response) {
   return ServeUnary<common::FlushCacheRequest>(
       context, *request, {},
-      [this, response](const common::FlushCacheRequest& flush,
-                       grpc::ServerUnaryReactor* reactor) {
+      [this, context, response](const common::FlushCacheRequest& flush,
+                                grpc::ServerUnaryReactor* reactor) {
         // NaN is in no range.
         if (!(flush.timeout_s() >= 0 &&
               flush.timeout_s() <= kMaxFlushSeconds)) {
@@ -363,8 +397,13 @@ grpc::ServerUnaryReactor* VllmService::FlushCache(
                            ", got ", flush.timeout_s()))));
           return;
         }
-        std::make_shared<Flush>(core_, &worker_, flush.timeout_s(), reactor,
-                                response)
+        absl::StatusOr<CallLimit::Place> place = flushes_.Take();
+        if (!place.ok()) {
+          reactor->Finish(ToGrpc(place.status()));
+          return;
+        }
+        std::make_shared<Flush>(core_, &worker_, *std::move(place),
+                                flush.timeout_s(), context, reactor, response)
             ->Look();
       });
 }
@@ -374,7 +413,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
   common::GetTokenizerRequest parsed;
   const absl::Status status = ParseMessage(*request, {}, &parsed);
   const auto stream = std::make_shared<TokenizerStream>();
-  stream->Start(core_, &tokenizer_worker_, status);
+  stream->Start(core_, &tokenizer_worker_, &tokenizer_digest_,
+                status.ok() ? tokenizers_.Take() : status);
   return stream.get();
 }
 
@@ -382,9 +422,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
     grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* request) {
   common::SubscribeKvEventsRequest parsed;
   const absl::Status status = ParseMessage(*request, {}, &parsed);
+  absl::StatusOr<CallLimit::Place> place =
+      status.ok() ? subscriptions_.Take() : status;
+  const grpc::Status opened = ToGrpc(place.status());
   return watches_->Open(
-      ToGrpc(status), PrefixCacheCursor(),
-      std::make_unique<KvEventBatches>(parsed, &rate_, options_.max_num_seqs));
+      opened, PrefixCacheCursor(),
+      std::make_unique<KvEventBatches>(
+          parsed, &rate_, options_.max_num_seqs,
+          place.ok() ? *std::move(place) : CallLimit::Place()));
 }
 
 }  // namespace blockmgr

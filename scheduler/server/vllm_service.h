@@ -11,10 +11,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include <grpcpp/grpcpp.h>
 
+#include "blockmgr/served_model.h"
 #include "proto/vllm/grpc/engine.grpc.pb.h"
+#include "scheduler/server/call_limit.h"
 #include "scheduler/server/core_thread.h"
 #include "scheduler/server/prefix_cache_watches.h"
 #include "scheduler/server/token_rate.h"
@@ -43,13 +47,25 @@ template <typename Base>
 using WithCache = VllmEngine::WithRawCallbackMethod_FlushCache<
     VllmEngine::WithRawCallbackMethod_SubscribeKvEvents<Base>>;
 
+// The digest of the tokenizer that an engine has announced, computed once.
+// Thread-compatible.
+class TokenizerDigest {
+ public:
+  const std::string& Of(const std::shared_ptr<const ServedModel>& model);
+
+ private:
+  std::weak_ptr<const ServedModel> model_;  // whose digest it is
+  std::string digest_;
+};
+
 class VllmService final
     : public WithUnsupported<
           WithCalls<WithFacts<WithState<WithCache<VllmEngine::Service>>>>> {
  public:
   struct Options {
-    int64_t max_pending_bytes = 0;   // as of RequestService
-    int64_t max_generate_bytes = 0;  // of a GenerateRequest
+    int64_t max_pending_bytes = 0;         // as of RequestService
+    int64_t max_generate_bytes = 0;        // of a GenerateRequest
+    int64_t generate_allowance_bytes = 0;  // MessageLimits
     int32_t max_num_seqs = 0;
   };
   // `watches` must outlive every call, too.
@@ -95,6 +111,11 @@ class VllmService final
   const std::chrono::steady_clock::time_point start_;
   std::atomic<uint64_t> num_calls_{0};  // of Generate
   TokenRate rate_;
+  CallLimit flushes_{"FlushCache", 16};
+  CallLimit tokenizers_{"GetTokenizer", 16};
+  // A stream may hold all that the prefix cache has until it has been told.
+  CallLimit subscriptions_{"SubscribeKvEvents", 8};
+  TokenizerDigest tokenizer_digest_;  // tokenizer_worker_'s
   Worker worker_;            // makes and writes the messages of token streams
   Worker tokenizer_worker_;  // the same for tokenizers, which takes longer
 };

@@ -178,7 +178,8 @@ TEST_F(KvEventBatchesTest, LoadsHaveTheNumberOfTheBatchBefore) {
   CoreStats stats;
   stats.scheduler.num_running = 3;
   const auto load = [&](KvEventBatches* batches) {
-    return static_cast<const common::KvEventBatch*>(batches->TakeLoad(stats));
+    return static_cast<const common::KvEventBatch*>(
+        batches->TakeLoad(stats, 0));
   };
   const auto* batch = load(&batches_);
   ASSERT_NE(batch, nullptr);

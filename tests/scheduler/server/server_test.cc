@@ -127,6 +127,29 @@ TEST_F(ServerTest, AttachTellsTheLimits) {
   EXPECT_NE(engine.attached.epoch(), 0u);
 }
 
+TEST_F(ServerTest, OnlyATokenizerMakesAnAttachmentLarge) {
+  const auto stub = v1::EngineService::NewStub(Connect(address()));
+  const auto attach = [&stub](const v1::AttachRequest& request) {
+    v1::AttachResponse response;
+    grpc::ClientContext context;
+    return stub->Attach(&context, request, &response);
+  };
+  v1::AttachRequest request = AttachRequestFor(SmallLayout());
+  request.mutable_model()->set_tokenizer_zip("PK\x03\x04" +
+                                             std::string(100'000, 'z'));
+  request.set_engine_name(std::string(256, 'x'));
+  EXPECT_TRUE(attach(request).ok());
+  v1::AttachRequest large = request;
+  large.set_engine_name(std::string(257, 'x'));
+  EXPECT_THAT(attach(large),
+              GrpcError(grpc::INVALID_ARGUMENT,
+                        "engine_name: expected at most 256 bytes, got 257"));
+  large = request;
+  (*large.mutable_query_stats())["x"] = std::string(70'000, 'x');
+  EXPECT_THAT(attach(large),
+              GrpcError(grpc::RESOURCE_EXHAUSTED, "tokenizer_zip"));
+}
+
 TEST_F(ServerTest, RefusesMalformedRequests) {
   const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");

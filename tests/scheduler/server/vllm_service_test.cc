@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "scheduler/scheduler.h"
+#include "scheduler/server/sha256.h"
 #include "tests/scheduler/server/server_harness.h"
 
 namespace blockmgr {
@@ -83,6 +85,14 @@ class Call {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<engine::GenerateResponse>> reader_;
   bool is_over_ = false;
+};
+
+// A stream that nobody reads any more.
+template <typename Message>
+struct Subscriber {
+  ~Subscriber() { context.TryCancel(); }
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<Message>> reader;
 };
 
 class VllmServiceTest : public ServerTest {
@@ -203,6 +213,9 @@ TEST_F(VllmServiceTest, AbortEndsAllAnswersOfACall) {
   EXPECT_EQ(call.complete[1].finish_reason(), "abort");
   EXPECT_EQ(Stats().num_running(), 0);
   EXPECT_TRUE(Abort({"r"}).ok());
+  EXPECT_TRUE(Abort(std::vector<std::string>(1024, "r")).ok());
+  EXPECT_THAT(Abort(std::vector<std::string>(1025, "r")),
+              GrpcError(grpc::INVALID_ARGUMENT, "request_ids: expected"));
   engine->Break();
 }
 
@@ -273,11 +286,77 @@ TEST_F(VllmServiceTest, RefusesWithoutAnEngine) {
 
 TEST_F(VllmServiceTest, NamesTheFieldsThatTheSchedulerRefuses) {
   Start(ServerOptions(), &Scheduler::Create);
+  Connect();
+  FakeEngine fake(address());
+  const auto engines = v1::EngineService::NewStub(channel_);
+  v1::AttachRequest attach = AttachRequestFor(SmallLayout());
+  attach.set_vocabulary_size(100);
+  attach.mutable_model()->set_context_tokens(9);
+  grpc::ClientContext attach_context;
+  ASSERT_TRUE(engines->Attach(&attach_context, attach, &fake.attached).ok());
+  fake.OpenStream();
+  ASSERT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
+  const auto refused =
+      [this](const std::function<void(engine::GenerateRequest*)>& spoil,
+             const char* text) {
+        engine::GenerateRequest request = MakeGenerate("r", 5, true);
+        spoil(&request);
+        EXPECT_THAT(Error(request), GrpcError(grpc::INVALID_ARGUMENT, text));
+      };
+  const auto sampling =
+      [&refused](const std::function<void(engine::SamplingParams*)>& spoil,
+                 const char* text) {
+        refused([&spoil](auto* r) { spoil(r->mutable_sampling_params()); },
+                text);
+      };
+  sampling([](auto* s) { s->set_top_p(1.5); },
+           "sampling_params.top_p: expected");
+  sampling([](auto* s) { s->set_max_tokens(6); },
+           "sampling_params.max_tokens: expected at most 5");
+  sampling([](auto* s) { s->add_stop_token_ids(100); },
+           "sampling_params.stop_token_ids[0]: expected");
+  sampling(
+      [](auto* s) {
+        (*s->mutable_logit_bias())[7] = 1;
+        (*s->mutable_logit_bias())[70] = 101;
+      },
+      "sampling_params.logit_bias[70]: expected -100 to 100");
+  sampling([](auto* s) { (*s->mutable_logit_bias())[100] = 1; },
+           "sampling_params.logit_bias[100]: expected a token id below 100");
+  refused([](auto* r) { r->mutable_tokenized()->set_input_ids(2, 100); },
+          "tokenized.input_ids[2]: expected a token id below 100");
+  refused(
+      [](auto* r) {
+        for (int i = 0; i < 5; ++i) r->mutable_tokenized()->add_input_ids(1);
+      },
+      "tokenized.input_ids: expected at most 8");
+  fake.Break();
+}
+
+TEST_F(VllmServiceTest, AQuotaLimitsWhatARequestWithoutALimitMayTake) {
+  ServerOptions options;
+  options.scheduler.tenants["t"].max_blocks = 10;
+  Start(options, &Scheduler::Create);
   StartAnswers();
-  engine::GenerateRequest request = MakeGenerate("r", 5, true);
-  request.mutable_sampling_params()->set_top_p(1.5);
-  EXPECT_THAT(Error(request), GrpcError(grpc::INVALID_ARGUMENT,
-                                        "sampling_params.top_p: expected"));
+  engine::GenerateRequest request = MakeGenerate("r", 5, false);
+  request.mutable_sampling_params()->clear_max_tokens();
+  Call call(stub_.get(), request, R"({"blockmgr": {"tenant": "t"}})");
+  EXPECT_TRUE(call.Finish().ok());
+  EXPECT_GT(call.complete[0].output_ids_size(), 7 * 16);
+  EXPECT_LE(call.complete[0].output_ids_size(), 10 * 16);
+}
+
+// As many of the smallest ids take the most memory for their bytes.
+TEST_F(VllmServiceTest, TakesAPromptOfTheLongestSequence) {
+  constexpr int kNumTokens = 400'000;
+  ServerOptions options;
+  options.scheduler.max_model_len = kNumTokens + 5;
+  Start(options);
+  StartAnswers();
+  engine::GenerateRequest request = MakeGenerate("r", 5, false);
+  request.mutable_tokenized()->mutable_input_ids()->Resize(kNumTokens, 1);
+  const grpc::Status status = Error(request);
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST_F(VllmServiceTest, RefusesMessagesThatAreNone) {
@@ -333,9 +412,21 @@ TEST_F(VllmServiceTest, TellsTheModelTheServerAndTheLoad) {
   }
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_TRUE(bytes == zip);
-  ASSERT_THAT(digests, SizeIs(2));
-  EXPECT_EQ(digests[0], "");
-  EXPECT_THAT(digests[1], SizeIs(64));
+  ASSERT_THAT(digests, SizeIs(5));
+  EXPECT_EQ(digests[3], "");
+  EXPECT_EQ(digests[4], Sha256Hex(zip));
+
+  std::vector<std::unique_ptr<Subscriber<common::GetTokenizerChunk>>> readers;
+  for (int i = 0; i < 17; ++i) {
+    readers.push_back(
+        std::make_unique<Subscriber<common::GetTokenizerChunk>>());
+    readers.back()->reader = stub_->GetTokenizer(&readers.back()->context,
+                                                 common::GetTokenizerRequest());
+    EXPECT_EQ(readers.back()->reader->Read(&chunk), i < 16) << i;
+  }
+  EXPECT_THAT(readers.back()->reader->Finish(),
+              GrpcError(grpc::RESOURCE_EXHAUSTED, "GetTokenizer"));
+  readers.clear();
 
   const Call call(stub_.get(), MakeGenerate("r", 5, true));
   ASSERT_TRUE(WaitUntil([this] { return Stats().num_running() == 1; }));
@@ -382,6 +473,51 @@ TEST_F(VllmServiceTest, FlushCacheWaitsForRequests) {
   EXPECT_EQ(flush(60), "1");
   ends.join();
   engine->Break();
+}
+
+TEST_F(VllmServiceTest, FewCallsWaitToFlushAndNoneThatIsCancelled) {
+  Connect();
+  const auto engine = StartEngine(SmallLayout());
+  const Call call(stub_.get(), MakeGenerate("r", 5, true));
+  ASSERT_TRUE(WaitUntil([this] { return Stats().num_running() == 1; }));
+  const auto flush = [this](grpc::ClientContext* context, float timeout_s) {
+    common::FlushCacheRequest request;
+    request.set_timeout_s(timeout_s);
+    common::FlushCacheResponse response;
+    return stub_->FlushCache(context, request, &response);
+  };
+  const auto code_now = [&flush] {
+    grpc::ClientContext context;
+    return flush(&context, 0).error_code();
+  };
+  std::vector<grpc::ClientContext> contexts(16);
+  std::vector<std::thread> callers;
+  callers.reserve(contexts.size());
+  for (grpc::ClientContext& context : contexts) {
+    callers.emplace_back([&context, &flush] {
+      EXPECT_EQ(flush(&context, 500).error_code(), grpc::CANCELLED);
+    });
+  }
+  EXPECT_TRUE(
+      WaitUntil([&] { return code_now() == grpc::RESOURCE_EXHAUSTED; }));
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_TRUE(WaitUntil([&] { return code_now() == grpc::OK; }));
+  engine->Break();
+}
+
+TEST_F(VllmServiceTest, FewSubscribe) {
+  StartAnswers();
+  std::vector<std::unique_ptr<Subscriber<common::KvEventBatch>>> readers;
+  common::KvEventBatch batch;
+  for (int i = 0; i < 9; ++i) {
+    readers.push_back(std::make_unique<Subscriber<common::KvEventBatch>>());
+    readers.back()->reader = stub_->SubscribeKvEvents(
+        &readers.back()->context, common::SubscribeKvEventsRequest());
+    EXPECT_EQ(readers.back()->reader->Read(&batch), i < 8) << i;
+  }
+  EXPECT_THAT(readers.back()->reader->Finish(),
+              GrpcError(grpc::RESOURCE_EXHAUSTED, "SubscribeKvEvents"));
 }
 
 TEST_F(VllmServiceTest, MethodsThatAreNotThereAreUnimplemented) {
