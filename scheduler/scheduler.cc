@@ -312,7 +312,6 @@ SchedulerStats SchedulerImpl::stats() const {
   stats.num_swapped = state_.manager.host().num_sequences();
   stats.host_blocks = state_.manager.host().num_blocks();
   stats.used_host_blocks = state_.manager.host().num_used();
-  stats.metadata_bytes = state_.manager.metadata_bytes();
   return stats;
 }
 

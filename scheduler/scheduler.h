@@ -114,9 +114,11 @@ class Scheduler {
   virtual int32_t num_used_blocks() const = 0;
   virtual const ModelLayout& layout() const = 0;
   virtual const SchedulerOptions& options() const = 0;
-  // Returns all counters and gauges, for occasional reports. O(largest count of
-  // kept entries + sequences + cached regions).
+  // Returns all counters and gauges but metadata_bytes, for occasional reports.
+  // O(largest count of kept entries + sequences).
   virtual SchedulerStats stats() const = 0;
+  // Returns SchedulerStats::metadata_bytes. O(sequences + cached regions).
+  virtual int64_t metadata_bytes() const = 0;
   virtual void ForgetKeptEntries() = 0;
 
   // Audits everything in O(pool). For tests.

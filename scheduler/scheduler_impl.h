@@ -77,6 +77,9 @@ class SchedulerImpl : public Scheduler {
   const ModelLayout& layout() const override { return state_.manager.layout(); }
   const SchedulerOptions& options() const override { return state_.options; }
   SchedulerStats stats() const override;
+  int64_t metadata_bytes() const override {
+    return state_.manager.metadata_bytes();
+  }
   void CheckInvariants() const override;
   // Audits that reservations of tenants are those of their requests.
   void CheckReservations() const;

@@ -18,7 +18,8 @@ grpc::ServerUnaryReactor* AdminService::GetStats(
               v1::GetStatsResponse proto;
               if (stats.ok()) ToProto(*stats, &proto);
               Answer(reactor, stats.status(), proto, response);
-            }});
+            },
+            /*counts_metadata=*/true});
       });
 }
 

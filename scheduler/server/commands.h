@@ -236,6 +236,8 @@ struct CoreStats {
 struct GetStats {
   bool reset_peaks = false;
   Reply<absl::StatusOr<CoreStats>> done;
+  // Whether to count SchedulerStats::metadata_bytes, in O(cached regions).
+  bool counts_metadata = false;
 };
 
 struct ResetPrefixCache {

@@ -436,6 +436,9 @@ void Core::Do(GetStats& command) {
   if (scheduler_ != nullptr) {
     stats.layout = scheduler_->layout();
     stats.scheduler = scheduler_->stats();
+    if (command.counts_metadata) {
+      stats.scheduler.metadata_bytes = scheduler_->metadata_bytes();
+    }
     stats.sampling = scheduler_->options().sampling;
   }
   stats.model = model_;

@@ -218,9 +218,11 @@ class CoreCollectable final : public prometheus::Collectable {
     const auto promise =
         std::make_shared<std::promise<absl::StatusOr<CoreStats>>>();
     answer_ = promise->get_future().share();
-    core_->Post(GetStats{.done = [promise](absl::StatusOr<CoreStats> stats) {
-      promise->set_value(std::move(stats));
-    }});
+    core_->Post(GetStats{.done =
+                             [promise](absl::StatusOr<CoreStats> stats) {
+                               promise->set_value(std::move(stats));
+                             },
+                         .counts_metadata = true});
     return answer_;
   }
 

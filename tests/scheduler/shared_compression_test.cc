@@ -66,10 +66,10 @@ TEST_P(SharedCompressionTest, MemoryIsLinearInThePrompt) {
     request.eviction.mode = EvictionMode::kEveryChunk;
     request.eviction.compress_every = 8;
     request.eviction.share_prefix = true;
-    const int64_t before = driver.scheduler().stats().metadata_bytes;
+    const int64_t before = driver.scheduler().metadata_bytes();
     Submit(&driver, request);
     while (driver.scheduler().has_unfinished_requests()) driver.Step();
-    return driver.scheduler().stats().metadata_bytes - before;
+    return driver.scheduler().metadata_bytes() - before;
   };
   const int64_t half = bytes_of(1000);
   const int64_t whole = bytes_of(2000);

@@ -209,13 +209,13 @@ class FakeScheduler : public Scheduler {
     stats.num_finished = num_finished_;
     stats.blocks.num_blocks = layout_.num_blocks;
     stats.blocks.used_blocks = 10 * stats.num_running;
-    stats.metadata_bytes = 64000;
     stats.tenants = {{.name = "*",
                       .num_requests = stats.num_running,
                       .queued_tokens = 7,
                       .reserved_blocks = 8}};
     return stats;
   }
+  int64_t metadata_bytes() const override { return 64000; }
   void CheckInvariants() const override {}
 
  private:
