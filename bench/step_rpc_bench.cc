@@ -3,10 +3,13 @@
 // bidirectional stream and unix socket.
 //
 //   EmptyMessage/US    write, echo, read
-//   DecodeStep/N/US/R  write the result of a step, read the next plan; N steps
-//                      in flight. A frontend reads all tokens meanwhile, and R
+//   DecodeStep/N/US/R/F  write the result of a step, read the next plan; N
+//   steps
+//                      in flight. Frontends read all tokens meanwhile, and R
 //                      routers watch the prefix cache, of which every other one
-//                      does not read what it is told.
+//                      does not read what it is told. F: one stream has all
+//                      requests (0), each has a stream of RequestService of its
+//                      own (1), or a call of VllmEngine.Generate (2).
 //
 // US: microseconds for which the engine computes, outside of the timing, before
 // each message. 0 is the most the stream can do; a decode step of a model takes
@@ -20,6 +23,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -33,6 +37,7 @@
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
 #include "proto/blockmgr/v1/engine.grpc.pb.h"
 #include "proto/blockmgr/v1/request.grpc.pb.h"
+#include "proto/vllm/grpc/engine.grpc.pb.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/server/server.h"
 
@@ -43,6 +48,7 @@ constexpr int32_t kNumSequences = 256;
 // Llama-3.1-8B's shape, and blocks for as many steps as a run may take.
 constexpr int32_t kNumBlocks = 1 << 20;
 constexpr char kSession[] = "step_rpc_bench";
+constexpr int32_t kMaxTokens = 60000;
 
 std::string TemporarySocket() {
   std::string folder =
@@ -128,11 +134,43 @@ void EmptyMessage(benchmark::State& state) {
 }
 BENCHMARK(EmptyMessage)->Arg(0)->Arg(2000)->UseManualTime();
 
-// A daemon's server with an attached engine and a frontend whose requests all
+enum class Frontends : int64_t { kOneStream, kStreams, kCalls };
+
+// A client's end of a stream, which reads all messages.
+template <typename Message>
+class Reader final : public grpc::ClientReadReactor<Message> {
+ public:
+  void Start() {
+    this->StartRead(&message_);
+    this->StartCall();
+  }
+  // Waits for the first message.
+  void WaitForFirst() { first_.get_future().wait(); }
+  void Cancel() {
+    context_.TryCancel();
+    done_.get_future().wait();
+  }
+  grpc::ClientContext* context() { return &context_; }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (num_messages_++ == 0) first_.set_value();
+    if (ok) this->StartRead(&message_);
+  }
+  void OnDone(const grpc::Status& /*status*/) override { done_.set_value(); }
+
+  grpc::ClientContext context_;
+  Message message_;
+  int64_t num_messages_ = 0;
+  std::promise<void> first_;
+  std::promise<void> done_;
+};
+
+// A daemon's server with an attached engine and frontends whose requests all
 // decode.
 class Daemon {
  public:
-  Daemon(int32_t steps_in_flight, int32_t num_routers)
+  Daemon(int32_t steps_in_flight, int32_t num_routers, Frontends frontends)
       : address_(TemporarySocket()) {
     ServerOptions options;
     options.listen = address_;
@@ -145,7 +183,21 @@ class Daemon {
     channel_ =
         grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
     Attach();
-    Submit();
+    requests_ = v1::RequestService::NewStub(channel_);
+    vllm_ = vllm::grpc::engine::VllmEngine::NewStub(channel_);
+    if (frontends == Frontends::kOneStream) {
+      OpenStream(kSession);
+      for (int32_t i = 0; i < kNumSequences; ++i) Submit(kSession, i);
+    }
+    for (int32_t i = 0; i < kNumSequences; ++i) {
+      const std::string session = absl::StrCat(kSession, i);
+      if (frontends == Frontends::kStreams) {
+        OpenStream(session);
+        Submit(session, i);
+      } else if (frontends == Frontends::kCalls) {
+        Generate(i);
+      }
+    }
     for (int32_t i = 0; i < num_routers; ++i) {
       routers_.push_back(std::make_unique<Router>(address_, i % 2 == 0));
     }
@@ -153,8 +205,8 @@ class Daemon {
 
   ~Daemon() {
     routers_.clear();
-    frontend_context_.TryCancel();
-    frontend_.join();
+    for (const auto& stream : streams_) stream->Cancel();
+    for (const auto& call : generate_calls_) call->Cancel();
     engine_context_.TryCancel();
     steps_->Finish();
     server_->Shutdown(std::chrono::seconds(1));
@@ -229,33 +281,48 @@ class Daemon {
     BM_CHECK(steps_->Write(message_));
   }
 
-  void Submit() {
-    requests_ = v1::RequestService::NewStub(channel_);
+  void OpenStream(const std::string& session) {
     v1::StreamTokensRequest open;
-    open.set_client_session(kSession);
-    tokens_ = requests_->StreamTokens(&frontend_context_, open);
-    v1::TokenBatch first;
-    BM_CHECK(tokens_->Read(&first));
-    frontend_ = std::thread([this] {
-      v1::TokenBatch batch;
-      while (tokens_->Read(&batch)) benchmark::DoNotOptimize(batch);
-      tokens_->Finish();
-    });
-    for (int32_t i = 0; i < kNumSequences; ++i) {
-      v1::SubmitRequest request;
-      request.set_client_session(kSession);
-      request.set_request_id(absl::StrCat("r", i));
-      request.add_prompt_token_ids(static_cast<uint32_t>(i));
-      request.set_max_tokens(60000);
-      v1::SubmitResponse response;
-      grpc::Status status;
-      do {
-        // Unavailable: the engine's stream is still on its way.
-        grpc::ClientContext context;
-        status = requests_->Submit(&context, request, &response);
-      } while (status.error_code() == grpc::StatusCode::UNAVAILABLE);
-      BM_CHECK(status.ok());
+    open.set_client_session(session);
+    auto& stream =
+        streams_.emplace_back(std::make_unique<Reader<v1::TokenBatch>>());
+    requests_->async()->StreamTokens(stream->context(), &open, stream.get());
+    stream->Start();
+    stream->WaitForFirst();
+  }
+
+  void Submit(const std::string& session, int32_t i) {
+    v1::SubmitRequest request;
+    request.set_client_session(session);
+    request.set_request_id(absl::StrCat("r", i));
+    request.add_prompt_token_ids(static_cast<uint32_t>(i));
+    request.set_max_tokens(kMaxTokens);
+    v1::SubmitResponse response;
+    grpc::Status status;
+    do {
+      // Unavailable: the engine's stream is still on its way.
+      grpc::ClientContext context;
+      status = requests_->Submit(&context, request, &response);
+    } while (status.error_code() == grpc::StatusCode::UNAVAILABLE);
+    BM_CHECK(status.ok());
+  }
+
+  void Generate(int32_t i) {
+    vllm::grpc::engine::HealthCheckResponse health;
+    while (!health.healthy()) {
+      grpc::ClientContext context;
+      BM_CHECK(vllm_->HealthCheck(&context, {}, &health).ok());
     }
+    vllm::grpc::engine::GenerateRequest request;
+    request.set_request_id(absl::StrCat("r", i));
+    request.mutable_tokenized()->add_input_ids(static_cast<uint32_t>(i));
+    request.mutable_sampling_params()->set_temperature(0);
+    request.mutable_sampling_params()->set_max_tokens(kMaxTokens);
+    request.set_stream(true);
+    auto& call = generate_calls_.emplace_back(
+        std::make_unique<Reader<vllm::grpc::engine::GenerateResponse>>());
+    vllm_->async()->Generate(call->context(), &request, call.get());
+    call->Start();
   }
 
   const std::string address_;
@@ -266,9 +333,10 @@ class Daemon {
   std::unique_ptr<grpc::ClientReaderWriter<v1::EngineMessage, v1::StepPlan>>
       steps_;
   std::unique_ptr<v1::RequestService::Stub> requests_;
-  grpc::ClientContext frontend_context_;
-  std::unique_ptr<grpc::ClientReader<v1::TokenBatch>> tokens_;
-  std::thread frontend_;
+  std::unique_ptr<vllm::grpc::engine::VllmEngine::Stub> vllm_;
+  std::vector<std::unique_ptr<Reader<v1::TokenBatch>>> streams_;
+  std::vector<std::unique_ptr<Reader<vllm::grpc::engine::GenerateResponse>>>
+      generate_calls_;
   std::vector<std::unique_ptr<Router>> routers_;
   v1::EngineMessage message_;
   v1::StepPlan plan_;
@@ -276,7 +344,8 @@ class Daemon {
 
 void DecodeStep(benchmark::State& state) {
   Daemon daemon(static_cast<int32_t>(state.range(0)),
-                static_cast<int32_t>(state.range(2)));
+                static_cast<int32_t>(state.range(2)),
+                static_cast<Frontends>(state.range(3)));
   daemon.Read();
   while (daemon.num_scheduled() < kNumSequences) {
     daemon.Answer();
@@ -289,9 +358,10 @@ void DecodeStep(benchmark::State& state) {
   state.counters["sequences"] = daemon.num_scheduled();
 }
 BENCHMARK(DecodeStep)
-    ->ArgsProduct({{1, 2, 4}, {0, 2000}, {0}})
-    ->Args({2, 2000, 1})
-    ->Args({2, 2000, 20})
+    ->ArgsProduct({{1, 2, 4}, {0, 2000}, {0}, {0}})
+    ->Args({2, 2000, 1, 0})
+    ->Args({2, 2000, 20, 0})
+    ->ArgsProduct({{2}, {0, 2000}, {0}, {1, 2}})
     ->UseManualTime();
 
 }  // namespace

@@ -32,6 +32,9 @@
 
 namespace blockmgr {
 
+class DeviceRuntime;
+class ThreadPool;
+
 // The cache of one sequence in one layer. Each head has an explicit page list
 // (the region), followed by the pages that the tail's block table implies.
 // Pointers are borrowed for the call.
@@ -69,6 +72,14 @@ struct AttentionBatch {
   // all positions. Without a region, blocks that no query attends to are not
   // read and may be null. REQUIRES: window == 0, or every region has positions.
   int32_t window = 0;
+  // Threads that a backend on the CPU may use. They do not change a bit of the
+  // result. Null: the calling thread alone.
+  ThreadPool* threads = nullptr;
+  // Queries and output in the memory of the backend's device, in the pool's
+  // elements, instead of `queries` and `output`. The call then does not wait.
+  // REQUIRES: null, or device_runtime() is not.
+  const void* device_queries = nullptr;
+  void* device_output = nullptr;
 };
 
 // New rows of one layer, to be written to slots of tails.
@@ -78,6 +89,11 @@ struct AppendBatch {
   std::span<const int64_t> slot_mapping;
   const float* keys = nullptr;    // [tokens, num_heads, head_dim]
   const float* values = nullptr;  // [tokens, num_heads, head_dim]
+  // Rows in the memory of the backend's device, in the pool's elements, instead
+  // of `keys` and `values`. REQUIRES: null, or device_runtime() is not.
+  const void* device_keys = nullptr;
+  const void* device_values = nullptr;
+  int64_t device_token_stride = 0;  // bytes, a multiple of 16
 };
 
 // The live entries of one sequence in one layer, in region and tail: per head
@@ -184,6 +200,9 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual const ModelLayout& layout() const = 0;
+  // Returns the device that the backend computes on, or null for the CPU. Work
+  // that is enqueued on it runs in order with the backend's calls.
+  virtual DeviceRuntime* device_runtime() { return nullptr; }
   virtual void Append(const AppendBatch& batch) = 0;
   // Computes decode (one query per sequence) and causal chunked prefill.
   virtual void Attention(const AttentionBatch& batch) = 0;

@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly bundle=blockmgr-gpu
 readonly programs=(kernels_gpu_test bench_gpu_test e2e_gpu_test blockmgr-bench
-  blockmgr-engine)
+  blockmgr-engine blockmgrd)
 
 usage() {
   cat <<HELP
@@ -18,6 +18,12 @@ in build/dev, or takes them from FOLDER as they are. Writes
 build/${bundle}.tar.xz, or FILE. There:
 
   tar -xf ${bundle}.tar.xz && ${bundle}/run.sh --help
+
+A model's file, which run.sh can ask questions, is not packed. Where files must
+be small, take it there in parts:
+
+  split --bytes=48M "\$(scripts/fetch_model.sh)" model.     # here
+  cat model.?? >model.gguf                                  # there
 HELP
 }
 

@@ -12,10 +12,11 @@ readonly bin=${here}/bin
 # what is expected.
 shards=$(nproc)
 out=gpu-results
+model=
 
 usage() {
   cat <<'HELP'
-Usage: run.sh [--out FOLDER] [--shards N] JOB..
+Usage: run.sh [--out FOLDER] [--shards N] [--model FILE] JOB..
 
 Jobs, in the order in which they tell most:
   tests      all tests for GPUs, on short lists
@@ -25,6 +26,9 @@ Jobs, in the order in which they tell most:
   memcheck   the tests of kernels under compute-sanitizer; also racecheck and
              synccheck
   long       all tests again, on long lists
+  model      a whole model: Llama-3.1-8B's shape with random weights serves
+             requests without eviction and at 20 %; and the GGUF file of
+             --model, if it is given, answers questions
 
 Each writes what it prints to FOLDER/JOB.log (tests: what they print to
 FOLDER/*_test*.log), and what it measured to FOLDER/*.json, as far as it has
@@ -106,6 +110,73 @@ run_compare() {
       --problem "${problem}" >"${out}/theirs.json" && cat "${out}/theirs.json"
 }
 
+children=()
+stop_children() {
+  local child
+  for child in "${children[@]}"; do kill "${child}" 2>/dev/null || true; done
+  for child in "${children[@]}"; do wait "${child}" 2>/dev/null || true; done
+  children=()
+}
+trap stop_children EXIT
+
+# A daemon and an engine on the GPU. Returns when the engine is attached, or 1
+# if it is not within five minutes.
+start_engine() {
+  local name=$1 waited
+  shift
+  "${bin}/blockmgrd" --listen "${address}" --max-num-batched-tokens 8192 \
+    --max-num-seqs 256 2>"${out}/${name}.daemon.log" &
+  children+=($!)
+  "${bin}/blockmgr-engine" --mode llama --backend cuda --address "${address}" \
+    "$@" 2>"${out}/${name}.engine.log" &
+  local engine=$!
+  children+=("${engine}")
+  for ((waited = 0; waited < 300; ++waited)); do
+    if grep --quiet 'attached to' "${out}/${name}.engine.log"; then
+      grep 'matrix products' "${out}/${name}.engine.log"
+      return 0
+    fi
+    kill -0 "${engine}" 2>/dev/null || break
+    sleep 1
+  done
+  cat "${out}/${name}.engine.log"
+  return 1
+}
+
+# What the engine's requests take, without eviction and with it.
+serve_twice() {
+  local name=$1 label
+  shift
+  local -a evicts=()
+  for label in full evicted; do
+    "${bin}/blockmgr-bench" serve --address "${address}" \
+      --dataset-name random --random-input-len 2048 --random-output-len 128 \
+      --random-range-ratio 0.5 --num-prompts 128 --request-rate inf \
+      --save-result --result-dir "${out}" --result-filename "${name}-${label}.json" \
+      --label "${name}-${label}" "$@" ${evicts[@]+"${evicts[@]}"} || return 1
+    evicts=(--eviction "keydiff | adakv" --keep-ratio 0.2)
+  done
+}
+
+run_model() {
+  local folder status=0
+  folder=$(mktemp --directory)
+  address=unix:${folder}/blockmgr.sock
+  if [[ -n ${model} ]]; then
+    start_engine file --model "${model}" --dtype float16 --num-blocks 8192 &&
+      "${bin}/blockmgr-bench" generate --address "${address}" --model "${model}" \
+        --prompt "What is the capital of France?" \
+        --prompt "Write one sentence about the sea." --max-tokens 40 &&
+      serve_twice file || status=1
+    stop_children
+  fi
+  start_engine llama-8b --random-weights llama-3.1-8b --num-blocks 20480 \
+    --cuda-decode balanced && serve_twice llama-8b || status=1
+  stop_children
+  rm -rf "${folder}"
+  return "${status}"
+}
+
 run_job() {
   case "$1" in
     tests) BLOCKMGR_TEST_SMALL=1 run_tests ;;
@@ -115,6 +186,7 @@ run_job() {
       ;;
     kernels) "${bin}/blockmgr-bench" kernels --output "${out}/kernels.json" ;;
     compare) run_compare ;;
+    model) run_model ;;
     memcheck | racecheck | synccheck) run_sanitizer "$1" ;;
   esac
 }
@@ -137,7 +209,12 @@ while (($# > 0)); do
       shards=$2
       shift
       ;;
-    tests | long | figures | kernels | compare | memcheck | racecheck | \
+    --model)
+      [[ -f ${2:-} ]] || wrong_usage "--model: expected a file, got '${2:-}'"
+      model=$2
+      shift
+      ;;
+    tests | long | figures | kernels | compare | model | memcheck | racecheck | \
       synccheck) jobs+=("$1") ;;
     *) wrong_usage "unknown argument: $1" ;;
   esac

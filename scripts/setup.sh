@@ -27,7 +27,7 @@ packages=(
   libabsl-dev libboost-dev libboost-context-dev libgrpc++-dev libprotobuf-dev
   protobuf-compiler protobuf-compiler-grpc libhwy-dev libxxhash-dev
   libcli11-dev libspdlog-dev nlohmann-json3-dev libopenblas-dev libpcre2-dev
-  prometheus-cpp-dev
+  libzip-dev prometheus-cpp-dev
   # tests and benchmarks
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-grpcio
   python3-pip python3-dev python3-venv

@@ -27,8 +27,10 @@
 #include "blockmgr/eviction/query_stats_table.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/reference/client.h"
+#include "engine/reference/forward_pass.h"
 #include "engine/reference/gguf_model.h"
 #include "engine/reference/sampler.h"
+#include "engine/reference/served_gguf.h"
 #include "engine/reference/sim_engine.h"
 #include "engine/reference/sim_flags.h"
 #include "engine/reference/tiny_backends.h"
@@ -50,9 +52,9 @@ constexpr char kAbout[] =
     "daemon plans.\n\n"
     "  --mode tiny   a small transformer with random weights that really "
     "computes, on the CPU\n"
-    "                or, what concerns its cache, on a GPU (--backend cuda)\n"
+    "                or on a GPU (--backend cuda)\n"
     "  --mode llama  a language model from a GGUF file: llama, qwen2 or "
-    "gemma3\n"
+    "gemma3, on either\n"
     "  --mode sim    a large model of which only the step times are "
     "modelled\n\n"
     "Examples:\n"
@@ -135,6 +137,7 @@ struct Flags {
   int32_t num_drafts = 0;
   int32_t num_threads = 1;
   std::string model_file;
+  std::string served_model_name;
   std::string random_weights;
   SimModel sim;
   double time_scale = 1.0;
@@ -197,7 +200,8 @@ void AddComputedFlags(CLI::App* app, Flags* flags) {
       ->type_name("NAME=FILE")
       ->group(kComputedGroup);
   app->add_option("--backend", flags->backend,
-                  "What computes attention and scores, and moves K and V")
+                  "What computes. With cuda, the host samples only the "
+                  "tokens of requests with top_k, top_p or log-probabilities")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(kComputedGroup);
@@ -220,6 +224,11 @@ void AddComputedFlags(CLI::App* app, Flags* flags) {
 void AddLlamaFlags(CLI::App* app, Flags* flags) {
   app->add_option("--model", flags->model_file,
                   "A GGUF file of architecture llama, qwen2 or gemma3")
+      ->group(kLlamaGroup);
+  app->add_option("--served-model-name", flags->served_model_name,
+                  "Name of the model for gateways (default: that of the file, "
+                  "without .gguf)")
+      ->check(Utf8Text())
       ->group(kLlamaGroup);
   std::vector<std::string> names;
   for (const RandomShape& random : RandomShapes()) {
@@ -381,6 +390,24 @@ absl::StatusOr<std::shared_ptr<const LanguageModel>> MakeModel(
   return RandomModel(shape, flags.seed);
 }
 
+// Has the client announce the model of a file, with its tokenizer.
+absl::Status ReadServedModel(Flags* flags) {
+  flags->client.model.name = flags->served_model_name;
+  if (flags->model_file.empty()) return absl::OkStatus();
+  BM_ASSIGN_OR_RETURN(const std::shared_ptr<const GgufFile> file,
+                      GgufFile::Open(flags->model_file));
+  std::string error;
+  BM_ASSIGN_OR_RETURN(flags->client.model,
+                      DescribeGguf(*file, flags->model_file, &error));
+  if (!flags->served_model_name.empty()) {
+    flags->client.model.name = flags->served_model_name;
+  }
+  if (!error.empty()) {
+    spdlog::warn("gateways get no tokenizer of this model: {}", error);
+  }
+  return absl::OkStatus();
+}
+
 // Returns how many blocks kDefaultSequences of the model's context hold.
 int32_t DefaultBlocks(const ModelShape& shape, int32_t page_size) {
   const ModelLayout layout = MakeLayout(shape, page_size, DType::kBFloat16, 2);
@@ -409,12 +436,18 @@ absl::Status ServeModel(const Flags& flags,
   layout.num_shards = flags.num_shards;
   BM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Backend>> backends,
                       CreateTinyBackends(layout, BackendOptions(flags)));
+  BM_ASSIGN_OR_RETURN(std::unique_ptr<ForwardPass> forward,
+                      CreateTinyForward(model.get(), layout, backends));
+  if (forward != nullptr) {
+    spdlog::info("matrix products: {}", forward->device()->products());
+  }
   TinyEngine engine(model, layout, std::move(backends),
                     {.max_sequences = kMaxSequenceSlots,
                      .num_host_blocks = flags.client.num_host_blocks,
                      .max_drafts = flags.num_drafts,
                      .num_threads = flags.num_threads,
-                     .query_stats = flags.query_stats_tables});
+                     .query_stats = flags.query_stats_tables},
+                    std::move(forward));
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,
                                            StepResult* result) -> absl::Status {
@@ -503,6 +536,7 @@ int Main(int argc, char** argv) {
                              .vocabulary_size = shape.vocabulary,
                              .end_token_ids = shape.end_tokens};
   }
+  if (ready.ok()) ready = ReadServedModel(&flags);
   if (!ready.ok()) {
     spdlog::error("{}", ready.ToString());
     return 1;

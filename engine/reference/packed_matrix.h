@@ -9,7 +9,7 @@
 
 #include "engine/gguf/tensor_type.h"
 #include "engine/reference/packed_products.h"
-#include "engine/reference/thread_pool.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 
@@ -70,6 +70,7 @@ class PackedMatrix {
 
   int32_t in() const { return in_; }
   int32_t out() const { return out_; }
+  PackedFormat format() const { return format_; }
   // Returns the bytes of the packed weights.
   size_t num_bytes() const { return num_bytes_; }
 

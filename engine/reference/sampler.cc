@@ -97,6 +97,19 @@ double Uniform(int64_t seed, size_t position) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
+// Returns the exponent below which min_p leaves a token out.
+float LeastExponent(const SamplingParams& params) {
+  if (params.min_p <= 0.0) return kMinExponent;
+  return std::max(kMinExponent, static_cast<float>(std::log(params.min_p)));
+}
+
+// Returns whether top_k or top_p may leave tokens out.
+bool LeavesOutTokens(const SamplingParams& params, size_t vocabulary) {
+  const bool has_top_k =
+      params.top_k > 0 && static_cast<size_t>(params.top_k) < vocabulary;
+  return has_top_k || params.top_p < 1.0;
+}
+
 // Calls `apply` for every token of a list that is in the vocabulary.
 template <typename Apply>
 void ForEachToken(std::span<const int32_t> tokens, size_t vocabulary,
@@ -146,9 +159,7 @@ int32_t Sampler::Sample(const RequestInfo* info,
     return IndexOf(values, max);
   }
   Weigh(params, values, max);
-  const bool has_top_k =
-      params.top_k > 0 && static_cast<size_t>(params.top_k) < vocabulary_;
-  if (has_top_k || params.top_p < 1.0) {
+  if (LeavesOutTokens(params, vocabulary_)) {
     const Boundary last = FindBoundary(params, values, max);
     for (size_t i = 0; i < vocabulary_; ++i) {
       const bool is_kept =
@@ -213,12 +224,8 @@ void Sampler::ApplyPenalties(const SamplingParams& params,
 
 void Sampler::Weigh(const SamplingParams& params, std::span<const float> logits,
                     float max) {
-  float floor = kMinExponent;
-  if (params.min_p > 0.0) {
-    floor = std::max(floor, static_cast<float>(std::log(params.min_p)));
-  }
-  Exponentiate(logits, max, static_cast<float>(1.0 / params.temperature), floor,
-               weights_);
+  Exponentiate(logits, max, static_cast<float>(1.0 / params.temperature),
+               LeastExponent(params), weights_);
 }
 
 Sampler::Masses Sampler::CollectCandidates(const SamplingParams& params,
@@ -330,6 +337,65 @@ int32_t Sampler::Draw(double uniform) const {
     left -= sum;
   }
   return static_cast<int32_t>(last);
+}
+
+bool Sampler::PlanDraw(const RequestInfo* info, std::span<const int32_t> tokens,
+                       int32_t row, RowDraw* draw,
+                       std::vector<LogitEdit>* edits) {
+  *draw = {.row = row};
+  if (info == nullptr || !info->sampling.has_value()) return true;
+  const SamplingParams& params = *info->sampling;
+  const bool is_greedy = params.temperature < kMinTemperature;
+  if (!is_greedy && LeavesOutTokens(params, vocabulary_)) return false;
+  AddEdits(*info, tokens, row, edits);
+  if (is_greedy) return true;
+  draw->inverse_temperature = static_cast<float>(1.0 / params.temperature);
+  draw->min_exponent = LeastExponent(params);
+  draw->uniform = Uniform(params.seed.value_or(0), tokens.size());
+  return true;
+}
+
+void Sampler::AddEdits(const RequestInfo& info, std::span<const int32_t> tokens,
+                       int32_t row, std::vector<LogitEdit>* edits) {
+  const SamplingParams& params = *info.sampling;
+  const size_t num_prompt =
+      std::min(tokens.size(), static_cast<size_t>(info.num_prompt_tokens));
+  const std::span<const int32_t> outputs = tokens.subspan(num_prompt);
+  const size_t begin = edits->size();
+  // counts_ has one more than the place of a token's edit.
+  const auto edit_of = [&](size_t token) -> LogitEdit& {
+    int32_t& place = counts_[token];
+    if (place == 0) {
+      edits->push_back({.row = row, .token = static_cast<int32_t>(token)});
+      place = static_cast<int32_t>(edits->size() - begin);
+    }
+    return (*edits)[begin + static_cast<size_t>(place) - 1];
+  };
+  if (std::ssize(outputs) < params.min_tokens) {
+    ForEachToken(info.stop_token_ids, vocabulary_,
+                 [&](size_t token) { edit_of(token).bias = kNever; });
+  }
+  for (const LogitBias& bias : params.logit_bias) {
+    ForEachToken({&bias.token, 1}, vocabulary_, [&](size_t token) {
+      edit_of(token).bias += static_cast<float>(bias.bias);
+    });
+  }
+  const auto repetition = static_cast<float>(params.repetition_penalty);
+  if (repetition != 1.0f) {
+    ForEachToken(tokens, vocabulary_,
+                 [&](size_t token) { edit_of(token).repetition = repetition; });
+  }
+  if (params.frequency_penalty != 0.0 || params.presence_penalty != 0.0) {
+    // First the counts, which are whole numbers.
+    ForEachToken(outputs, vocabulary_,
+                 [&](size_t token) { edit_of(token).penalty += 1.0f; });
+  }
+  const auto frequency = static_cast<float>(params.frequency_penalty);
+  const auto presence = static_cast<float>(params.presence_penalty);
+  for (LogitEdit& edit : std::span(*edits).subspan(begin)) {
+    counts_[static_cast<size_t>(edit.token)] = 0;
+    if (edit.penalty > 0.0f) edit.penalty = frequency * edit.penalty + presence;
+  }
 }
 
 void Sampler::AddLogProbs(std::span<const float> logits, int32_t token,

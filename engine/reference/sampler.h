@@ -22,6 +22,7 @@
 
 #include "blockmgr/sampling_params.h"
 #include "blockmgr/step_plan.h"
+#include "kernels/cuda/layers/token_draws.h"
 
 namespace blockmgr {
 
@@ -39,6 +40,15 @@ class Sampler {
   // biases. REQUIRES: logits.size() is the vocabulary.
   int32_t Sample(const RequestInfo* info, std::span<const int32_t> tokens,
                  std::span<const float> logits);
+
+  // Fills `draw` with how a device draws what Sample would return, and adds the
+  // edits of the logits that come before. Returns false, and adds nothing, if a
+  // device cannot: with top_k and top_p. A device adds weights in another
+  // order: a token may differ if the random number is within rounding of its
+  // border.
+  [[nodiscard]] bool PlanDraw(const RequestInfo* info,
+                              std::span<const int32_t> tokens, int32_t row,
+                              RowDraw* draw, std::vector<LogitEdit>* edits);
 
   // Appends a row to `rows`: the log-probability of a token, and those of the
   // rows->num_top most likely ones. A token beyond the vocabulary has
@@ -64,6 +74,9 @@ class Sampler {
   void ApplyPenalties(const SamplingParams& params,
                       std::span<const int32_t> tokens,
                       std::span<const int32_t> outputs);
+  // Adds what Adjust does, as edits of the logits of a row.
+  void AddEdits(const RequestInfo& info, std::span<const int32_t> tokens,
+                int32_t row, std::vector<LogitEdit>* edits);
   // Fills weights_ with exp((logit - max) / temperature), or 0 where min_p
   // leaves a token out.
   void Weigh(const SamplingParams& params, std::span<const float> logits,

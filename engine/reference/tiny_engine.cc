@@ -11,15 +11,16 @@ namespace blockmgr {
 TinyEngine::TinyEngine(std::shared_ptr<const LanguageModel> model,
                        const ModelLayout& layout,
                        std::vector<std::unique_ptr<Backend>> backends,
-                       const TinyEngineOptions& options)
+                       const TinyEngineOptions& options,
+                       std::unique_ptr<ForwardPass> forward)
     : model_(std::move(model)),
       layout_(layout),
       max_drafts_(options.max_drafts),
       query_stats_(options.query_stats),
       threads_(options.num_threads),
-      forward_(model_.get(), &threads_),
       sampler_(model_->shape().vocabulary),
       tables_(layout_, options.max_sequences, options.num_host_blocks),
+      forward_(std::move(forward)),
       slot_mappings_(static_cast<size_t>(layout_.num_groups())) {
   ModelLayout expected = MakeLayout(model_->shape(), layout_.page_size,
                                     layout_.dtype, layout_.num_blocks);
@@ -31,6 +32,9 @@ TinyEngine::TinyEngine(std::shared_ptr<const LanguageModel> model,
     BM_CHECK(
         table->CheckShape(shape.num_layers, shape.num_q_heads, shape.head_dim)
             .ok());
+  }
+  if (forward_ == nullptr) {
+    forward_ = std::make_unique<ModelForward>(model_.get(), &threads_);
   }
   for (std::unique_ptr<Backend>& backend : backends) {
     shards_.emplace_back(model_.get(), &tables_,
@@ -66,16 +70,16 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   if (!plan.slots.empty()) {
     LayOutBatch(plan);
     if (!lost_.empty() && layout_.has_windows()) SpreadLosses(plan);
-    forward_.Begin(tokens_, positions_);
+    forward_->Begin(tokens_, positions_);
     const TinyBatch batch{.slot_mappings = slot_mappings_,
                           .query_offsets = query_offsets_};
     for (TinyShard& shard : shards_) shard.BeginStep(plan, batch);
     for (int32_t layer = 0; layer < model_->shape().num_layers; ++layer) {
-      forward_.Project(layer);
+      forward_->Project(layer);
       for (TinyShard& shard : shards_) {
-        shard.RunLayer(plan, batch, layer, &forward_);
+        shard.RunLayer(plan, batch, layer, forward_.get());
       }
-      forward_.Finish(layer);
+      forward_->Finish(layer);
     }
     Sample(plan, result);
   }

@@ -39,25 +39,30 @@
 #include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/forward_pass.h"
 #include "engine/reference/sampler.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
 #include "engine/reference/tiny_shard.h"
 #include "engine/tables/tables.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 
-// TinyObserver lets tests observe a run. Any function may be empty.
+// TinyObserver lets tests and measurements observe a run. Any function may be
+// empty.
 struct TinyObserver {
   // Called when a sequence has started in the tables.
   std::function<void(const SequenceStart& start)> on_start = {};
-  // Called for every sampled token with the logits after the token at
-  // `position`.
+  // Called for every sampled token, and for every position that wants_logits
+  // asks for, with the logits after the token at `position`.
   std::function<void(SequenceSlot slot, int32_t position,
                      std::span<const float> logits)>
       on_logits = {};
+  // Returns whether on_logits is called for a position that nothing is sampled
+  // after, as in a prompt. The logits cost one row of a product.
+  std::function<bool(SequenceSlot slot, int32_t position)> wants_logits = {};
   // Called for every shard before an eviction is carried out, with the
   // candidates of the shard's heads, their scores, and the kept entries.
   std::function<void(const EvictionOrder& order, int32_t shard,
@@ -86,11 +91,13 @@ class TinyEngine {
  public:
   // Takes one backend per shard (see CreateCpuShards). REQUIRES: `layout` is
   // the model's (MakeLayout), except for num_shards. The layout of each backend
-  // is layout.ShardLayout().
+  // is layout.ShardLayout(). `forward` computes what works on rows, on the
+  // backends' device if it is on a device. Null stands for the CPU.
   TinyEngine(std::shared_ptr<const LanguageModel> model,
              const ModelLayout& layout,
              std::vector<std::unique_ptr<Backend>> backends,
-             const TinyEngineOptions& options);
+             const TinyEngineOptions& options,
+             std::unique_ptr<ForwardPass> forward = nullptr);
 
   // Executes a plan. If the plan contradicts the tables, returns
   // InvalidArgument and changes nothing. A bad eviction order does not fail the
@@ -119,12 +126,18 @@ class TinyEngine {
   void Sample(const StepPlan& plan, StepResult* result);
   // Computes the logits after every row that is sampled, in one product.
   void ComputeLogits(const StepPlan& plan);
+  // Has a device draw what it can after the rows of ComputeLogits: fills
+  // drawn_.
+  void DrawOnDevice(const StepPlan& plan);
   // Samples for one run, and adds rows if the request asks for them.
   void SampleRun(const StepPlan& plan, size_t run, TokenLogProbs* rows,
                  StepResult* result);
   // Adds rows for the prompt's tokens behind the positions of a run, if the
   // request asks for them.
   void AddPromptLogProbs(const StepPlan& plan, size_t run, TokenLogProbs* rows);
+  // Shows the observer the logits of a run that it wants and that nothing is
+  // sampled from.
+  void ShowLogits(const StepPlan& plan, size_t run);
   // Returns `rows`, ready for rows with num_top tokens, or null if no rows are
   // asked for.
   TokenLogProbs* RowsFor(const std::optional<int32_t>& num_top,
@@ -160,10 +173,11 @@ class TinyEngine {
   const int32_t max_drafts_;
   const QueryStatsTables query_stats_;
   ThreadPool threads_;
-  ModelForward forward_;
   Sampler sampler_;
   EngineTables tables_;
   std::deque<TinyShard> shards_;  // they borrow model and tables
+  // After the shards, whose backends may own its device.
+  std::unique_ptr<ForwardPass> forward_;
   std::vector<std::shared_ptr<const RequestInfo>> infos_;  // by slot
   absl::flat_hash_set<BlockId> lost_;
   absl::flat_hash_set<HostBlockId> lost_host_;
@@ -178,6 +192,11 @@ class TinyEngine {
   std::vector<std::vector<int64_t>> slot_mappings_;
   std::vector<int32_t> query_offsets_;  // [scheduled + 1]
   std::vector<size_t> logit_rows_;
+  // The token that a device has drawn after each of logit_rows_; -1 if the host
+  // must. Empty without a device.
+  std::vector<int32_t> drawn_;
+  std::vector<RowDraw> draws_;
+  std::vector<LogitEdit> edits_;
 };
 
 }  // namespace blockmgr

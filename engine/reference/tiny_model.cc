@@ -279,11 +279,7 @@ void ModelForward::Begin(std::span<const int32_t> tokens,
   BM_CHECK(tokens.size() == positions.size());
   const ModelShape& shape = model_.shape();
   num_rows_ = tokens.size();
-  positions_.assign(positions.begin(), positions.end());
-  for (RotaryTable& table : tables_) {
-    table.row_cosines.clear();
-    table.row_sines.clear();
-  }
+  rotary_.Begin(positions);
   logit_rows_.clear();
   const auto hidden = static_cast<size_t>(shape.hidden);
   residual_.resize(num_rows_ * hidden);
@@ -321,10 +317,10 @@ void ModelForward::Project(int32_t layer) {
     NormalizeRows(keys_, weights.key_norm, epsilon, keys_);
   }
   queries_ = raw_queries_;
-  const RotaryTable& table = TableOf(layer);
+  const RotaryTables::Rows& rows = rotary_.Of(layer);
   const auto half = static_cast<size_t>(shape.head_dim / 2);
-  RotateRows(table.row_cosines, table.row_sines, half, queries_);
-  RotateRows(table.row_cosines, table.row_sines, half, keys_);
+  RotateRows(rows.cosines, rows.sines, half, queries_);
+  RotateRows(rows.cosines, rows.sines, half, keys_);
 }
 
 void ModelForward::Finish(int32_t layer) {
@@ -391,9 +387,18 @@ void ModelForward::AddDelta(std::span<const float> gains) {
   AddRows(delta_, residual_);
 }
 
-const ModelForward::RotaryTable& ModelForward::TableOf(int32_t layer) {
-  RotaryTable& table = tables_[model_.shape().window_of(layer) > 0 ? 1 : 0];
-  if (!table.row_cosines.empty() || num_rows_ == 0) return table;
+void RotaryTables::Begin(std::span<const int32_t> positions) {
+  positions_.assign(positions.begin(), positions.end());
+  for (Table& table : tables_) {
+    table.rows.cosines.clear();
+    table.rows.sines.clear();
+  }
+}
+
+const RotaryTables::Rows& RotaryTables::Of(int32_t layer) {
+  Table& table = tables_[model_.shape().window_of(layer) > 0 ? 1 : 0];
+  Rows& rows = table.rows;
+  if (!rows.cosines.empty() || positions_.empty()) return rows;
   const std::span<const double> frequencies = model_.InverseFrequencies(layer);
   const size_t half = frequencies.size();
   const auto end = static_cast<size_t>(std::ranges::max(positions_)) + 1;
@@ -408,13 +413,12 @@ const ModelForward::RotaryTable& ModelForward::TableOf(int32_t layer) {
     const auto first =
         static_cast<ptrdiff_t>(position) * static_cast<ptrdiff_t>(half);
     const auto last = first + static_cast<ptrdiff_t>(half);
-    table.row_cosines.insert(table.row_cosines.end(),
-                             table.cosines.begin() + first,
-                             table.cosines.begin() + last);
-    table.row_sines.insert(table.row_sines.end(), table.sines.begin() + first,
-                           table.sines.begin() + last);
+    rows.cosines.insert(rows.cosines.end(), table.cosines.begin() + first,
+                        table.cosines.begin() + last);
+    rows.sines.insert(rows.sines.end(), table.sines.begin() + first,
+                      table.sines.begin() + last);
   }
-  return table;
+  return rows;
 }
 
 }  // namespace blockmgr

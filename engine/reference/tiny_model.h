@@ -30,8 +30,9 @@
 #include "blockmgr/base/layer_groups.h"
 #include "blockmgr/base/model_layout.h"
 #include "engine/gguf/tensor_type.h"
+#include "engine/reference/forward_pass.h"
 #include "engine/reference/packed_matrix.h"
-#include "engine/reference/thread_pool.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 
@@ -164,40 +165,62 @@ std::shared_ptr<const LanguageModel> RandomModel(
     const ModelShape& shape, uint64_t seed, TensorType type = TensorType::kF32,
     bool tied = false);
 
-// ModelForward computes the part of a forward pass that works on rows, one row
-// per token. The caller does attention and keeps the cache:
-//
-//   Begin
-//   for each layer:
-//     Project
-//     <the caller appends keys() and values() to the cache, and attends with
-//      queries() into attention()>
-//     Finish
-//   ComputeLogits, Logits
+// RotaryTables has the cosines and sines of the rows of a pass. It keeps those
+// of every position up to the greatest so far. The model is borrowed.
+// Thread-compatible.
+class RotaryTables {
+ public:
+  // The rows of a pass, [rows, head_dim / 2].
+  struct Rows {
+    std::vector<float> cosines;
+    std::vector<float> sines;
+  };
+
+  explicit RotaryTables(const LanguageModel* model) : model_(*model) {}
+
+  // Begins a pass over rows at these positions.
+  void Begin(std::span<const int32_t> positions);
+  // Returns the rows of a layer's rotary embedding. Those of layers of the same
+  // kind are computed once. Valid until the next Begin.
+  const Rows& Of(int32_t layer);
+
+ private:
+  // One kind of rotary embedding.
+  struct Table {
+    // By position, [positions, head_dim / 2].
+    std::vector<float> cosines;
+    std::vector<float> sines;
+    Rows rows;  // empty until a layer needs them
+  };
+
+  const LanguageModel& model_;
+  std::vector<int32_t> positions_;
+  std::array<Table, 2> tables_;  // of layers without and with a window
+};
+
+// ModelForward computes a forward pass on the CPU (see ForwardPass).
 //
 // The result of a row does not depend on the other rows, nor on the number of
 // threads, bit for bit. Buffers are reused from pass to pass, and sines and
 // cosines are kept for every position up to the greatest so far. Model and
 // threads are borrowed. Thread-compatible.
-class ModelForward {
+class ModelForward final : public ForwardPass {
  public:
   // Matrix products run on `threads`, or on the caller's if null.
   explicit ModelForward(const LanguageModel* model,
                         ThreadPool* threads = nullptr)
-      : model_(*model), threads_(threads) {}
+      : model_(*model), threads_(threads), rotary_(model) {}
 
-  // Begins a pass over tokens[i] at positions[i].
   void Begin(std::span<const int32_t> tokens,
-             std::span<const int32_t> positions);
-  void Project(int32_t layer);
-  void Finish(int32_t layer);
-  // Computes the logits after these rows of the pass in one product, which is
-  // much faster than one by one. `rows` ascends.
-  void ComputeLogits(std::span<const size_t> rows);
-  // Returns the logits after one row, [vocabulary]. Computes them now if the
-  // last ComputeLogits did not have the row. Valid until the next call of
-  // either function.
-  std::span<const float> Logits(size_t row);
+             std::span<const int32_t> positions) override;
+  void Project(int32_t layer) override;
+  void Finish(int32_t layer) override;
+  void ComputeLogits(std::span<const size_t> rows) override;
+  std::span<const float> Logits(size_t row) override;
+
+  HostRows host_rows() override {
+    return {queries_, raw_queries_, keys_, values_, attention_, threads_};
+  }
 
   // Returns the queries of the last Project, after RoPE, [rows, q_width].
   std::span<const float> queries() const { return queries_; }
@@ -208,29 +231,15 @@ class ModelForward {
   std::span<float> attention() { return attention_; }        // [rows, q_width]
 
  private:
-  // One kind of rotary embedding.
-  struct RotaryTable {
-    // By position, [positions, head_dim / 2].
-    std::vector<float> cosines;
-    std::vector<float> sines;
-    // The rows of the pass, [rows, head_dim / 2]. Empty until a layer needs
-    // them.
-    std::vector<float> row_cosines;
-    std::vector<float> row_sines;
-  };
-
   // Multiplies rows by a matrix and adds a bias, if there is one.
   void Multiply(const PackedMatrix& matrix, std::span<const float> bias,
                 std::span<const float> input, std::span<float> output) const;
   // Adds delta_ to the residual, normalised first if there are gains.
   void AddDelta(std::span<const float> gains);
-  // Returns the table of a layer, with the rows of the pass.
-  const RotaryTable& TableOf(int32_t layer);
 
   const LanguageModel& model_;
   ThreadPool* const threads_;
   size_t num_rows_ = 0;
-  std::vector<int32_t> positions_;
   std::vector<float> residual_;    // [rows, hidden]
   std::vector<float> normalized_;  // [rows, hidden]
   std::vector<float> delta_;       // [rows, hidden]
@@ -239,9 +248,9 @@ class ModelForward {
   std::vector<float> keys_;
   std::vector<float> values_;
   std::vector<float> attention_;
-  std::vector<float> gate_;            // [rows, mlp]
-  std::vector<float> up_;              // [rows, mlp]
-  std::array<RotaryTable, 2> tables_;  // of layers without and with a window
+  std::vector<float> gate_;  // [rows, mlp]
+  std::vector<float> up_;    // [rows, mlp]
+  RotaryTables rotary_;
   std::vector<size_t> logit_rows_;
   std::vector<float> logits_;  // [logit rows, vocabulary]
 };

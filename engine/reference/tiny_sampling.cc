@@ -33,7 +33,13 @@ void TinyEngine::NoteInfos(const StepPlan& plan) {
 
 int32_t TinyEngine::SampleAfter(SequenceSlot slot, size_t row,
                                 TokenLogProbs* logprobs) {
-  const std::span<const float> logits = forward_.Logits(row);
+  if (logprobs == nullptr && !drawn_.empty()) {
+    const auto found = std::ranges::lower_bound(logit_rows_, row);
+    const int32_t token =
+        drawn_[static_cast<size_t>(found - logit_rows_.begin())];
+    if (token >= 0) return token;
+  }
+  const std::span<const float> logits = forward_->Logits(row);
   if (observer_.on_logits && !IsDamaged(slot)) {
     observer_.on_logits(slot, positions_[row], logits);
   }
@@ -49,6 +55,7 @@ void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].run = static_cast<int32_t>(i);
     AddPromptLogProbs(plan, i, &rows[i].prompt);
+    ShowLogits(plan, i);
   }
   ComputeLogits(plan);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -70,7 +77,42 @@ void TinyEngine::ComputeLogits(const StepPlan& plan) {
       logit_rows_.push_back(static_cast<size_t>(row));
     }
   }
-  forward_.ComputeLogits(logit_rows_);
+  forward_->ComputeLogits(logit_rows_);
+  drawn_.clear();
+  // Observers see all logits.
+  if (forward_->device() != nullptr && !observer_.on_logits) {
+    DrawOnDevice(plan);
+  }
+}
+
+void TinyEngine::DrawOnDevice(const StepPlan& plan) {
+  draws_.clear();
+  edits_.clear();
+  drawn_.assign(logit_rows_.size(), -1);
+  size_t index = 0;
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    if (plan.samples[i] == 0) continue;
+    const RequestInfo* info = InfoOf(plan.slots[i]);
+    const bool is_read = info != nullptr && info->sampling.has_value() &&
+                         info->sampling->logprobs.has_value();
+    const auto end = static_cast<size_t>(query_offsets_[i + 1]);
+    for (; index < logit_rows_.size() && logit_rows_[index] < end; ++index) {
+      const auto length =
+          static_cast<size_t>(positions_[logit_rows_[index]]) + 1;
+      RowDraw draw;
+      if (!is_read &&
+          sampler_.PlanDraw(
+              info, std::span(tables_.row(plan.slots[i]).tokens).first(length),
+              static_cast<int32_t>(index), &draw, &edits_)) {
+        draws_.push_back(draw);
+      }
+    }
+  }
+  std::vector<int32_t> tokens(draws_.size());
+  forward_->device()->DrawTokens(edits_, draws_, tokens);
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    drawn_[static_cast<size_t>(draws_[i].row)] = tokens[i];
+  }
 }
 
 TokenLogProbs* TinyEngine::RowsFor(const std::optional<int32_t>& num_top,
@@ -100,11 +142,35 @@ void TinyEngine::AddPromptLogProbs(const StepPlan& plan, size_t run,
     for (int32_t i = begin; i < end; ++i) {
       logit_rows_.push_back(static_cast<size_t>(first + i));
     }
-    forward_.ComputeLogits(logit_rows_);
+    forward_->ComputeLogits(logit_rows_);
     for (const size_t row : logit_rows_) {
       const auto next = static_cast<size_t>(positions_[row]) + 1;
-      sampler_.AddLogProbs(forward_.Logits(row), tokens[next], rows);
+      sampler_.AddLogProbs(forward_->Logits(row), tokens[next], rows);
     }
+  }
+}
+
+void TinyEngine::ShowLogits(const StepPlan& plan, size_t run) {
+  const SequenceSlot slot = plan.slots[run];
+  if (!observer_.wants_logits || !observer_.on_logits || IsDamaged(slot)) {
+    return;
+  }
+  const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[run];
+  const auto begin = static_cast<size_t>(query_offsets_[run]);
+  const auto end =
+      static_cast<size_t>(query_offsets_[run + 1]) -
+      (plan.samples[run] != 0 ? static_cast<size_t>(num_drafts) + 1 : 0);
+  std::vector<size_t> wanted;
+  for (size_t row = begin; row < end; ++row) {
+    if (observer_.wants_logits(slot, positions_[row])) wanted.push_back(row);
+  }
+  for (std::span<const size_t> rest = wanted; !rest.empty();) {
+    const auto rows = rest.first(std::min<size_t>(rest.size(), kPromptRows));
+    forward_->ComputeLogits(rows);
+    for (const size_t row : rows) {
+      observer_.on_logits(slot, positions_[row], forward_->Logits(row));
+    }
+    rest = rest.subspan(rows.size());
   }
 }
 

@@ -110,28 +110,29 @@ SequenceKv TinyShard::KvOf(SequenceSlot slot, const LayerPlace& place,
 }
 
 void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
-                         int32_t layer, ModelForward* forward) {
+                         int32_t layer, ForwardPass* forward) {
+  if (DevicePass* pass = forward->device(); pass != nullptr) {
+    RunLayerOnDevice(plan, batch, layer, pass);
+    return;
+  }
+  const HostRows rows = forward->host_rows();
   const size_t num_rows = batch.num_rows();
   const LayerPlace& place = model_.groups().layers[static_cast<size_t>(layer)];
   backend_->Append(AppendBatch{
       .layer = place.slot,
       .slot_mapping = batch.slot_mappings[static_cast<size_t>(place.group)],
-      .keys = Columns(forward->keys(), num_rows, &keys_),
-      .values = Columns(forward->values(), num_rows, &values_)});
-  const float* queries = Columns(forward->queries(), num_rows, &queries_);
+      .keys = Columns(rows.keys, num_rows, &keys_),
+      .values = Columns(rows.values, num_rows, &values_)});
+  const float* queries = Columns(rows.queries, num_rows, &queries_);
   if (place.group == 0) {
     Observe(plan, batch, place.slot, queries,
-            Columns(forward->raw_queries(), num_rows, &raw_queries_));
+            Columns(rows.raw_queries, num_rows, &raw_queries_));
   } else {
     KeepQueries(plan, batch, place, queries);
   }
-  kv_.clear();
-  whole_tables_.resize(plan.slots.size());
-  for (size_t i = 0; i < plan.slots.size(); ++i) {
-    kv_.push_back(KvOf(plan.slots[i], place, &whole_tables_[i]));
-  }
+  FindCaches(plan, place);
   const bool is_alone = tables_.layout().num_shards == 1;
-  const std::span<float> all = forward->attention();
+  const std::span<float> all = rows.attention;
   backend_->Attention(
       AttentionBatch{.layer = place.slot,
                      .sequences = kv_,
@@ -139,13 +140,22 @@ void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
                      .queries = queries,
                      .output = is_alone ? all.data() : attention_.data(),
                      .scale = scale_,
-                     .window = place.window});
+                     .window = place.window,
+                     .threads = rows.threads});
   if (is_alone) return;
   const size_t own_width = attention_.size() / num_rows;
   for (size_t row = 0; row < num_rows; ++row) {
     std::copy_n(attention_.data() + row * own_width, own_width,
                 all.data() + row * (all.size() / num_rows) +
                     static_cast<size_t>(shard_) * own_width);
+  }
+}
+
+void TinyShard::FindCaches(const StepPlan& plan, const LayerPlace& place) {
+  kv_.clear();
+  whole_tables_.resize(plan.slots.size());
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    kv_.push_back(KvOf(plan.slots[i], place, &whole_tables_[i]));
   }
 }
 

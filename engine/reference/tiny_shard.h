@@ -29,6 +29,7 @@
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/ragged_region.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/forward_pass.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
 #include "engine/tables/tables.h"
@@ -77,10 +78,10 @@ class TinyShard {
 
   // Compute a step. Call BeginStep, then RunLayer for every layer of the model
   // in order, between the forward pass's Project and Finish. RunLayer stores
-  // the new rows and fills the shard's columns of forward->attention().
+  // the new rows and fills the shard's columns of the pass's attention rows.
   void BeginStep(const StepPlan& plan, const TinyBatch& batch);
   void RunLayer(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
-                ModelForward* forward);
+                ForwardPass* forward);
 
   // Returns what an order would keep. REQUIRES: the tables have checked it.
   absl::StatusOr<TinySelection> Select(const EvictionOrder& order);
@@ -116,6 +117,14 @@ class TinyShard {
     absl::flat_hash_map<HostBlockId, BlockId> blocks;  // the old block of each
   };
 
+  // RunLayer for rows that are on the backend's device (tiny_shard_device.cc).
+  void RunLayerOnDevice(const StepPlan& plan, const TinyBatch& batch,
+                        int32_t layer, DevicePass* pass);
+  // Copies the queries that the sequences' scores will need, and observes them.
+  void ObserveOnDevice(const StepPlan& plan, const TinyBatch& batch,
+                       const LayerPlace& place, DevicePass* pass);
+  // Fills kv_ for a layer.
+  void FindCaches(const StepPlan& plan, const LayerPlace& place);
   // Returns the cache of a scheduled sequence in a layer. If the block table
   // must be rewritten for this, the new table goes to `whole`.
   SequenceKv KvOf(SequenceSlot slot, const LayerPlace& place,

@@ -35,6 +35,8 @@ struct KvTile {
   // Elements of a row: a multiple of 4, or of 8 for 2-byte types.
   int32_t head_dim = 0;
   DType dtype = DType::kFloat32;
+  // Whether the rows are in the L1 cache already, and need no prefetching.
+  bool is_near = false;
 };
 
 // A softmax over the rows seen so far: the greatest logit and the sum of
@@ -44,14 +46,34 @@ struct SoftmaxState {
   float sum = 0.0f;
 };
 
+// The queries of one head that attend to the same rows: one per query head of
+// the group, for each of some consecutive tokens. The vector of head g of token
+// i begins at queries + i * token_stride + g * head_dim, and so does its
+// unnormalised output.
+struct TileQueries {
+  const float* queries = nullptr;
+  float* output = nullptr;
+  int64_t token_stride = 0;
+  int64_t group_size = 0;
+  std::span<SoftmaxState> states;  // [tokens, group_size]
+};
+
 // Computes one step of online softmax attention (Milakov, Gimelshein
-// 1805.02867) for `states.size()` queries that share a head. Adds the first
-// num_rows rows of the tile to each query's state and to its unnormalised
-// output. queries and output: [states.size(), head_dim]. REQUIRES: 0 < num_rows
-// <= kTileRows; output is zero while sum == 0.
+// 1805.02867). Adds the first num_rows rows of the tile to each query's state
+// and to its output. The bits of a query do not depend on the others. REQUIRES:
+// 0 < num_rows <= kTileRows; output is zero while sum == 0.
 void AttendTile(const KvTile& tile, int32_t num_rows, float scale,
-                const float* queries, std::span<SoftmaxState> states,
-                float* output);
+                const TileQueries& queries);
+
+// Copies rows [first_row, num_rows) of a tile to memory of fp32, and points the
+// same rows of `wide` at the copies, so that many queries convert them only
+// once. Pads `wide` as KvTile says. REQUIRES: 0 <= first_row < num_rows <=
+// kTileRows; `floats` has WideTileFloats(head_dim) elements.
+void WidenTile(const KvTile& tile, int32_t first_row, int32_t num_rows,
+               float* floats, KvTile* wide);
+constexpr int64_t WideTileFloats(int32_t head_dim) {
+  return int64_t{2} * kTileRows * head_dim;
+}
 
 // Adds softmax(logits[0 .. num_logits))[j] to sums[j] for every j of sums.
 // Overwrites the logits and the floats after them, up to a multiple of

@@ -12,6 +12,7 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "engine/reference/sampler.h"
+#include "engine/reference/tiny_backends.h"
 #include "kernels/backend.h"
 #include "scheduler/scheduler.h"
 #include "tests/testing/test_tables.h"
@@ -40,12 +41,15 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
   BM_CHECK_OK(backends.status());
   // What is read before it is written must show.
   for (const auto& backend : *backends) backend->Poison();
+  auto forward = CreateTinyForward(options.model.get(), layout, *backends);
+  BM_CHECK_OK(forward.status());
   return std::make_unique<TinyEngine>(
       options.model, layout, *std::move(backends),
       TinyEngineOptions{.max_sequences = max_sequences,
                         .num_host_blocks = options.num_host_blocks,
                         .max_drafts = options.max_drafts,
-                        .query_stats = options.query_stats});
+                        .query_stats = options.query_stats},
+      *std::move(forward));
 }
 
 Line::Line(LineOptions options) : options_(std::move(options)) {

@@ -77,7 +77,11 @@ TEST_P(TileOpsTest, AttendTileMatchesFloat64) {
     const std::vector<float> queries = RandomFloats(rng, kQueries * head_dim);
     std::vector<SoftmaxState> states(kQueries);
     std::vector<float> output(kQueries * head_dim);
-    AttendTile(tile, num_rows, 0.2f, queries.data(), states, output.data());
+    AttendTile(tile, num_rows, 0.2f,
+               {.queries = queries.data(),
+                .output = output.data(),
+                .group_size = kQueries,
+                .states = states});
     for (int32_t q = 0; q < kQueries; ++q) {
       std::vector<double> expected(head_dim);
       double sum = 0.0;
@@ -95,6 +99,56 @@ TEST_P(TileOpsTest, AttendTileMatchesFloat64) {
       for (int64_t i = 0; i < head_dim; ++i) {
         EXPECT_NEAR(output[q * head_dim + i] / states[q].sum, expected[i] / sum,
                     2e-6);
+      }
+    }
+  }
+}
+
+// Tokens lie apart, rows are converted before: the bits are those of each query
+// alone.
+TEST_P(TileOpsTest, QueriesOfManyTokensGetTheBitsOfEachAlone) {
+  Rng rng(3);
+  for (const int64_t head_dim : {8, 64, 80}) {
+    SCOPED_TRACE(head_dim);
+    std::vector<uint16_t> rows(int64_t{2} * kTileRows * head_dim);
+    EncodeBFloat16(RandomFloats(rng, std::ssize(rows)), rows);
+    KvTile tile;
+    tile.head_dim = static_cast<int32_t>(head_dim);
+    tile.kv_stride = kTileRows * head_dim * 2;
+    tile.dtype = DType::kBFloat16;
+    for (int32_t r = 0; r < kTileRows; ++r) {
+      tile.keys[r] = reinterpret_cast<const std::byte*>(&rows[r * head_dim]);
+    }
+    constexpr int64_t kTokens = 5;
+    constexpr int64_t kGroup = 3;
+    const int64_t stride = 7 * head_dim;
+    const int32_t num_rows = RandomInt(rng, 1, kTileRows);
+    const std::vector<float> queries = RandomFloats(rng, kTokens * stride);
+    std::vector<SoftmaxState> states(kTokens * kGroup);
+    std::vector<float> output(kTokens * stride);
+    std::vector<float> floats(WideTileFloats(tile.head_dim));
+    KvTile wide;
+    WidenTile(tile, 0, num_rows, floats.data(), &wide);
+    AttendTile(wide, num_rows, 0.2f,
+               {.queries = queries.data(),
+                .output = output.data(),
+                .token_stride = stride,
+                .group_size = kGroup,
+                .states = states});
+    for (int64_t token = 0; token < kTokens; ++token) {
+      for (int64_t head = 0; head < kGroup; ++head) {
+        SoftmaxState state;
+        std::vector<float> alone(head_dim);
+        const int64_t begin = token * stride + head * head_dim;
+        AttendTile(tile, num_rows, 0.2f,
+                   {.queries = &queries[begin],
+                    .output = alone.data(),
+                    .group_size = 1,
+                    .states = {&state, 1}});
+        EXPECT_EQ(alone, std::vector<float>(output.begin() + begin,
+                                            output.begin() + begin + head_dim));
+        EXPECT_EQ(state.sum, states[token * kGroup + head].sum);
+        EXPECT_EQ(state.max, states[token * kGroup + head].max);
       }
     }
   }

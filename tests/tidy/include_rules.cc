@@ -117,6 +117,7 @@ const std::vector<Layer>& Layers() {
        .grpc = true},
       {.folder = "bench/evict",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
+                       "bench/serve/chat_prompt.h", "engine/gguf",
                        "engine/tables", "engine/tokenizer", "engine/reference",
                        "kernels", "program", "proto",
                        "scheduler/server/default_address.h",

@@ -64,7 +64,7 @@ absl::Status CudaBackend::CheckLayout(const ModelLayout& layout) {
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(
     const ModelLayout& layout, const CudaBackendOptions& options,
-    std::unique_ptr<DeviceRuntime> runtime) {
+    std::shared_ptr<DeviceRuntime> runtime) {
   BM_RETURN_IF_ERROR(CheckLayout(layout));
   BM_RETURN_IF_ERROR(runtime->status());
   BM_ASSIGN_OR_RETURN(char* pool, runtime->Allocate(layout.pool_bytes()));
@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(
 
 CudaBackend::CudaBackend(const ModelLayout& layout,
                          const CudaBackendOptions& options,
-                         std::unique_ptr<DeviceRuntime> runtime, char* pool)
+                         std::shared_ptr<DeviceRuntime> runtime, char* pool)
     : options_(options),
       runtime_(std::move(runtime)),
       memory_(runtime_.get()),
@@ -97,9 +97,10 @@ void CudaBackend::Append(const AppendBatch& batch) {
   BM_CHECK(batch.layer >= 0 && batch.layer < shape.num_layers);
   const int64_t num_tokens = std::ssize(batch.slot_mapping);
   if (num_tokens == 0) return;
+  const bool on_device = batch.device_keys != nullptr;
   const int64_t token_floats = int64_t{shape.num_heads} * shape.head_dim;
   const std::size_t num_floats =
-      static_cast<std::size_t>(num_tokens * token_floats);
+      on_device ? 0 : static_cast<std::size_t>(num_tokens * token_floats);
   memory_.Begin();
   const auto mapping = memory_.InputOf(batch.slot_mapping);
   const auto keys = memory_.InputOf(std::span(batch.keys, num_floats));
@@ -110,11 +111,19 @@ void CudaBackend::Append(const AppendBatch& batch) {
   append.layer = batch.layer;
   append.num_tokens = num_tokens;
   append.slot_mapping = memory_.Device(mapping);
+  append.error = memory_.device_error();
+  if (on_device) {
+    append.keys = static_cast<const char*>(batch.device_keys);
+    append.values = static_cast<const char*>(batch.device_values);
+    append.token_stride = batch.device_token_stride;
+    append.head_stride = shape.row_bytes();
+    runtime_->Append(append, RowConversion::kNone);
+    return;
+  }
   append.keys = reinterpret_cast<const char*>(memory_.Device(keys));
   append.values = reinterpret_cast<const char*>(memory_.Device(values));
   append.token_stride = token_floats * int64_t{sizeof(float)};
   append.head_stride = shape.head_dim * int64_t{sizeof(float)};
-  append.error = memory_.device_error();
   runtime_->Append(append, shape.dtype == DType::kFloat16
                                ? RowConversion::kFloatToHalf
                                : RowConversion::kFloatToBFloat16);

@@ -47,8 +47,11 @@ struct CudaBackendOptions {
 
 // CudaBackend owns a pool on a device, in the layout
 // KvPoolLayout::PageContiguous, and runs every operation on one stream of the
-// device. The inputs and results of the interface are in host memory. Queries
-// and projections are rounded to the pool's elements and sent with each call.
+// device. Backends may share a runtime, as the shards of an engine do. The
+// inputs and results of the interface are in host memory, except for rows that
+// the caller has on the device (AppendBatch, AttentionBatch). Queries and
+// projections from the host are rounded to the pool's elements and sent with
+// each call.
 // Engines whose tensors are on the device call the launchers instead
 // (attention_launch.h, row_mover_launch.h, select_launch.h).
 //
@@ -83,10 +86,11 @@ class CudaBackend final : public Backend {
   // room for the pool; the device's own error if it cannot run the kernels.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(
       const ModelLayout& layout, const CudaBackendOptions& options,
-      std::unique_ptr<DeviceRuntime> runtime);
+      std::shared_ptr<DeviceRuntime> runtime);
   ~CudaBackend() override;
 
   const ModelLayout& layout() const override { return pool_.layout; }
+  DeviceRuntime* device_runtime() override { return runtime_.get(); }
   void Append(const AppendBatch& batch) override;
   void Attention(const AttentionBatch& batch) override;
   bool HasScorer(ScorerKind kind) const override {
@@ -157,15 +161,23 @@ class CudaBackend final : public Backend {
   struct DecodeCall {
     int32_t num_ctas = 0;
     int32_t chunk_tiles = 0;
-    CallMemory::Array<uint16_t> queries;
-    CallMemory::Array<uint16_t> output;
     CallMemory::Array<int32_t> tile_offsets;
     CallMemory::Array<float> partial_output;
     CallMemory::Array<float> partial_stats;
   };
+  // The arrays of chunk attention.
+  struct ChunkCall {
+    CallMemory::Array<int32_t> query_offsets;
+    CallMemory::Array<int32_t> block_offsets;
+  };
+  // Device memory, [tokens of a set, num_q_heads, head_dim].
+  struct QueryRows {
+    const void* queries = nullptr;
+    void* output = nullptr;
+  };
 
   CudaBackend(const ModelLayout& layout, const CudaBackendOptions& options,
-              std::unique_ptr<DeviceRuntime> runtime, char* pool);
+              std::shared_ptr<DeviceRuntime> runtime, char* pool);
 
   // Executes moves with one launch, staged or not. Does not wait.
   void MoveAtOnce(std::span<const SlotMove> moves, bool staged);
@@ -180,6 +192,11 @@ class CudaBackend final : public Backend {
   void AddPages(std::span<const BlockTransfer> transfers, Staging* staging);
   StagePages Stage(const Staging& staging);
 
+  // Attends with rows that are on the device: run by run of neighbours whose
+  // queries the same kernel computes, because their rows are contiguous.
+  void AttendOnDevice(const AttentionBatch& batch);
+  // REQUIRES: one kernel computes all sequences of the batch.
+  void AttendRun(const AttentionBatch& batch);
   // Fills decode_ and chunk_.
   void SplitBatch(const AttentionBatch& batch);
   TailPart TailOf(const AttentionBatch& batch, int32_t sequence) const;
@@ -191,14 +208,17 @@ class CudaBackend final : public Backend {
                                            const QuerySet& set);
   void StoreOutput(const AttentionBatch& batch, const QuerySet& set,
                    const CallMemory::Array<uint16_t>& output);
-  DecodeCall AddDecode(const AttentionBatch& batch);
+  DecodeCall AddDecode();
   void RunDecode(const AttentionBatch& batch, const Tables& tables,
-                 const DecodeCall& call);
+                 const DecodeCall& call, const QueryRows& rows);
+  ChunkCall AddChunk();
+  void RunChunk(const AttentionBatch& batch, const Tables& tables,
+                const ChunkCall& call, const QueryRows& rows);
   AttentionLists Lists(const AttentionBatch& batch, const Tables& tables,
                        int32_t first_row, const QuerySet& set) const;
 
   const CudaBackendOptions options_;
-  const std::unique_ptr<DeviceRuntime> runtime_;
+  const std::shared_ptr<DeviceRuntime> runtime_;
   mutable CallMemory memory_;
   DevicePool pool_;
   DeviceScorer scorer_;

@@ -220,38 +220,68 @@ void CudaBackend::Attention(const AttentionBatch& batch) {
   BM_CHECK(batch.layer >= 0 && batch.layer < layout().num_layers);
   BM_CHECK(batch.query_offsets.size() == batch.sequences.size() + 1);
   BM_CHECK(batch.window >= 0);
+  if (batch.device_queries != nullptr) {
+    AttendOnDevice(batch);
+    return;
+  }
   SplitBatch(batch);
   if (decode_.sequences.empty() && chunk_.sequences.empty()) return;
   memory_.Begin();
   const Tables tables = AddTables(batch);
-  const DecodeCall decode = AddDecode(batch);
+  const DecodeCall decode = AddDecode();
+  const auto decode_queries = AddQueriesOf(batch, decode_);
+  const auto decode_output = memory_.Result<uint16_t>(decode_queries.count);
+  const ChunkCall chunk = AddChunk();
   const auto chunk_queries = AddQueriesOf(batch, chunk_);
   const auto chunk_output = memory_.Result<uint16_t>(chunk_queries.count);
-  const auto query_offsets =
-      memory_.InputOf(std::span<const int32_t>(chunk_.query_offsets));
-  const auto block_offsets =
-      memory_.InputOf(std::span<const int32_t>(chunk_.work_offsets));
   pool_.Send();
-  if (!decode_.sequences.empty()) RunDecode(batch, tables, decode);
-  if (!chunk_.sequences.empty()) {
-    ChunkParams params;
-    params.lists = Lists(
-        batch, tables, static_cast<int32_t>(decode_.sequences.size()), chunk_);
-    params.pool = pool_.pool;
-    params.query_offsets = memory_.Device(query_offsets);
-    params.block_offsets = memory_.Device(block_offsets);
-    params.queries = memory_.Device(chunk_queries);
-    params.output = memory_.Device(chunk_output);
-    params.group_size = layout().group_size();
-    params.scale = batch.scale;
-    runtime_->Chunk(params, pool_.shape, chunk_.work_offsets.back());
-  }
+  RunDecode(batch, tables, decode,
+            {memory_.Device(decode_queries), memory_.Device(decode_output)});
+  RunChunk(batch, tables, chunk,
+           {memory_.Device(chunk_queries), memory_.Device(chunk_output)});
   pool_.Receive();
-  StoreOutput(batch, decode_, decode.output);
+  StoreOutput(batch, decode_, decode_output);
   StoreOutput(batch, chunk_, chunk_output);
 }
 
-CudaBackend::DecodeCall CudaBackend::AddDecode(const AttentionBatch& batch) {
+void CudaBackend::AttendOnDevice(const AttentionBatch& batch) {
+  const auto num_queries = [&](std::size_t i) {
+    return batch.query_offsets[i + 1] - batch.query_offsets[i];
+  };
+  const bool decodes = options_.decode != CudaBackendOptions::Decode::kChunked;
+  std::size_t end = 0;
+  for (std::size_t begin = 0; begin < batch.sequences.size(); begin = end) {
+    end = begin + 1;
+    const bool is_decode = decodes && num_queries(begin) == 1;
+    while (end < batch.sequences.size() &&
+           (decodes && num_queries(end) == 1) == is_decode) {
+      ++end;
+    }
+    AttentionBatch run = batch;
+    run.sequences = batch.sequences.subspan(begin, end - begin);
+    run.query_offsets = batch.query_offsets.subspan(begin, end - begin + 1);
+    AttendRun(run);
+  }
+}
+
+void CudaBackend::AttendRun(const AttentionBatch& batch) {
+  SplitBatch(batch);
+  if (decode_.sequences.empty() && chunk_.sequences.empty()) return;
+  memory_.Begin();
+  const Tables tables = AddTables(batch);
+  const DecodeCall decode = AddDecode();
+  const ChunkCall chunk = AddChunk();
+  pool_.Send();
+  const int64_t begin = int64_t{batch.query_offsets.front()} *
+                        layout().num_q_heads * layout().row_bytes();
+  const QueryRows rows = {
+      static_cast<const char*>(batch.device_queries) + begin,
+      static_cast<char*>(batch.device_output) + begin};
+  RunDecode(batch, tables, decode, rows);
+  RunChunk(batch, tables, chunk, rows);
+}
+
+CudaBackend::DecodeCall CudaBackend::AddDecode() {
   DecodeCall call;
   if (decode_.sequences.empty()) return call;
   const int32_t num_tiles = decode_.work_offsets.back();
@@ -259,8 +289,6 @@ CudaBackend::DecodeCall CudaBackend::AddDecode(const AttentionBatch& batch) {
   call.chunk_tiles = options_.decode == CudaBackendOptions::Decode::kInvariant
                          ? kInvariantChunkTiles
                          : 0;
-  call.queries = AddQueriesOf(batch, decode_);
-  call.output = memory_.Result<uint16_t>(call.queries.count);
   call.tile_offsets =
       memory_.InputOf(std::span<const int32_t>(decode_.work_offsets));
   const int64_t num_lists = std::ssize(decode_.work_offsets) - 1;
@@ -274,13 +302,14 @@ CudaBackend::DecodeCall CudaBackend::AddDecode(const AttentionBatch& batch) {
 }
 
 void CudaBackend::RunDecode(const AttentionBatch& batch, const Tables& tables,
-                            const DecodeCall& call) {
+                            const DecodeCall& call, const QueryRows& rows) {
+  if (decode_.sequences.empty()) return;
   DecodeParams params;
   params.lists = Lists(batch, tables, 0, decode_);
   params.pool = pool_.pool;
   params.tile_offsets = memory_.Device(call.tile_offsets);
-  params.queries = memory_.Device(call.queries);
-  params.output = memory_.Device(call.output);
+  params.queries = rows.queries;
+  params.output = rows.output;
   params.partial_output = memory_.Device(call.partial_output);
   params.partial_stats = memory_.Device(call.partial_stats);
   params.group_size = layout().group_size();
@@ -290,6 +319,27 @@ void CudaBackend::RunDecode(const AttentionBatch& batch, const Tables& tables,
   params.max_tiles = decode_.work_offsets.back();
   params.error = memory_.device_error();
   runtime_->Decode(params, pool_.shape);
+}
+
+CudaBackend::ChunkCall CudaBackend::AddChunk() {
+  return {memory_.InputOf(std::span<const int32_t>(chunk_.query_offsets)),
+          memory_.InputOf(std::span<const int32_t>(chunk_.work_offsets))};
+}
+
+void CudaBackend::RunChunk(const AttentionBatch& batch, const Tables& tables,
+                           const ChunkCall& call, const QueryRows& rows) {
+  if (chunk_.sequences.empty()) return;
+  ChunkParams params;
+  params.lists = Lists(batch, tables,
+                       static_cast<int32_t>(decode_.sequences.size()), chunk_);
+  params.pool = pool_.pool;
+  params.query_offsets = memory_.Device(call.query_offsets);
+  params.block_offsets = memory_.Device(call.block_offsets);
+  params.queries = rows.queries;
+  params.output = rows.output;
+  params.group_size = layout().group_size();
+  params.scale = batch.scale;
+  runtime_->Chunk(params, pool_.shape, chunk_.work_offsets.back());
 }
 
 }  // namespace blockmgr

@@ -14,6 +14,8 @@
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
 #include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/host/cublas_products.h"
+#include "kernels/cuda/layers/layer_launch.h"
 #include "kernels/cuda/rows/row_mover_launch.h"
 #include "kernels/cuda/selection/select_launch.h"
 
@@ -65,6 +67,7 @@ class CudaRuntime final : public DeviceRuntime {
     static_cast<void>(cudaSetDevice(device_));
     const bool has_stream = stream_ != nullptr || !owns_stream_;
     if (has_stream) static_cast<void>(cudaStreamSynchronize(stream_));
+    products_.reset();
     if (has_stream && owns_stream_) {
       static_cast<void>(cudaStreamDestroy(stream_));
     }
@@ -135,6 +138,12 @@ class CudaRuntime final : public DeviceRuntime {
     return num_ctas;
   }
 
+  absl::StatusOr<std::string> UseProductLibrary() override {
+    if (!Use()) return status_;
+    BM_ASSIGN_OR_RETURN(products_, CublasProducts::Create(stream_));
+    return products_->name();
+  }
+
   void Append(const AppendRows& append, RowConversion conversion) override {
     Do("append", LaunchAppend, append, conversion, max_row_blocks_);
   }
@@ -203,6 +212,35 @@ class CudaRuntime final : public DeviceRuntime {
   void PlanMoves(const SelectMoves& moves) override {
     Do("plan of moves", LaunchSelectMoves, moves);
   }
+  void Embed(const EmbedParams& params, ElementType type) override {
+    Do("embedding", LaunchEmbed, params, type);
+  }
+  void Normalize(const NormParams& params, ElementType type) override {
+    Do("norms", LaunchNormalize, params, type);
+  }
+  void PrepareHeads(const HeadParams& params, const RowShape& shape) override {
+    Do("heads", LaunchPrepareHeads, params, shape);
+  }
+  void MergeAttention(const MergeParams& params, ElementType type,
+                      ElementType pool_type) override {
+    Do("merge of heads", LaunchMergeAttention, params, type, pool_type);
+  }
+  void Gate(const GateParams& params, ElementType type) override {
+    Do("gates", LaunchGate, params, type);
+  }
+  void Multiply(const ProductParams& params, ElementType type) override {
+    if (products_ == nullptr) {
+      Do("product", LaunchMultiply, params, type);
+    } else if (Use()) {
+      status_ = products_->Multiply(params, type);
+    }
+  }
+  void EditLogits(const EditParams& params) override {
+    Do("edits of logits", LaunchEditLogits, params);
+  }
+  void DrawTokens(const DrawParams& params) override {
+    Do("draws of tokens", LaunchDrawTokens, params);
+  }
 
  private:
   // Keeps what the launcher returns, unless something has failed before.
@@ -242,6 +280,7 @@ class CudaRuntime final : public DeviceRuntime {
   std::byte* staging_ = nullptr;
   int64_t staged_ = 0;  // bytes since the last wait
   uint32_t max_row_blocks_ = 1;
+  std::unique_ptr<CublasProducts> products_;  // null: our own kernel
   absl::Status status_;
 };
 

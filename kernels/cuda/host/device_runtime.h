@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -15,6 +16,8 @@
 #include "kernels/cuda/attention/chunk_attention.h"
 #include "kernels/cuda/attention/decode_attention.h"
 #include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/layers/layer_rows.h"
+#include "kernels/cuda/layers/token_draws.h"
 #include "kernels/cuda/rows/row_mover.h"
 #include "kernels/cuda/scores/expected_scores.h"
 #include "kernels/cuda/scores/key_scores.h"
@@ -57,6 +60,11 @@ class DeviceRuntime {
   virtual int32_t CountDecodeCtas(const RowShape& shape,
                                   int32_t group_size) = 0;
 
+  // From now on has the vendor's library (cuBLAS) compute Multiply. Returns the
+  // library's name and version, or why it cannot be used: Multiply then goes on
+  // to run our own kernel.
+  virtual absl::StatusOr<std::string> UseProductLibrary() = 0;
+
   // Kernels; see the headers of their parameters.
   virtual void Append(const AppendRows& append, RowConversion conversion) = 0;
   virtual void Gather(const GatherRows& gather, RowConversion conversion) = 0;
@@ -88,6 +96,17 @@ class DeviceRuntime {
                             int32_t longest_tail) = 0;
   virtual void Select(const SelectProblem& problem) = 0;
   virtual void PlanMoves(const SelectMoves& moves) = 0;
+  // Layers. `type` is that of the weights and of the inputs of products.
+  virtual void Embed(const EmbedParams& params, ElementType type) = 0;
+  virtual void Normalize(const NormParams& params, ElementType type) = 0;
+  virtual void PrepareHeads(const HeadParams& params,
+                            const RowShape& shape) = 0;
+  virtual void MergeAttention(const MergeParams& params, ElementType type,
+                              ElementType pool_type) = 0;
+  virtual void Gate(const GateParams& params, ElementType type) = 0;
+  virtual void Multiply(const ProductParams& params, ElementType type) = 0;
+  virtual void EditLogits(const EditParams& params) = 0;
+  virtual void DrawTokens(const DrawParams& params) = 0;
 };
 
 }  // namespace blockmgr

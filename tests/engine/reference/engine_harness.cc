@@ -9,6 +9,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/eviction/window_eviction.h"
+#include "engine/reference/tiny_backends.h"
 #include "kernels/backend.h"
 #include "tests/testing/test_tables.h"
 
@@ -62,11 +63,14 @@ EngineHarness::EngineHarness(std::shared_ptr<const LanguageModel> model,
   const ModelShape& shape = model->shape();
   QueryStatsTables query_stats = MeasuredQueryStats(
       shape.num_layers, shape.num_q_heads, shape.head_dim, 1);
+  auto forward = CreateTinyForward(model.get(), whole, backends);
+  BM_CHECK(forward.ok());
   engine_ = std::make_unique<TinyEngine>(
       std::move(model), whole, std::move(backends),
       TinyEngineOptions{.max_sequences = static_cast<int32_t>(kNumSlots),
                         .num_host_blocks = num_host_blocks,
-                        .query_stats = std::move(query_stats)});
+                        .query_stats = std::move(query_stats)},
+      *std::move(forward));
   merger_ = std::make_unique<ShardMerger>(whole);
   for (int32_t block = whole.num_blocks - 1; block > 0; --block) {
     free_.push_back(BlockId{block});

@@ -381,5 +381,71 @@ TEST(SamplerLogProbsTest, ATokenBeyondTheVocabularyIsImpossible) {
   EXPECT_THAT(rows.logprobs, ElementsAre(-kInfinity));
 }
 
+// A device applies the edits, then draws: naively here.
+int32_t DrawPlanned(const RowDraw& draw, const std::vector<LogitEdit>& edits,
+                    std::vector<float> logits) {
+  for (const LogitEdit& edit : edits) {
+    EXPECT_EQ(edit.row, draw.row);
+    float& logit = logits[static_cast<size_t>(edit.token)];
+    logit += edit.bias;
+    logit = logit > 0 ? logit / edit.repetition : logit * edit.repetition;
+    logit -= edit.penalty;
+  }
+  const auto best = std::ranges::max_element(logits);
+  if (draw.inverse_temperature == 0.0f) {
+    return static_cast<int32_t>(best - logits.begin());
+  }
+  std::vector<double> sums;
+  for (const float logit : logits) {
+    const float x = (logit - *best) * draw.inverse_temperature;
+    const double weight = x < draw.min_exponent ? 0.0 : std::exp(double{x});
+    sums.push_back(weight + (sums.empty() ? 0.0 : sums.back()));
+  }
+  return static_cast<int32_t>(
+      std::ranges::upper_bound(sums, draw.uniform * sums.back()) -
+      sums.begin());
+}
+
+TEST(SamplerTest, PlansDrawsOfWhatItWouldSample) {
+  std::mt19937_64 random(31);
+  std::normal_distribution<float> logit(0.0f, 2.0f);
+  std::uniform_real_distribution<double> number(0.0, 1.0);
+  Sampler sampler(50);
+  int32_t num_planned = 0;
+  for (int32_t i = 0; i < 300; ++i) {
+    std::vector<float> logits(50);
+    for (float& x : logits) x = logit(random);
+    std::vector<int32_t> tokens(20);
+    // Some are beyond the vocabulary.
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 55);
+    SamplingParams params{.temperature = i % 3 == 0 ? 0.0 : 2 * number(random),
+                          .min_p = i % 4 == 0 ? 0.05 : 0.0,
+                          .seed = i};
+    if (i % 2 == 0) {
+      params.repetition_penalty = 0.5 + number(random);
+      params.presence_penalty = number(random) - 0.5;
+      params.frequency_penalty = number(random) - 0.5;
+      params.logit_bias = {{4, 3.0}, {4, 1.0}, {54, 1.0}};
+      params.min_tokens = 15;
+    }
+    if (i % 10 == 9) params.top_k = 5;
+    RequestInfo info = InfoWith(params, 8);
+    info.stop_token_ids = {3, 4, 30, 53};
+    RowDraw draw;
+    std::vector<LogitEdit> edits;
+    const bool is_planned = sampler.PlanDraw(&info, tokens, 7, &draw, &edits);
+    EXPECT_EQ(is_planned, params.top_k == 0 || params.temperature == 0.0);
+    if (!is_planned) {
+      EXPECT_TRUE(edits.empty());
+      continue;
+    }
+    ++num_planned;
+    EXPECT_EQ(draw.row, 7);
+    EXPECT_EQ(DrawPlanned(draw, edits, logits),
+              sampler.Sample(&info, tokens, logits));
+  }
+  EXPECT_GE(num_planned, 250);
+}
+
 }  // namespace
 }  // namespace blockmgr

@@ -8,6 +8,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "kernels/cuda/layers/layer_sequence.cuh"
 #include "kernels/cuda/rows/row_mover_sequence.cuh"
 #include "kernels/cuda/selection/select_sequence.cuh"
 
@@ -136,6 +137,40 @@ void EmulatedRuntime::Select(const SelectProblem& problem) {
 
 void EmulatedRuntime::PlanMoves(const SelectMoves& moves) {
   Do(RunSelectMoves<EmulatedLauncher>, moves);
+}
+
+void EmulatedRuntime::Embed(const EmbedParams& params, ElementType type) {
+  Do(RunEmbed<EmulatedLauncher>, params, type);
+}
+
+void EmulatedRuntime::Normalize(const NormParams& params, ElementType type) {
+  Do(RunNormalize<EmulatedLauncher>, params, type);
+}
+
+void EmulatedRuntime::PrepareHeads(const HeadParams& params,
+                                   const RowShape& shape) {
+  Do(RunPrepareHeads<EmulatedLauncher>, params, shape);
+}
+
+void EmulatedRuntime::MergeAttention(const MergeParams& params,
+                                     ElementType type, ElementType pool_type) {
+  Do(RunMergeAttention<EmulatedLauncher>, params, type, pool_type);
+}
+
+void EmulatedRuntime::Gate(const GateParams& params, ElementType type) {
+  Do(RunGate<EmulatedLauncher>, params, type);
+}
+
+void EmulatedRuntime::Multiply(const ProductParams& params, ElementType type) {
+  Do(RunMultiply<EmulatedLauncher>, params, type);
+}
+
+void EmulatedRuntime::EditLogits(const EditParams& params) {
+  Do(RunEditLogits<EmulatedLauncher>, params);
+}
+
+void EmulatedRuntime::DrawTokens(const DrawParams& params) {
+  Do(RunDrawTokens<EmulatedLauncher>, params);
 }
 
 }  // namespace blockmgr

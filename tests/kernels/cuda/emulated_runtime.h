@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -37,6 +38,9 @@ class EmulatedRuntime : public DeviceRuntime {
   void Download(std::span<std::byte> host, const char* from) override;
   void Fill(char* to, uint8_t byte, int64_t bytes) override;
   int32_t CountDecodeCtas(const RowShape& shape, int32_t group_size) override;
+  absl::StatusOr<std::string> UseProductLibrary() override {
+    return absl::UnimplementedError("the emulator has no library");
+  }
 
   void Append(const AppendRows& append, RowConversion conversion) override;
   void Gather(const GatherRows& gather, RowConversion conversion) override;
@@ -64,6 +68,15 @@ class EmulatedRuntime : public DeviceRuntime {
                     int32_t longest_tail) override;
   void Select(const SelectProblem& problem) override;
   void PlanMoves(const SelectMoves& moves) override;
+  void Embed(const EmbedParams& params, ElementType type) override;
+  void Normalize(const NormParams& params, ElementType type) override;
+  void PrepareHeads(const HeadParams& params, const RowShape& shape) override;
+  void MergeAttention(const MergeParams& params, ElementType type,
+                      ElementType pool_type) override;
+  void Gate(const GateParams& params, ElementType type) override;
+  void Multiply(const ProductParams& params, ElementType type) override;
+  void EditLogits(const EditParams& params) override;
+  void DrawTokens(const DrawParams& params) override;
 
   int64_t num_allocations() const { return num_allocations_; }
   // See simt::LaunchReport; of all kernels together.

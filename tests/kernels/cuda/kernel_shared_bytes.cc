@@ -64,6 +64,18 @@ void LaunchShaped(DeviceRuntime& device, const RowShape& shape) {
   ValueNormParams norms;
   norms.entries = kOneList;
   device.ValueNorms(norms, shape);
+  device.PrepareHeads({.num_rows = 1, .num_q_heads = 1, .num_heads = 1}, shape);
+}
+
+// The kernels of layers that one type of weights has.
+void LaunchLayers(DeviceRuntime& device, ElementType type) {
+  device.Embed({.num_rows = 1, .width = 16}, type);
+  device.Normalize({.num_rows = 1, .width = 16}, type);
+  for (const ElementType pool : {ElementType::kBFloat16, ElementType::kHalf}) {
+    device.MergeAttention({.num_rows = 1, .width = 16}, type, pool);
+  }
+  device.Gate({.num_rows = 1, .width = 16}, type);
+  device.Multiply({.num_rows = 1, .in = 16, .out = 16}, type);
 }
 
 void LaunchOthers(DeviceRuntime& device) {
@@ -99,6 +111,11 @@ void LaunchOthers(DeviceRuntime& device) {
   select.num_scopes = 1;
   select.chunks.count = 1;
   select.budget = SelectBudget::kFloor;
+  for (const ElementType type : {ElementType::kBFloat16, ElementType::kHalf}) {
+    LaunchLayers(device, type);
+  }
+  device.EditLogits({.num_edits = 1});
+  device.DrawTokens({.num_draws = 1, .vocabulary = 1});
   for (const bool critical : {false, true}) {
     select.critical = critical;
     device.Select(select);

@@ -44,7 +44,7 @@ class PackGpuTest(unittest.TestCase):
     def test_libraries_are_packed_or_the_systems(self):
         programs = [path for path in (self.bundle / "bin").iterdir()
                     if path.suffix != ".py"]
-        self.assertEqual(len(programs), 5)
+        self.assertEqual(len(programs), 6)
         for program in programs:
             listed = run("ldd", program, env={
                 "LD_LIBRARY_PATH": str(self.bundle / "lib")}).stdout
@@ -70,8 +70,16 @@ class PackGpuTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("run.sh: figures: FAILED", done.stdout)
 
+    def test_a_model_without_a_gpu_says_so(self):
+        done = run(self.script, "--out", self.out / "model", "--model",
+                   self.script, "model",
+                   env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("run.sh: model: FAILED", done.stdout)
+
     def test_wrong_command_lines(self):
-        for words in ([], ["speed"], ["--shards", "0", "tests"], ["--out"]):
+        for words in ([], ["speed"], ["--shards", "0", "tests"], ["--out"],
+                      ["--model", "/missing.gguf", "model"]):
             done = run(self.script, *words)
             self.assertEqual(done.returncode, 2, done.stdout)
             self.assertIn("run.sh --help", done.stdout)

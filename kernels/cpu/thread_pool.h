@@ -6,8 +6,8 @@
 // that have not begun to help when its last piece is taken.
 //
 // Threads: one thread at a time calls ParallelFor.
-#ifndef ENGINE_REFERENCE_THREAD_POOL_H_
-#define ENGINE_REFERENCE_THREAD_POOL_H_
+#ifndef KERNELS_CPU_THREAD_POOL_H_
+#define KERNELS_CPU_THREAD_POOL_H_
 
 #include <atomic>
 #include <cstdint>
@@ -56,4 +56,4 @@ class ThreadPool {
 
 }  // namespace blockmgr
 
-#endif  // ENGINE_REFERENCE_THREAD_POOL_H_
+#endif  // KERNELS_CPU_THREAD_POOL_H_

@@ -1,4 +1,4 @@
-#include "bench/evict/tiny_oracle.h"
+#include "bench/evict/model_oracle.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,16 +7,25 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include <absl/status/statusor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bench/evict/calibration_prompts.h"
+#include "bench/evict/tensors.h"
+#include "engine/reference/tiny_model.h"
+#include "kernels/cpu/thread_pool.h"
 #include "tests/testing/dense_reference.h"
+#include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 const ModelShape kShape = {.num_layers = 3,
@@ -26,8 +35,23 @@ const ModelShape kShape = {.num_layers = 3,
                            .hidden = 64,
                            .mlp = 64,
                            .vocabulary = 64};
-constexpr TinyOracleOptions kOptions = {
-    .seed = 5, .context_tokens = 40, .num_queries = 3, .query_tokens = 9};
+// 5 tokens of question, then 4 of answer.
+constexpr int32_t kContext = 40;
+
+ContextPrompt Prompt() {
+  CalibrationPromptOptions options;
+  options.seed = 5;
+  options.context_tokens = kContext;
+  options.num_queries = 3;
+  options.query_tokens = 9;
+  return MakeRandomPrompt(kShape.vocabulary, 0, options);
+}
+
+ModelOracle Measure(const LanguageModel& model, ThreadPool* threads = nullptr) {
+  absl::StatusOr<ModelOracle> oracle = MeasureOracle(model, Prompt(), threads);
+  EXPECT_THAT(oracle, IsOk());
+  return *std::move(oracle);
+}
 
 double Dot(std::span<const double> a, std::span<const double> b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
@@ -54,7 +78,7 @@ double ProjectedSize(const std::vector<float>& output, int32_t q_head,
 std::vector<double> NaiveImportances(const LanguageModel& model,
                                      const DenseReference& reference,
                                      int32_t layer) {
-  const int32_t context = kOptions.context_tokens;
+  const int32_t context = kContext;
   const std::vector<float> output =
       DenseMatrix(model.weights().layers[static_cast<size_t>(layer)].output);
   std::vector<double> all(static_cast<size_t>(kShape.num_heads * context));
@@ -83,17 +107,15 @@ std::vector<double> NaiveImportances(const LanguageModel& model,
   return all;
 }
 
-TEST(TinyOracleTest, AgreesWithTheDenseReference) {
-  const std::shared_ptr<const LanguageModel> model =
-      RandomModel(kShape, kOptions.seed);
-  const TinyOracle oracle = MeasureTinyOracle(kShape, kOptions);
-  ASSERT_THAT(oracle.context, SizeIs(40));
+TEST(ModelOracleTest, AgreesWithTheDenseReference) {
+  const std::shared_ptr<const LanguageModel> model = RandomModel(kShape, 5);
+  const ModelOracle oracle = Measure(*model);
   ASSERT_THAT(oracle.queries, SizeIs(3));
   auto measured = oracle.importances.begin();
   for (const std::vector<int32_t>& query : oracle.queries) {
     ASSERT_THAT(query, SizeIs(9));
     DenseReference reference(model.get());
-    reference.Forward(oracle.context);
+    reference.Forward(Prompt().context);
     // 5 tokens of question, then greedy decoding.
     int32_t best = -1;
     for (size_t i = 0; i < query.size(); ++i) {
@@ -113,21 +135,11 @@ TEST(TinyOracleTest, AgreesWithTheDenseReference) {
   EXPECT_EQ(measured, oracle.importances.end());
 }
 
-TEST(TinyOracleTest, QuestionsArePassagesOfTheContext) {
-  const TinyOracle oracle = MeasureTinyOracle(kShape, kOptions);
-  for (const std::vector<int32_t>& query : oracle.queries) {
-    EXPECT_NE(std::search(oracle.context.begin(), oracle.context.end(),
-                          query.begin(), query.begin() + 5),
-              oracle.context.end());
-  }
-}
-
-TEST(TinyOracleTest, TensorsAreTheContextsByHead) {
-  const std::shared_ptr<const LanguageModel> model =
-      RandomModel(kShape, kOptions.seed);
-  const TinyOracle oracle = MeasureTinyOracle(kShape, kOptions);
+TEST(ModelOracleTest, TensorsAreTheContextsByHead) {
+  const std::shared_ptr<const LanguageModel> model = RandomModel(kShape, 5);
+  const ModelOracle oracle = Measure(*model);
   DenseReference reference(model.get());
-  reference.Forward(oracle.context);
+  reference.Forward(Prompt().context);
   const Tensors& tensors = oracle.tensors;
   EXPECT_EQ(tensors.num_q_heads, 4);
   EXPECT_EQ(tensors.num_heads, 2);
@@ -169,17 +181,37 @@ TEST(TinyOracleTest, TensorsAreTheContextsByHead) {
   }
 }
 
-TEST(TinyOracleTest, EqualArgumentsGiveEqualOracles) {
-  EXPECT_EQ(MeasureTinyOracle(kShape, kOptions).importances,
-            MeasureTinyOracle(kShape, kOptions).importances);
-  TinyOracleOptions other = kOptions;
-  other.seed = 6;
-  EXPECT_NE(MeasureTinyOracle(kShape, other).importances,
-            MeasureTinyOracle(kShape, kOptions).importances);
-  TinyOracleOptions second = kOptions;
-  second.context = 1;
-  EXPECT_NE(MeasureTinyOracle(kShape, second).context,
-            MeasureTinyOracle(kShape, kOptions).context);
+TEST(ModelOracleTest, ThreadsChangeNothing) {
+  const std::shared_ptr<const LanguageModel> model = RandomModel(kShape, 5);
+  ThreadPool threads(2);
+  const ModelOracle one = Measure(*model);
+  const ModelOracle two = Measure(*model, &threads);
+  EXPECT_EQ(one.importances, two.importances);
+  EXPECT_EQ(one.queries, two.queries);
+  EXPECT_EQ(one.tensors.layers[2].keys, two.tensors.layers[2].keys);
+}
+
+TEST(ModelOracleTest, TensorsHaveTheModelsRotationAndScale) {
+  ModelShape shape = kShape;
+  shape.rotary = {.theta = 500.0, .divisors = {1, 1, 1, 2, 2, 4, 8, 8}};
+  shape.score_scale = 0.125f;
+  const std::shared_ptr<const LanguageModel> model = RandomModel(shape, 5);
+  ASSERT_OK_AND_ASSIGN(const Tensors tensors,
+                       MeasureTensors(*model, Prompt().context));
+  EXPECT_EQ(tensors.AttentionScale(), 0.125f);
+  ASSERT_THAT(tensors.inverse_frequencies, SizeIs(8));
+  EXPECT_DOUBLE_EQ(tensors.inverse_frequencies[4], std::pow(500.0, -0.5) / 2.0);
+  EXPECT_EQ(tensors.layers[1].values, Measure(*model).tensors.layers[1].values);
+}
+
+TEST(ModelOracleTest, RefusesWindows) {
+  ModelShape shape = kShape;
+  EXPECT_THAT(CheckNoWindows("--model", *RandomModel(shape, 1)), IsOk());
+  shape.windows = {0, 32, 0};
+  EXPECT_THAT(CheckNoWindows("--model", *RandomModel(shape, 1)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("--model: expected"),
+                             HasSubstr("layer 1 has a window of 32"))));
 }
 
 }  // namespace

@@ -1,40 +1,21 @@
-// BlockManager and the prefix cache: what sequences publish.
+#include "blockmgr/sequence_publisher.h"
 
-#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "blockmgr/base/check.h"
-#include "blockmgr/block_manager.h"
-#include "blockmgr/prefix_matcher.h"
+#include "blockmgr/prefix_cache.h"
 
 namespace blockmgr {
 
-PrefixMatch BlockManager::Match(const BlockChain& chain,
-                                std::span<const int32_t> tokens,
-                                int32_t max_tokens, const RegionQuery* query,
-                                MatchMemory* memory) const {
-  MatchMemory own;
-  if (memory == nullptr) memory = &own;
-  if (!prefix_caching_) return memory->Take();
-  return PrefixMatcher(layout_, blocks_)
-      .Match(chain, tokens, max_tokens, query, memory);
-}
-
-void BlockManager::MatchPart(const BlockChain& chain,
-                             std::span<const int32_t> tokens,
-                             int32_t max_tokens, PrefixMatch* match) const {
-  BM_CHECK(match->source == kNoSequenceSlot && !match->has_part);
-  if (!prefix_caching_) return;
-  PrefixMatcher(layout_, blocks_).MatchPart(chain, tokens, max_tokens, match);
-}
-
-void BlockManager::ContinueAfter(int32_t entry, SequenceCache* sequence) const {
+void SequencePublisher::ContinueAfter(int32_t entry,
+                                      SequenceCache* sequence) const {
   sequence->chain_entry = entry;
   sequence->chain_serial = blocks_.cache().serial(entry);
   sequence->chain_key = blocks_.cache().key(entry);
 }
 
-void BlockManager::CutChain(SequenceCache* sequence) const {
+void SequencePublisher::CutChain(SequenceCache* sequence) const {
   const int32_t num_full = sequence->num_settled / layout_.page_size;
   const GroupCache& first = sequence->first();
   if (num_full == 0 && first.region == nullptr) {
@@ -62,9 +43,9 @@ void BlockManager::CutChain(SequenceCache* sequence) const {
   }
 }
 
-void BlockManager::Publish(SequenceCache* sequence,
-                           std::span<const int32_t> tokens,
-                           const BlockChain& chain) {
+void SequencePublisher::Publish(SequenceCache* sequence,
+                                std::span<const int32_t> tokens,
+                                const BlockChain& chain) {
   const int32_t page_size = layout_.page_size;
   const int32_t num_full = sequence->num_settled / page_size;
   const GroupCache& first = sequence->first();
@@ -91,21 +72,20 @@ void BlockManager::Publish(SequenceCache* sequence,
   }
 }
 
-bool BlockManager::PublishRegion(SequenceSlot slot,
-                                 const RegionPublication& publication,
-                                 bool* is_cached) {
+bool SequencePublisher::PublishRegion(const RegionPublication& publication,
+                                      SequenceCache* sequence,
+                                      bool* is_cached) {
   const RegionName& name = publication.name;
-  SequenceCache* sequence = &at(slot);
   const std::shared_ptr<const RegionRecord>& region = sequence->first().region;
   BM_CHECK(name.length == sequence->cut() + layout_.page_size);
   if (region->blocks.empty() || sequence->num_settled != name.length ||
-      PendingCut(*sequence) > 0) {
+      sequence->pending_cut() > 0) {
     return false;
   }
   int32_t entry = blocks_.cache().FindRegion(
       name, *publication.chain, sequence->root_serial, publication.tokens);
   if (entry == PrefixCache::kNone) {
-    if (!HasWindows(*sequence)) return false;
+    if (!sequence->HasWindows(layout_)) return false;
     *is_cached = true;
     const BlockId tail = PublishTail(*sequence, publication);
     const Retention* wish =
@@ -123,8 +103,8 @@ bool BlockManager::PublishRegion(SequenceSlot slot,
   return true;
 }
 
-BlockId BlockManager::PublishTail(const SequenceCache& sequence,
-                                  const RegionPublication& publication) {
+BlockId SequencePublisher::PublishTail(const SequenceCache& sequence,
+                                       const RegionPublication& publication) {
   // Publishes the sequence's own block, even if the cache has an equal block,
   // which may be reclaimed soon.
   const BlockId tail = sequence.first().tail.front();
@@ -141,6 +121,54 @@ BlockId BlockManager::PublishTail(const SequenceCache& sequence,
   blocks_.ApplyRetention(Index(tail), wish);
   PublishLinkedBlocks(sequence, sequence.first().tail_begin, Index(tail), wish);
   return tail;
+}
+
+void SequencePublisher::PublishLinkedBlocks(const SequenceCache& sequence,
+                                            int32_t page, int32_t entry,
+                                            const Retention* wish) {
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const GroupCache& cache = sequence.groups[group];
+    const BlockId block = cache.block(page);
+    if (block == kNullBlock || blocks_.cache().Contains(block)) continue;
+    if (cache.pending != nullptr && cache.pending->Overwrites(block)) continue;
+    const BlockId cached = blocks_.cache().WindowBlock(entry, group - 1);
+    if (cached == kNullBlock) {
+      blocks_.cache().InsertWindow(entry, group - 1, block);
+      blocks_.pool().AddRef(block);
+    }
+    blocks_.ApplyRetention(Index(cached == kNullBlock ? block : cached), wish);
+  }
+}
+
+RegionWindows SequencePublisher::LinkGroups(const SequenceCache& sequence,
+                                            int32_t length,
+                                            const Retention* wish) {
+  RegionWindows windows;
+  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    const GroupCache& cache = sequence.groups[group];
+    // If the region is gone, its length is left out, too.
+    windows.regions.emplace_back();
+    if (cache.region != nullptr) windows.regions.back() = cache;
+    if (!blocks_.cache().HasWindowRegion(cache)) {
+      const int32_t entry = blocks_.cache().InsertWindowRegion(cache.region);
+      for (const BlockId block : cache.region->blocks) {
+        blocks_.pool().AddRef(block);
+      }
+      blocks_.ApplyRetention(entry, wish);
+    }
+    const PageRange pages = cache.PagesBehind(layout_, group, length);
+    for (int32_t i = pages.begin; i < pages.end; ++i) {
+      const BlockId block = cache.block(i);
+      BM_CHECK(block != kNullBlock);
+      if (!blocks_.cache().Contains(block)) {
+        blocks_.cache().InsertWindow(PrefixCache::kNone, group - 1, block);
+        blocks_.pool().AddRef(block);
+        blocks_.ApplyRetention(Index(block), wish);
+      }
+      windows.blocks.push_back(block);
+    }
+  }
+  return windows;
 }
 
 }  // namespace blockmgr

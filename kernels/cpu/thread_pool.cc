@@ -1,4 +1,4 @@
-#include "engine/reference/thread_pool.h"
+#include "kernels/cpu/thread_pool.h"
 
 #include "blockmgr/base/check.h"
 

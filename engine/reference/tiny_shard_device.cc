@@ -1,0 +1,70 @@
+// Layers of a shard whose rows are on the backend's device.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/reference/forward_pass.h"
+#include "engine/reference/tiny_shard.h"
+
+namespace blockmgr {
+
+void TinyShard::RunLayerOnDevice(const StepPlan& plan, const TinyBatch& batch,
+                                 int32_t layer, DevicePass* pass) {
+  const LayerPlace& place = model_.groups().layers[static_cast<size_t>(layer)];
+  const DeviceRows rows = pass->rows(shard_);
+  backend_->Append(AppendBatch{
+      .layer = place.slot,
+      .slot_mapping = batch.slot_mappings[static_cast<size_t>(place.group)],
+      .device_keys = rows.keys,
+      .device_values = rows.values,
+      .device_token_stride = rows.kv_stride});
+  ObserveOnDevice(plan, batch, place, pass);
+  FindCaches(plan, place);
+  backend_->Attention(AttentionBatch{.layer = place.slot,
+                                     .sequences = kv_,
+                                     .query_offsets = batch.query_offsets,
+                                     .scale = scale_,
+                                     .window = place.window,
+                                     .device_queries = rows.queries,
+                                     .device_output = rows.attention});
+}
+
+void TinyShard::ObserveOnDevice(const StepPlan& plan, const TinyBatch& batch,
+                                const LayerPlace& place, DevicePass* pass) {
+  // Scores are the host's business, and few sequences need any.
+  int32_t first = batch.query_offsets.back();
+  int32_t end = 0;
+  bool needs_raw = false;
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const ScoringState& state = sequence(plan.slots[i]).scoring;
+    const int32_t last = batch.query_offsets[i + 1];
+    int32_t count = last - batch.query_offsets[i];
+    if (state.kind == ScorerState::kNone || place.group > 0) {
+      count = std::min(count, state.num_rows);
+    } else if (state.kind == ScorerState::kQueryStatistics) {
+      needs_raw = true;
+    }
+    if (count == 0) continue;
+    first = std::min(first, last - count);
+    end = last;
+  }
+  if (first >= end) return;
+  const auto width = static_cast<size_t>(layout_.num_q_heads) *
+                     static_cast<size_t>(layout_.head_dim);
+  const size_t offset = static_cast<size_t>(first) * width;
+  queries_.resize(batch.num_rows() * width);
+  pass->CopyQueries(shard_, first, end - first, queries_.data() + offset);
+  if (place.group > 0) {
+    KeepQueries(plan, batch, place, queries_.data());
+    return;
+  }
+  raw_queries_.resize(queries_.size());
+  if (needs_raw) {
+    pass->CopyRawQueries(shard_, first, end - first,
+                         raw_queries_.data() + offset);
+  }
+  Observe(plan, batch, place.slot, queries_.data(), raw_queries_.data());
+}
+
+}  // namespace blockmgr
