@@ -128,11 +128,10 @@ const std::vector<Layer>& Layers() {
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "engine/tables", "kernels", "scheduler"},
        .cuda = true},
-      // The library for Python, which holds its lock.
+      // The library for Python.
       {.folder = "python",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "engine/tables", "scheduler"},
-       .threads_and_clocks = false},
+                       "engine/tables", "scheduler"}},
       {.folder = "bench", .may_include = All(), .grpc = true, .cuda = true},
       {.folder = "tests", .may_include = All(), .grpc = true, .cuda = true},
   };
