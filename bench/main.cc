@@ -1,5 +1,5 @@
-// blockmgr-bench: loads a daemon, simulates one, compares the reports, and
-// times the bookkeeping.
+// blockmgr-bench: loads a daemon, simulates one, compares the reports, times
+// the bookkeeping, and measures what eviction costs in answers.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +20,7 @@
 #include "bench/micro/micro.h"
 #include "bench/options.h"
 #include "bench/progress.h"
+#include "bench/quality/quality.h"
 #include "bench/report.h"
 #include "bench/serve/generate.h"
 #include "bench/serve/serve.h"
@@ -46,6 +47,9 @@ constexpr char kFooter[] =
     "  blockmgr-bench kernels --kv-mib 256 --json > kernels.json\n"
     "  blockmgr-bench kernels --check\n"
     "  blockmgr-bench kernels --dtype fp16 --tail 512 --kernels decode,chunk\n"
+    "  blockmgr-bench quality --model model.gguf --policy 'keydiff | adakv' "
+    "\\\n"
+    "      --tasks fact,needle --keep-ratios 0.5,0.2 --num-prompts 50\n"
     "  blockmgr-bench sim --goodput \"ttft:5000 tpot:60\" --find-max-rate\n"
     "\nExit status: 0 if all requests completed and all checks passed; 1 if a "
     "check\nfailed, or flags or files ask for something impossible; 2 if the "
@@ -113,71 +117,97 @@ absl::StatusOr<int> Plain(const absl::Status& status) {
   return EXIT_SUCCESS;
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app(
-      "Measures paged KV caches under load, with a running blockmgrd or with a "
-      "simulated one in virtual time, and the cost of their bookkeeping.",
-      "blockmgr-bench");
-  app.require_subcommand(1);
-  app.footer(kFooter);
-
+// What the flags of all commands are read into.
+struct Commands {
   BenchOptions serve_bench;
-  ServeOptions serve_options;
-  CLI::App* serve = app.add_subcommand(
+  ServeOptions serve;
+  GenerateOptions generate;
+  BenchOptions sim_bench;
+  SimOptions sim;
+  RateSearchOptions search;
+  std::string left;
+  std::string right;
+  MicroOptions micro;
+  KernelBenchOptions kernels;
+  QualityOptions quality;
+};
+
+void AddCommands(CLI::App* app, Commands* commands) {
+  CLI::App* serve = app->add_subcommand(
       "serve",
       "Load a daemon over gRPC, open loop. Latencies count from the intended "
       "send times.");
-  AddServeFlags(serve, &serve_options);
-  AddBenchFlags(serve, &serve_bench);
+  AddServeFlags(serve, &commands->serve);
+  AddBenchFlags(serve, &commands->serve_bench);
 
-  GenerateOptions generate_options;
-  CLI::App* generate = app.add_subcommand(
+  CLI::App* generate = app->add_subcommand(
       "generate", "Ask a daemon's language model in text, print its answers.");
-  AddGenerateFlags(generate, &generate_options);
+  AddGenerateFlags(generate, &commands->generate);
 
-  BenchOptions sim_bench;
-  SimOptions sim_options;
-  CLI::App* sim = app.add_subcommand(
+  CLI::App* sim = app->add_subcommand(
       "sim",
       "Run manager, scheduler and a simulated engine in this process, in "
       "virtual time. The same flags give the same report.");
-  AddBenchFlags(sim, &sim_bench);
-  AddSimFlags(sim, &sim_options);
-  RateSearchOptions search_options;
-  AddRateSearchFlags(sim, &search_options);
+  AddBenchFlags(sim, &commands->sim_bench);
+  AddSimFlags(sim, &commands->sim);
+  AddRateSearchFlags(sim, &commands->search);
 
-  std::string left;
-  std::string right;
-  CLI::App* compare = app.add_subcommand(
+  CLI::App* compare = app->add_subcommand(
       "compare", "Print two saved reports side by side, with ratios.");
-  compare->add_option("A", left, "Report of the baseline, JSON")->required();
-  compare->add_option("B", right, "Report to compare with it, JSON")
+  compare->add_option("A", commands->left, "Report of the baseline, JSON")
+      ->required();
+  compare->add_option("B", commands->right, "Report to compare with it, JSON")
       ->required();
 
-  MicroOptions micro_options;
-  CLI::App* micro = app.add_subcommand(
+  CLI::App* micro = app->add_subcommand(
       "micro",
       "Time the bookkeeping in this process (decode steps, long queues, the "
       "pool, the prefix cache, evictions), and print the promised times next "
       "to it.");
-  AddMicroFlags(micro, &micro_options);
+  AddMicroFlags(micro, &commands->micro);
 
-  KernelBenchOptions kernel_options;
-  CLI::App* kernels = app.add_subcommand(
+  CLI::App* kernels = app->add_subcommand(
       "kernels",
       "Measure the bandwidth of a GPU's memory, then every CUDA kernel.");
-  AddKernelFlags(kernels, &kernel_options);
+  AddKernelFlags(kernels, &commands->kernels);
 
+  CLI::App* quality = app->add_subcommand(
+      "quality", "Measure what policies cost in answers of a real model.");
+  AddQualityFlags(quality, &commands->quality);
+}
+
+absl::StatusOr<int> RunCommand(const CLI::App& app, const Commands& commands) {
+  if (app.got_subcommand("serve")) {
+    return Serve(commands.serve_bench, commands.serve);
+  }
+  if (app.got_subcommand("generate")) return Generate(commands.generate);
+  if (app.got_subcommand("sim")) {
+    return Simulate(commands.sim_bench, commands.sim, commands.search);
+  }
+  if (app.got_subcommand("compare")) {
+    return Compare(commands.left, commands.right);
+  }
+  if (app.got_subcommand("micro")) return Plain(Micro(commands.micro));
+  if (app.got_subcommand("kernels")) {
+    return Plain(BenchKernels(commands.kernels));
+  }
+  return Plain(RunQuality(commands.quality));
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Measures paged KV caches under load, with a running blockmgrd or with a "
+      "simulated one in virtual time, the cost of their bookkeeping, and what "
+      "eviction costs in answers.",
+      "blockmgr-bench");
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  Commands commands;
+  AddCommands(&app, &commands);
   if (const std::optional<int> ended = ParseCommandLine(&app, argc, argv)) {
     return *ended;
   }
-  absl::StatusOr<int> status = EXIT_SUCCESS;
-  if (serve->parsed()) status = Serve(serve_bench, serve_options);
-  if (generate->parsed()) status = Generate(generate_options);
-  if (sim->parsed()) status = Simulate(sim_bench, sim_options, search_options);
-  if (compare->parsed()) status = Compare(left, right);
-  if (micro->parsed()) status = Plain(Micro(micro_options));
-  if (kernels->parsed()) status = Plain(BenchKernels(kernel_options));
+  const absl::StatusOr<int> status = RunCommand(app, commands);
   if (status.ok()) return *status;
   absl::FPrintF(stderr, "blockmgr-bench: %s\n", status.status().message());
   return kError;

@@ -2,14 +2,18 @@
 // blockmgrd's server, next to an empty message echoed on the same kind of
 // bidirectional stream and unix socket.
 //
-//   EmptyMessage/US    write, echo, read
-//   DecodeStep/N/US/R  write the result of a step, read the next plan; N steps
-//                      in flight. A frontend reads all tokens meanwhile, and R
-//                      routers watch the prefix cache, of which every other one
-//                      does not read what it is told.
-//   KvEvents/N/US/S    the same with KV events on ZeroMQ and S subscribers, of
-//                      which every other one does not read. To be compared with
-//                      DecodeStep/N/US/0.
+//   EmptyMessage/US      write, echo, read
+//   DecodeStep/N/US/R/F  write the result of a step, read the next plan; N
+//                        steps in flight. Frontends read all tokens meanwhile,
+//                        and R routers watch the prefix cache, of which every
+//                        other one does not read what it is told. F: one stream
+//                        has all requests (0), each has a stream of
+//                        RequestService of its own (1), or a call of
+//                        VllmEngine.Generate (2).
+//   KvEvents/N/US/S      the same with KV events on ZeroMQ and S subscribers,
+//   of
+//                        which every other one does not read. To be compared
+//                        with DecodeStep/N/US/0/0.
 //
 // US: microseconds for which the engine computes, outside of the timing, before
 // each message. 0 is the most the stream can do; a decode step of a model takes
@@ -24,6 +28,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -38,6 +43,7 @@
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
 #include "proto/blockmgr/v1/engine.grpc.pb.h"
 #include "proto/blockmgr/v1/request.grpc.pb.h"
+#include "proto/vllm/grpc/engine.grpc.pb.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/server/server.h"
 
@@ -48,6 +54,7 @@ constexpr int32_t kNumSequences = 256;
 // Llama-3.1-8B's shape, and blocks for as many steps as a run may take.
 constexpr int32_t kNumBlocks = 1 << 20;
 constexpr char kSession[] = "step_rpc_bench";
+constexpr int32_t kMaxTokens = 60000;
 
 std::string TemporarySocket() {
   std::string folder =
@@ -133,11 +140,43 @@ void EmptyMessage(benchmark::State& state) {
 }
 BENCHMARK(EmptyMessage)->Arg(0)->Arg(2000)->UseManualTime();
 
-// A daemon's server with an attached engine and a frontend whose requests all
+enum class Frontends : int64_t { kOneStream, kStreams, kCalls };
+
+// A client's end of a stream, which reads all messages.
+template <typename Message>
+class Reader final : public grpc::ClientReadReactor<Message> {
+ public:
+  void Start() {
+    this->StartRead(&message_);
+    this->StartCall();
+  }
+  // Waits for the first message.
+  void WaitForFirst() { first_.get_future().wait(); }
+  void Cancel() {
+    context_.TryCancel();
+    done_.get_future().wait();
+  }
+  grpc::ClientContext* context() { return &context_; }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (num_messages_++ == 0) first_.set_value();
+    if (ok) this->StartRead(&message_);
+  }
+  void OnDone(const grpc::Status& /*status*/) override { done_.set_value(); }
+
+  grpc::ClientContext context_;
+  Message message_;
+  int64_t num_messages_ = 0;
+  std::promise<void> first_;
+  std::promise<void> done_;
+};
+
+// A daemon's server with an attached engine and frontends whose requests all
 // decode.
 class Daemon {
  public:
-  Daemon(int32_t steps_in_flight, int32_t num_routers,
+  Daemon(int32_t steps_in_flight, int32_t num_routers, Frontends frontends,
          bool has_kv_events = false)
       : address_(TemporarySocket()) {
     ServerOptions options;
@@ -152,7 +191,21 @@ class Daemon {
     channel_ =
         grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
     Attach();
-    Submit();
+    requests_ = v1::RequestService::NewStub(channel_);
+    vllm_ = vllm::grpc::engine::VllmEngine::NewStub(channel_);
+    if (frontends == Frontends::kOneStream) {
+      OpenStream(kSession);
+      for (int32_t i = 0; i < kNumSequences; ++i) Submit(kSession, i);
+    }
+    for (int32_t i = 0; i < kNumSequences; ++i) {
+      const std::string session = absl::StrCat(kSession, i);
+      if (frontends == Frontends::kStreams) {
+        OpenStream(session);
+        Submit(session, i);
+      } else if (frontends == Frontends::kCalls) {
+        Generate(i);
+      }
+    }
     for (int32_t i = 0; i < num_routers; ++i) {
       routers_.push_back(std::make_unique<Router>(address_, i % 2 == 0));
     }
@@ -160,8 +213,8 @@ class Daemon {
 
   ~Daemon() {
     routers_.clear();
-    frontend_context_.TryCancel();
-    frontend_.join();
+    for (const auto& stream : streams_) stream->Cancel();
+    for (const auto& call : generate_calls_) call->Cancel();
     engine_context_.TryCancel();
     steps_->Finish();
     server_->Shutdown(std::chrono::seconds(1));
@@ -237,33 +290,48 @@ class Daemon {
     BM_CHECK(steps_->Write(message_));
   }
 
-  void Submit() {
-    requests_ = v1::RequestService::NewStub(channel_);
+  void OpenStream(const std::string& session) {
     v1::StreamTokensRequest open;
-    open.set_client_session(kSession);
-    tokens_ = requests_->StreamTokens(&frontend_context_, open);
-    v1::TokenBatch first;
-    BM_CHECK(tokens_->Read(&first));
-    frontend_ = std::thread([this] {
-      v1::TokenBatch batch;
-      while (tokens_->Read(&batch)) benchmark::DoNotOptimize(batch);
-      tokens_->Finish();
-    });
-    for (int32_t i = 0; i < kNumSequences; ++i) {
-      v1::SubmitRequest request;
-      request.set_client_session(kSession);
-      request.set_request_id(absl::StrCat("r", i));
-      request.add_prompt_token_ids(static_cast<uint32_t>(i));
-      request.set_max_tokens(60000);
-      v1::SubmitResponse response;
-      grpc::Status status;
-      do {
-        // Unavailable: the engine's stream is still on its way.
-        grpc::ClientContext context;
-        status = requests_->Submit(&context, request, &response);
-      } while (status.error_code() == grpc::StatusCode::UNAVAILABLE);
-      BM_CHECK(status.ok());
+    open.set_client_session(session);
+    auto& stream =
+        streams_.emplace_back(std::make_unique<Reader<v1::TokenBatch>>());
+    requests_->async()->StreamTokens(stream->context(), &open, stream.get());
+    stream->Start();
+    stream->WaitForFirst();
+  }
+
+  void Submit(const std::string& session, int32_t i) {
+    v1::SubmitRequest request;
+    request.set_client_session(session);
+    request.set_request_id(absl::StrCat("r", i));
+    request.add_prompt_token_ids(static_cast<uint32_t>(i));
+    request.set_max_tokens(kMaxTokens);
+    v1::SubmitResponse response;
+    grpc::Status status;
+    do {
+      // Unavailable: the engine's stream is still on its way.
+      grpc::ClientContext context;
+      status = requests_->Submit(&context, request, &response);
+    } while (status.error_code() == grpc::StatusCode::UNAVAILABLE);
+    BM_CHECK(status.ok());
+  }
+
+  void Generate(int32_t i) {
+    vllm::grpc::engine::HealthCheckResponse health;
+    while (!health.healthy()) {
+      grpc::ClientContext context;
+      BM_CHECK(vllm_->HealthCheck(&context, {}, &health).ok());
     }
+    vllm::grpc::engine::GenerateRequest request;
+    request.set_request_id(absl::StrCat("r", i));
+    request.mutable_tokenized()->add_input_ids(static_cast<uint32_t>(i));
+    request.mutable_sampling_params()->set_temperature(0);
+    request.mutable_sampling_params()->set_max_tokens(kMaxTokens);
+    request.set_stream(true);
+    auto& call = generate_calls_.emplace_back(
+        std::make_unique<Reader<vllm::grpc::engine::GenerateResponse>>());
+    vllm_->async()->Generate(call->context(), &request, call.get());
+    call->Start();
   }
 
   const std::string address_;
@@ -274,9 +342,10 @@ class Daemon {
   std::unique_ptr<grpc::ClientReaderWriter<v1::EngineMessage, v1::StepPlan>>
       steps_;
   std::unique_ptr<v1::RequestService::Stub> requests_;
-  grpc::ClientContext frontend_context_;
-  std::unique_ptr<grpc::ClientReader<v1::TokenBatch>> tokens_;
-  std::thread frontend_;
+  std::unique_ptr<vllm::grpc::engine::VllmEngine::Stub> vllm_;
+  std::vector<std::unique_ptr<Reader<v1::TokenBatch>>> streams_;
+  std::vector<std::unique_ptr<Reader<vllm::grpc::engine::GenerateResponse>>>
+      generate_calls_;
   std::vector<std::unique_ptr<Router>> routers_;
   v1::EngineMessage message_;
   v1::StepPlan plan_;
@@ -297,13 +366,15 @@ void TimeSteps(benchmark::State& state, Daemon* daemon) {
 
 void DecodeStep(benchmark::State& state) {
   Daemon daemon(static_cast<int32_t>(state.range(0)),
-                static_cast<int32_t>(state.range(2)));
+                static_cast<int32_t>(state.range(2)),
+                static_cast<Frontends>(state.range(3)));
   TimeSteps(state, &daemon);
 }
 BENCHMARK(DecodeStep)
-    ->ArgsProduct({{1, 2, 4}, {0, 2000}, {0}})
-    ->Args({2, 2000, 1})
-    ->Args({2, 2000, 20})
+    ->ArgsProduct({{1, 2, 4}, {0, 2000}, {0}, {0}})
+    ->Args({2, 2000, 1, 0})
+    ->Args({2, 2000, 20, 0})
+    ->ArgsProduct({{2}, {0, 2000}, {0}, {1, 2}})
     ->UseManualTime();
 
 // A subscriber of KV events. Counts the bytes that it reads.
@@ -341,7 +412,8 @@ class Subscriber {
 };
 
 void KvEvents(benchmark::State& state) {
-  Daemon daemon(static_cast<int32_t>(state.range(0)), 0, true);
+  Daemon daemon(static_cast<int32_t>(state.range(0)), 0, Frontends::kOneStream,
+                true);
   std::vector<std::unique_ptr<Subscriber>> subscribers;
   for (int64_t i = 0; i < state.range(2); ++i) {
     subscribers.push_back(

@@ -7,6 +7,7 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/heap_bytes.h"
+#include "blockmgr/prefix_matcher.h"
 
 namespace blockmgr {
 
@@ -33,7 +34,7 @@ int32_t BlockManager::NumBlocks(SequenceSlot slot) const {
   int32_t num_blocks = 0;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const GroupCache& cache = sequence.groups[group];
-    num_blocks += cache.tail_end() - FirstHeld(sequence, group) +
+    num_blocks += cache.tail_end() - sequence.FirstHeld(layout_, group) +
                   cache.num_region_blocks();
   }
   return num_blocks;
@@ -82,6 +83,25 @@ int64_t BlockManager::metadata_bytes() const {
   return bytes;
 }
 
+PrefixMatch BlockManager::Match(const BlockChain& chain,
+                                std::span<const int32_t> tokens,
+                                int32_t max_tokens, const RegionQuery* query,
+                                MatchMemory* memory) const {
+  MatchMemory own;
+  if (memory == nullptr) memory = &own;
+  if (!prefix_caching_) return memory->Take();
+  return PrefixMatcher(layout_, blocks_)
+      .Match(chain, tokens, max_tokens, query, memory);
+}
+
+void BlockManager::MatchPart(const BlockChain& chain,
+                             std::span<const int32_t> tokens,
+                             int32_t max_tokens, PrefixMatch* match) const {
+  BM_CHECK(match->source == kNoSequenceSlot && !match->has_part);
+  if (!prefix_caching_) return;
+  PrefixMatcher(layout_, blocks_).MatchPart(chain, tokens, max_tokens, match);
+}
+
 SequenceSlot BlockManager::Open(const BlockChain& chain,
                                 const PrefixMatch& match,
                                 int32_t num_expected) {
@@ -106,7 +126,7 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
     sequence.first().region = match.cached->record;
     sequence.first().region_length = match.cached->length;
     sequence.first().tail_begin = match.cut() / layout_.page_size;
-    ContinueAfter(match.region, &sequence);
+    publisher().ContinueAfter(match.region, &sequence);
     sequence.content = match.cached->content;
     blocks_.cache().SetSuperseded(match.region, false);
   }
@@ -129,7 +149,7 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
     blocks_.cache().SetSuperseded(Index(block), false);
     blocks_.Hold(block, wish);
     first.tail.push_back(block);
-    if (!is_between) ContinueAfter(Index(block), &sequence);
+    if (!is_between) publisher().ContinueAfter(Index(block), &sequence);
   }
   sequence.num_reserved = first.tail_end() * layout_.page_size;
   sequence.num_settled = sequence.num_reserved;
@@ -207,7 +227,7 @@ void BlockManager::Commit(SequenceSlot slot, int32_t num_tokens,
   const int32_t num_before = sequence.num_settled;
   sequence.num_settled += num_tokens;
   if (num_tokens > 0) sequence.shared_when_settled = false;
-  if (FillsBlock(sequence, 0)) Publish(&sequence, tokens, chain);
+  if (FillsBlock(sequence, 0)) publisher().Publish(&sequence, tokens, chain);
   if (layout_.has_windows()) ReleaseOutOfSpan(&sequence, num_before);
 }
 
@@ -216,7 +236,7 @@ void BlockManager::Abort(SequenceSlot slot, int32_t num_tokens) {
   BM_CHECK(num_tokens >= 0);
   BM_CHECK(sequence.num_reserved - num_tokens >= sequence.num_settled);
   sequence.num_reserved -= num_tokens;
-  BM_CHECK(PendingCut(sequence) <= sequence.num_reserved);
+  BM_CHECK(sequence.pending_cut() <= sequence.num_reserved);
   Shrink(&sequence, sequence.num_reserved,
          [this](BlockId block) { blocks_.pool().ReleaseUntouched(block); });
   if (num_tokens > 0) ReturnToSettled(slot);
@@ -227,7 +247,7 @@ void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
   BM_CHECK(num_tokens >= 0);
   const int32_t end = sequence.num_reserved - num_tokens;
   BM_CHECK(end >= sequence.num_settled);
-  BM_CHECK(PendingCut(sequence) <= end);
+  BM_CHECK(sequence.pending_cut() <= end);
   sequence.num_reserved = end;
   Shrink(&sequence, end, [this](BlockId block) { blocks_.Release(block); });
   if (num_tokens > 0) ReturnToSettled(slot);
@@ -235,7 +255,7 @@ void BlockManager::Rollback(SequenceSlot slot, int32_t num_tokens) {
 
 void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {
   SequenceCache& sequence = at(slot);
-  BM_CHECK(PendingCut(sequence) == 0);
+  BM_CHECK(sequence.pending_cut() == 0);
   BM_CHECK(num_tokens <= sequence.num_settled);
   BM_CHECK(CanGoBack(slot, num_tokens));
   if (!copies_.empty()) UndoCopy(slot);
@@ -249,7 +269,7 @@ void BlockManager::CutBack(SequenceSlot slot, int32_t num_tokens) {
   sequence.num_reserved = num_tokens;
   sequence.num_settled = num_tokens;
   sequence.shares_last_block = num_tokens % layout_.page_size != 0;
-  if (prefix_caching_) CutChain(&sequence);
+  if (prefix_caching_) publisher().CutChain(&sequence);
 }
 
 void BlockManager::Close(SequenceSlot slot) {
@@ -271,7 +291,7 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const GroupCache& cache = sequence.groups[group];
-    const int32_t begin = FirstHeld(sequence, group);
+    const int32_t begin = sequence.FirstHeld(layout_, group);
     for (int32_t page = begin; page < cache.tail_end(); ++page) {
       count += blocks_.IsOwn(cache.block(page)) ? 1 : 0;
     }

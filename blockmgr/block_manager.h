@@ -73,6 +73,7 @@
 #include "blockmgr/prefix_match.h"
 #include "blockmgr/ragged_region.h"
 #include "blockmgr/sequence_cache.h"
+#include "blockmgr/sequence_publisher.h"
 #include "blockmgr/step_copies.h"
 
 namespace blockmgr {
@@ -379,13 +380,8 @@ class BlockManager {
               absl::FunctionRef<void(BlockId)> release);
   void ReleaseRegions(SequenceCache* sequence);  // of all groups
 
-  // The prefix cache (block_manager_cache.cc).
-  // Makes `entry` the predecessor of the block that the sequence publishes
-  // next.
-  void ContinueAfter(int32_t entry, SequenceCache* sequence) const;
-  // Makes the last full block that the sequence has left the predecessor of the
-  // block that it publishes next. For a sequence that was cut back.
-  void CutChain(SequenceCache* sequence) const;
+  // The prefix cache.
+  SequencePublisher publisher() { return {&layout_, &blocks_}; }
   // Returns whether num_tokens more settled positions fill a block that can be
   // published and is not.
   bool FillsBlock(const SequenceCache& sequence, int32_t num_tokens) const {
@@ -393,38 +389,16 @@ class BlockManager {
            sequence.num_settled + num_tokens >=
                (sequence.num_published + 1) * layout_.page_size;
   }
-  void Publish(SequenceCache* sequence, std::span<const int32_t> tokens,
-               const BlockChain& chain);
-  // Publishes the sequence's new region and continues its chain over it.
-  // Returns false if the region cannot be found again. Sets `is_cached` if the
-  // cache has an equal region already.
-  bool PublishRegion(SequenceSlot slot, const RegionPublication& publication,
-                     bool* is_cached);
-  // Publishes the block behind the region. Returns that block, or the equal one
-  // that the cache has already.
-  BlockId PublishTail(const SequenceCache& sequence,
-                      const RegionPublication& publication);
+
   // Spans of layer groups (block_manager_groups.cc).
-  // Returns the first page that the group's tail holds.
-  int32_t FirstHeld(const SequenceCache& sequence, int32_t group) const;
-  // Returns whether every group holds what the settled tokens need.
-  bool HasWindows(const SequenceCache& sequence) const;
   // Releases what left the spans since num_before tokens were settled.
   void ReleaseOutOfSpan(SequenceCache* sequence, int32_t num_before);
   // Returns how many blocks the region has, or 0 for a shared region.
   int32_t NumOwnRegionBlocks(const GroupRegion& region) const;
 
-  // Groups 1 and above in the prefix cache (block_manager_groups.cc).
-  // Fills the beginning of the sequence's tables from the cache.
+  // Fills the beginning of the tables of groups 1 and above from the cache.
   void OpenLinkedGroups(const BlockChain& chain, const PrefixMatch& match,
                         SequenceCache* sequence);
-  // Publishes the blocks of a page together with `entry`, group 0's.
-  void PublishLinkedBlocks(const SequenceCache& sequence, int32_t page,
-                           int32_t entry, const Retention* wish);
-  // Publishes the blocks and regions that a region of group 0 made at `length`
-  // needs, and returns them for the region's entry to link.
-  RegionWindows LinkGroups(const SequenceCache& sequence, int32_t length,
-                           const Retention* wish);
 
   // Forks and copies on write (block_manager_fork.cc).
   // Opens a sequence that is equal to the given one, reserved positions too.
@@ -446,8 +420,6 @@ class BlockManager {
 
   // Evictions (block_manager_eviction.cc).
   const PendingEviction& PendingOf(SequenceSlot slot, int32_t group) const;
-  // The highest cut of the evictions that are pending, in any group; 0: none.
-  int32_t PendingCut(const SequenceCache& sequence) const;
   // Returns the blocks that the group's pending eviction covers.
   HeldBlocks CoveredBy(SequenceSlot slot, int32_t group) const;
   void AbortEvictions(SequenceSlot slot);

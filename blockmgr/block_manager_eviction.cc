@@ -104,8 +104,9 @@ EvictionReceipt BlockManager::CommitEviction(
   cache.tail_begin = pending->cut / layout_.page_size;
   cache.region = std::move(region);
   cache.region_length = pending->length;
-  receipt.published = publication != nullptr && prefix_caching_ &&
-                      PublishRegion(slot, *publication, &receipt.cached);
+  receipt.published =
+      publication != nullptr && prefix_caching_ &&
+      publisher().PublishRegion(*publication, &at(slot), &receipt.cached);
   if (!receipt.published) sequence.chain_serial = kNoSerial;
   if (receipt.cached) {
     blocks_.Supersede(
@@ -136,14 +137,6 @@ const PendingEviction& BlockManager::PendingOf(SequenceSlot slot,
   const GroupCache& cache = at(slot).groups[group];
   BM_CHECK(cache.pending != nullptr);
   return *cache.pending;
-}
-
-int32_t BlockManager::PendingCut(const SequenceCache& sequence) const {
-  int32_t cut = 0;
-  for (const GroupCache& cache : sequence.groups) {
-    if (cache.pending != nullptr) cut = std::max(cut, cache.pending->cut);
-  }
-  return cut;
 }
 
 HeldBlocks BlockManager::CoveredBy(SequenceSlot slot, int32_t group) const {

@@ -23,21 +23,21 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
   for (int32_t i = num_before; i < num_full; ++i) {
     match.blocks.push_back(first.block(i));
   }
-  match.num_out = FirstHeld(sequence, 0) - num_before;
+  match.num_out = sequence.FirstHeld(layout_, 0) - num_before;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     // Counts full blocks, as in group 0. A part is copied.
-    match.num_window_blocks += num_full - FirstHeld(sequence, group) +
+    match.num_window_blocks += num_full - sequence.FirstHeld(layout_, group) +
                                sequence.groups[group].num_region_blocks();
   }
   match.cost.num_moving =
       match.num_window_blocks + (layout_.kind_of(0) == GroupKind::kWindow
-                                     ? num_full - FirstHeld(sequence, 0)
+                                     ? num_full - sequence.FirstHeld(layout_, 0)
                                      : 0);
   return match;
 }
 
 bool BlockManager::CanFork(SequenceSlot slot) const {
-  return !free_slots_.empty() && PendingCut(at(slot)) == 0 &&
+  return !free_slots_.empty() && at(slot).pending_cut() == 0 &&
          !IsComingBack(slot) && copies_.Of(slot).empty();
 }
 

@@ -1,6 +1,5 @@
 // BlockManager: the pages that each layer group holds of a sequence, which
-// depend on its span. Also groups 1 and above in the prefix cache, where their
-// blocks are found through the blocks of group 0.
+// depend on its span.
 
 #include <algorithm>
 #include <array>
@@ -26,7 +25,7 @@ FallingBlocks BlockManager::CountFalling(SequenceSlot slot) const {
           cache.num_region_blocks();
     }
     if (end == layout_.FirstPage(group, sequence.num_settled)) continue;
-    for (int32_t i = FirstHeld(sequence, group); i < end; ++i) {
+    for (int32_t i = sequence.FirstHeld(layout_, group); i < end; ++i) {
       ++(blocks_.IsOwn(cache.block(i)) ? falling.num_own : falling.num_shared);
     }
   }
@@ -39,7 +38,7 @@ OwnInWindows BlockManager::NumOwnInWindows(SequenceSlot slot) const {
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     if (layout_.kind_of(group) != GroupKind::kWindow) continue;
     const GroupCache& cache = sequence.groups[group];
-    int32_t first = std::max(FirstHeld(sequence, group),
+    int32_t first = std::max(sequence.FirstHeld(layout_, group),
                              layout_.FirstPage(group, sequence.num_reserved));
     if (cache.pending != nullptr) {
       first = std::max(first, cache.pending->cut / layout_.page_size);
@@ -63,7 +62,7 @@ bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
     const GroupCache& cache = sequence.groups[group];
     if (cache.region == nullptr) {
       if (layout_.FirstPage(group, num_tokens + 1) <
-          FirstHeld(sequence, group)) {
+          sequence.FirstHeld(layout_, group)) {
         return false;
       }
       continue;
@@ -74,29 +73,6 @@ bool BlockManager::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
                               ? cache.cut()
                               : cache.region_length;
     if (num_tokens < least) return false;
-  }
-  return true;
-}
-
-int32_t BlockManager::FirstHeld(const SequenceCache& sequence,
-                                int32_t group) const {
-  const GroupCache& cache = sequence.groups[group];
-  if (cache.region != nullptr) return cache.tail_begin;
-  const int32_t page = std::max(cache.tail_begin,
-                                layout_.FirstPage(group, sequence.num_settled));
-  const bool is_held =
-      page == cache.tail_end() || cache.block(page) != kNullBlock;
-  return is_held ? page : page + 1;
-}
-
-bool BlockManager::HasWindows(const SequenceCache& sequence) const {
-  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    // A region stands for the pages before its cut.
-    if (sequence.groups[group].region != nullptr) continue;
-    if (FirstHeld(sequence, group) >
-        layout_.FirstPage(group, sequence.num_settled)) {
-      return false;
-    }
   }
   return true;
 }
@@ -154,53 +130,6 @@ void BlockManager::OpenLinkedGroups(const BlockChain& chain,
       cache.tail.push_back(*block++);
     }
   }
-}
-
-void BlockManager::PublishLinkedBlocks(const SequenceCache& sequence,
-                                       int32_t page, int32_t entry,
-                                       const Retention* wish) {
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const GroupCache& cache = sequence.groups[group];
-    const BlockId block = cache.block(page);
-    if (block == kNullBlock || blocks_.cache().Contains(block)) continue;
-    if (cache.pending != nullptr && cache.pending->Overwrites(block)) continue;
-    const BlockId cached = blocks_.cache().WindowBlock(entry, group - 1);
-    if (cached == kNullBlock) {
-      blocks_.cache().InsertWindow(entry, group - 1, block);
-      blocks_.pool().AddRef(block);
-    }
-    blocks_.ApplyRetention(Index(cached == kNullBlock ? block : cached), wish);
-  }
-}
-
-RegionWindows BlockManager::LinkGroups(const SequenceCache& sequence,
-                                       int32_t length, const Retention* wish) {
-  RegionWindows windows;
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const GroupCache& cache = sequence.groups[group];
-    // If the region is gone, its length is left out, too.
-    windows.regions.emplace_back();
-    if (cache.region != nullptr) windows.regions.back() = cache;
-    if (!blocks_.cache().HasWindowRegion(cache)) {
-      const int32_t entry = blocks_.cache().InsertWindowRegion(cache.region);
-      for (const BlockId block : cache.region->blocks) {
-        blocks_.pool().AddRef(block);
-      }
-      blocks_.ApplyRetention(entry, wish);
-    }
-    const PageRange pages = cache.PagesBehind(layout_, group, length);
-    for (int32_t i = pages.begin; i < pages.end; ++i) {
-      const BlockId block = cache.block(i);
-      BM_CHECK(block != kNullBlock);
-      if (!blocks_.cache().Contains(block)) {
-        blocks_.cache().InsertWindow(PrefixCache::kNone, group - 1, block);
-        blocks_.pool().AddRef(block);
-        blocks_.ApplyRetention(Index(block), wish);
-      }
-      windows.blocks.push_back(block);
-    }
-  }
-  return windows;
 }
 
 int32_t BlockManager::NumOwnRegionBlocks(const GroupRegion& region) const {

@@ -33,10 +33,10 @@ std::shared_ptr<const RegionRecord> OnBlocks(const RegionRecord& region,
 SwapId BlockManager::SwapOut(SequenceSlot slot,
                              std::vector<BlockTransfer>* transfers) {
   const SequenceCache& sequence = at(slot);
-  BM_CHECK(PendingCut(sequence) == 0);
+  BM_CHECK(sequence.pending_cut() == 0);
   BM_CHECK(copies_.empty());
   BM_CHECK(sequence.num_settled > 0);
-  if (!HasWindows(sequence)) return kNoSwap;
+  if (!sequence.HasWindows(layout_)) return kNoSwap;
   SwappedSequence swapped;
   swapped.num_tokens = sequence.num_settled;
   swapped.content = sequence.content;

@@ -17,6 +17,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/ids.h"
+#include "blockmgr/base/model_layout.h"
 #include "blockmgr/group_cache.h"
 #include "blockmgr/prefix_cache.h"
 
@@ -60,6 +61,14 @@ struct SequenceCache {
   GroupCache& first() { return groups.front(); }
   // Returns the cut of group 0.
   int32_t cut() const { return first().cut(); }
+  // Returns the highest cut of the evictions that are pending, in any group. 0
+  // if none is.
+  int32_t pending_cut() const;
+  // Returns the first page that the group's tail holds.
+  int32_t FirstHeld(const ModelLayout& layout, int32_t group) const;
+  // Returns whether every group holds what the token after the settled ones
+  // attends to.
+  bool HasWindows(const ModelLayout& layout) const;
   // Returns how many blocks each group needs for `num_tokens` more positions.
   // Most decode steps need none, and do not divide.
   int32_t BlocksFor(int32_t num_tokens, int32_t page_size) const {

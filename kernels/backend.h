@@ -32,6 +32,8 @@
 
 namespace blockmgr {
 
+class ThreadPool;
+
 // The cache of one sequence in one layer. Each head has an explicit page list
 // (the region), followed by the pages that the tail's block table implies.
 // Pointers are borrowed for the call.
@@ -69,6 +71,9 @@ struct AttentionBatch {
   // all positions. Without a region, blocks that no query attends to are not
   // read and may be null. REQUIRES: window == 0, or every region has positions.
   int32_t window = 0;
+  // Threads that a backend on the CPU may use. They do not change a bit of the
+  // result. Null: the calling thread alone.
+  ThreadPool* threads = nullptr;
 };
 
 // New rows of one layer, to be written to slots of tails.

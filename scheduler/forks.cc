@@ -24,17 +24,25 @@ bool IsInherited(const CompressionPoint& point, int32_t num_prompt) {
 
 // Returns how many points the fork has inherited, if these are all that it
 // would inherit from its parent now. Otherwise returns nullopt.
-std::optional<size_t> NumInherited(
-    const std::vector<CompressionPoint>& of_parent, const RequestState& fork) {
+std::optional<size_t> NumInherited(const EvictionPlan& of_parent,
+                                   const RequestState& fork) {
   const std::vector<CompressionPoint>& mine = fork.eviction.compressions;
   size_t num = 0;
-  for (const CompressionPoint& point : of_parent) {
+  for (const CompressionPoint& point : of_parent.compressions) {
     if (!IsInherited(point, fork.num_prompt)) continue;
     if (num == mine.size() || point.length != mine[num].length ||
         point.cut != mine[num].cut || point.is_shared != mine[num].is_shared) {
       return std::nullopt;
     }
     ++num;
+  }
+  // The fork may have points that its parent has not: those of kDecode that the
+  // parent does not list yet. The engine has refused any other to the parent.
+  const DecodeCompression* decode = of_parent.decode.get();
+  if (num < mine.size() &&
+      (decode == nullptr ||
+       mine[num].length <= std::max(decode->begin, decode->refused_until))) {
+    return std::nullopt;
   }
   return num;
 }
@@ -104,8 +112,7 @@ namespace {
 bool Inherit(const SchedulerState& state, const RequestState& parent,
              const RequestState& fork, StepDecision* decision) {
   const EvictionPlan& own = fork.eviction;
-  const std::optional<size_t> num =
-      NumInherited(parent.eviction.compressions, fork);
+  const std::optional<size_t> num = NumInherited(parent.eviction, fork);
   if (num.has_value()) {
     // One more than the parent's, which may have listed another one since.
     if (*num == own.compressions.size() &&

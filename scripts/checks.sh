@@ -56,21 +56,18 @@ run_tidy() {
   failed=$((failed + ${bad:-1}))
 }
 
-# same_traces SEEDS PRESET PRESET: the same seeds are the same runs of the
-# simulator, whatever compiler has built it.
+# same_traces PRESET PRESET: the same seeds were the same runs of the simulator,
+# whatever compiler has built it. The tests of both presets have run, and have
+# left the hashes of their runs.
 same_traces() {
-  local seeds=$1 preset hashes=()
-  shift
-  for preset in "$@"; do
-    { "build/${preset}/bin/sim_test" --seeds="${seeds}" |
-      sed -n 's/.*trace hash \([0-9a-f]*\).*/\1/p' >"${logs}/${preset}"; } &
+  local one=build/$1/tests/sim other=build/$2/tests/sim hash found=0
+  for hash in "${one}"/*.hash; do
+    [[ -e ${hash} ]] || continue
+    echo "${hash##*/}: $(cat "${hash}")"
+    cmp "${hash}" "${other}/${hash##*/}" || return 1
+    found=1
   done
-  wait
-  for preset in "$@"; do
-    hashes+=("$(cat "${logs}/${preset}")")
-    echo "${preset}: ${hashes[-1]:-none}"
-  done
-  [[ -n ${hashes[0]} && ${hashes[0]} == "${hashes[1]}" ]]
+  ((found))
 }
 
 # The end of a long log is what is read first.

@@ -40,6 +40,6 @@ esac
 . scripts/checks.sh
 run_tests --nightly dev-all
 run_tests --nightly --no-setup release asan-all fuzz
-check "equal traces of gcc and clang" same_traces 2000 dev-all asan-all
+check "equal traces of gcc and clang" same_traces dev-all asan-all
 run_tidy --seconds 3600
 finish_checks

@@ -142,10 +142,11 @@ LayerScorer::LayerScorer(const EvictionPolicy& policy,
       all_(tensors),
       layer_(layer),
       layout_(layout),
-      scale_(1.0f / std::sqrt(static_cast<float>(layout.head_dim))),
-      backend_(std::move(backend)) {
+      scale_(tensors.AttentionScale()),
+      backend_(std::move(backend)),
+      inverse_frequencies_(tensors.inverse_frequencies) {
   const size_t dim = Unsigned(layout.head_dim);
-  for (size_t i = 0; i < dim / 2; ++i) {
+  for (size_t i = inverse_frequencies_.size(); i < dim / 2; ++i) {
     inverse_frequencies_.push_back(
         std::pow(tensors.rope_theta,
                  -2.0 * static_cast<double>(i) / static_cast<double>(dim)));

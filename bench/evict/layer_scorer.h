@@ -71,7 +71,7 @@ class LayerScorer {
   const Tensors& all_;
   const int32_t layer_;
   const ModelLayout layout_;
-  const float scale_;                       // 1 / sqrt(head_dim)
+  const float scale_;                       // of attention logits
   const std::unique_ptr<Backend> backend_;  // null: nothing reads K or V
   std::vector<double> inverse_frequencies_;
   QueryStatistics statistics_;

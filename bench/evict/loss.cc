@@ -26,7 +26,7 @@ constexpr char kFooter[] =
     "A layer's bounds are the sums of its query heads'. snapkv has seen the "
     "queries of\nits own window; a larger --queries-window shows others.\n"
     "\nExamples:\n"
-    "  blockmgr-evict loss --synthetic 4x8x2x1024x64 \\\n"
+    "  blockmgr-evict loss --model model.gguf --text book.txt \\\n"
     "      --policy snapkv --policy \"snapkv | adakv\" --keep-ratio 0.1\n"
     "  blockmgr-evict loss --queries q.npy --keys k.npy --values v.npy \\\n"
     "      --output-projection wo.npy --policy \"snapkv | adakv | critical\" "

@@ -80,8 +80,7 @@ std::vector<double> PlainSizes(std::span<const float> values, size_t width) {
 // Softmax of scaled products with the first attention.size() keys. REQUIRES:
 // the query's size is a multiple of 4.
 void Attend(std::span<const float> query, std::span<const float> keys,
-            std::span<double> attention) {
-  const double scale = 1.0 / std::sqrt(static_cast<double>(query.size()));
+            double scale, std::span<double> attention) {
   double max = -HUGE_VAL;
   const float* key = keys.data();
   for (double& weight : attention) {
@@ -194,12 +193,15 @@ class LayerMeter {
                                               width_ * output_width_),
                                          tensors_.head_dim)
                         : PlainSizes(values, width_);
+    const double scale = tensors_.score_scale != 0.0f
+                             ? double{tensors_.score_scale}
+                             : 1.0 / std::sqrt(static_cast<double>(width_));
     std::vector<double> attention(length_);
     for (size_t query = 0; query < num_queries_; ++query) {
       const size_t position = length_ - num_queries_ + query;
       const auto seen = std::span(attention).first(position + 1);
       const auto seen_sizes = std::span(sizes).first(position + 1);
-      Attend(queries.subspan(position * width_, width_), keys, seen);
+      Attend(queries.subspan(position * width_, width_), keys, scale, seen);
       max_size_[query] =
           std::max(max_size_[query],
                    *std::max_element(seen_sizes.begin(), seen_sizes.end()));

@@ -14,6 +14,13 @@ inline absl::Status Prefixed(absl::string_view prefix,
                       absl::StrCat(prefix, ": ", status.message()));
 }
 
+// The error of a flag's value.
+inline absl::Status BadFlag(absl::string_view flag, absl::string_view expected,
+                            absl::string_view got) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": expected ", expected, ", got ", got));
+}
+
 }  // namespace blockmgr
 
 #endif  // BENCH_EVICT_PREFIXED_H_

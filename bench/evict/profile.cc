@@ -2,17 +2,24 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
 
 #include "bench/evict/calibration.h"
+#include "bench/evict/calibration_prompts.h"
 #include "bench/evict/commands.h"
+#include "bench/evict/model_file.h"
+#include "bench/evict/model_oracle.h"
 #include "bench/evict/output_name.h"
 #include "bench/evict/parity_policy.h"
 #include "bench/evict/policy_flags.h"
@@ -20,14 +27,16 @@
 #include "bench/evict/prefixed.h"
 #include "bench/evict/query_stats_profile.h"
 #include "bench/evict/status_line.h"
-#include "bench/evict/tiny_oracle.h"
+#include "bench/evict/tensors.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/query_stats_table.h"
+#include "blockmgr/eviction/table_bytes.h"
 #include "engine/reference/tiny_model.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace blockmgr {
 namespace {
@@ -37,21 +46,21 @@ constexpr char kProfileFooter[] =
     "the steps of\nquestion and answer and over the query heads of a KV head, "
     "of attention times\n|| v W_O ||, divided by its sum over the layer. The "
     "scores are those of the\nscorer to be used, on the same text.\n"
+    "\n--model asks a language model questions about facts that are hidden in "
+    "texts\n(animals, codes, prices, rooms), and lets texts go on (text).\n"
     "\nExamples:\n"
+    "  blockmgr-evict profile --model model.gguf --text book.txt \\\n"
+    "      --scorer keydiff --num-contexts 32 --output keydiff.lukv\n"
+    "  blockmgr-evict profile --model model.gguf --text book.txt \\\n"
+    "      --num-contexts 32 --query-stats model.qstats\n"
     "  blockmgr-evict profile --oracle oracle.npy --scores scores.npy \\\n"
-    "      --scorer snapkv --model \"a model, 8B\" --output model.lukv\n"
+    "      --scorer snapkv --model-name \"a model, 8B\" --output model.lukv\n"
     "  blockmgr-evict profile --import-kvpress curves.npy --output model.lukv\n"
     "  blockmgr-evict profile --tiny --scorer keydiff --output tiny.lukv\n"
     "  blockmgr-evict profile --show model.lukv --keep-ratio 0.1\n"
     "  blockmgr-evict profile --raw-queries queries.npy \\\n"
-    "      --model \"a model, 8B\" --query-stats model.qstats\n"
+    "      --model-name \"a model, 8B\" --query-stats model.qstats\n"
     "  blockmgr-evict profile --show model.qstats\n";
-
-absl::Status BadFlag(absl::string_view flag, absl::string_view expected,
-                     absl::string_view got) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": expected ", expected, ", got ", got));
-}
 
 absl::StatusOr<NpyArray> ReadArray(const char* flag, const std::string& path,
                                    size_t num_dims, const char* dims) {
@@ -119,48 +128,68 @@ absl::StatusOr<std::vector<Calibration>> ReadContexts(
   return contexts;
 }
 
-absl::StatusOr<Calibration> MeasureTinyContext(const ProfileFlags& flags,
-                                               int32_t context,
-                                               ParityPolicy policy) {
-  const ModelShape shape;
-  TinyOracle oracle =
-      MeasureTinyOracle(shape, {.seed = flags.seed,
-                                .context = context,
-                                .context_tokens = flags.context,
-                                .num_queries = flags.num_queries,
-                                .query_tokens = flags.query_tokens});
+// Returns the table of query statistics that the scorer names, if it names one.
+absl::StatusOr<std::optional<QueryStatsTable>> ReadScorerTable(
+    const ProfileFlags& flags, const ParityPolicy& policy) {
+  if (!policy.needs_query_stats() && flags.tables.empty()) {
+    return std::optional<QueryStatsTable>();
+  }
+  PolicyFlags policy_flags;
+  policy_flags.policies = {flags.scorer};
+  policy_flags.tables = flags.tables;
+  BM_ASSIGN_OR_RETURN(PolicyList list, ReadPolicies(policy_flags));
+  return std::optional<QueryStatsTable>(std::move(list.query_stats.front()));
+}
+
+// Returns the scores that the scorer gives the entries of a context.
+absl::StatusOr<std::vector<float>> ContextScores(
+    const ParityPolicy& policy, const Tensors& tensors,
+    const QueryStatsTable* query_stats) {
+  if (policy.scorer.kind == ScorerKind::kStreaming) {
+    // Its score is the position.
+    std::vector<float> scores;
+    for (int32_t head = 0; head < tensors.num_layers() * tensors.num_heads;
+         ++head) {
+      for (int32_t position = 0; position < tensors.length; ++position) {
+        scores.push_back(static_cast<float>(position));
+      }
+    }
+    return scores;
+  }
+  PolicyRunOptions options;
+  options.query_stats = query_stats;
+  BM_ASSIGN_OR_RETURN(PolicyRun run,
+                      RunPolicy(policy, EvictionTarget(), tensors, options));
+  return std::move(run.scores);
+}
+
+absl::StatusOr<std::vector<Calibration>> MeasureContexts(
+    const ProfileFlags& flags, ParityPolicy policy,
+    const ProfileSource& source) {
+  BM_RETURN_IF_ERROR(CheckNoWindows("--model", *source.model));
+  BM_ASSIGN_OR_RETURN(const std::optional<QueryStatsTable> table,
+                      ReadScorerTable(flags, policy));
   // Nothing but the scores is asked for.
   policy.budget = {};
   policy.selector = {};
   policy.parity = Parity::kNone;
-  BM_ASSIGN_OR_RETURN(
-      PolicyRun run,
-      RunPolicy(policy, EvictionTarget(), oracle.tensors, PolicyRunOptions()));
-  Calibration calibration{.num_queries = flags.num_queries,
-                          .num_layers = shape.num_layers,
-                          .num_heads = shape.num_heads,
-                          .length = flags.context,
-                          .oracle = std::move(oracle.importances),
-                          .scores = std::move(run.scores)};
-  if (policy.scorer.kind == ScorerKind::kStreaming) {
-    // Its score is the position.
-    const int32_t num_scores =
-        shape.num_layers * shape.num_heads * flags.context;
-    calibration.scores.clear();
-    for (int32_t i = 0; i < num_scores; ++i) {
-      calibration.scores.push_back(static_cast<float>(i % flags.context));
-    }
-  }
-  return calibration;
-}
-
-absl::StatusOr<std::vector<Calibration>> MeasureTiny(
-    const ProfileFlags& flags, const ParityPolicy& policy) {
   std::vector<Calibration> contexts;
-  StatusLine status_line("profile", flags.num_contexts);
-  for (int32_t context = 0; context < flags.num_contexts; ++context) {
-    BM_ASSIGN_OR_RETURN(contexts.emplace_back(),
-                        MeasureTinyContext(flags, context, policy));
+  StatusLine status_line("profile", std::ssize(source.prompts));
+  for (const ContextPrompt& prompt : source.prompts) {
+    BM_ASSIGN_OR_RETURN(
+        ModelOracle oracle,
+        MeasureOracle(*source.model, prompt, source.threads.get()));
+    const Tensors& tensors = oracle.tensors;
+    Calibration& context = contexts.emplace_back(
+        Calibration{.num_queries = static_cast<int32_t>(oracle.queries.size()),
+                    .num_layers = tensors.num_layers(),
+                    .num_heads = tensors.num_heads,
+                    .length = tensors.length,
+                    .oracle = std::move(oracle.importances),
+                    .scores = {}});
+    BM_ASSIGN_OR_RETURN(
+        context.scores,
+        ContextScores(policy, tensors, table.has_value() ? &*table : nullptr));
     status_line.Step();
   }
   return contexts;
@@ -188,9 +217,15 @@ absl::Status CheckProtection(const ProfileFlags& flags,
 
 absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
   BM_ASSIGN_OR_RETURN(const ParityPolicy policy, ParseScorer(flags));
-  BM_ASSIGN_OR_RETURN(
-      const std::vector<Calibration> contexts,
-      flags.tiny ? MeasureTiny(flags, policy) : ReadContexts(flags));
+  std::string name = flags.model;
+  std::vector<Calibration> contexts;
+  if (flags.tiny || !flags.model_file.empty()) {
+    BM_ASSIGN_OR_RETURN(const ProfileSource source, OpenProfileSource(flags));
+    name = source.name;
+    BM_ASSIGN_OR_RETURN(contexts, MeasureContexts(flags, policy, source));
+  } else {
+    BM_ASSIGN_OR_RETURN(contexts, ReadContexts(flags));
+  }
   const CalibrationOptions options{
       .sinks = flags.sinks >= 0 ? flags.sinks : policy.protected_sinks(),
       .window = flags.window >= 0 ? flags.window : policy.protected_recent(),
@@ -200,6 +235,7 @@ absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
   BM_RETURN_IF_ERROR(CheckProtection(flags, options, contexts.front().length));
   BM_ASSIGN_OR_RETURN(LuKvProfile profile, SolveProfile(contexts, options));
   profile.scorer = FormatParityPolicy(policy);
+  profile.model = std::move(name);
   return profile;
 }
 
@@ -211,6 +247,7 @@ absl::StatusOr<LuKvProfile> ImportKvPress(const ProfileFlags& flags) {
       LuKvProfile profile,
       LuKvProfileFromKvPress(curve.values, static_cast<int32_t>(curve.shape[1]),
                              static_cast<int32_t>(curve.shape[2])));
+  profile.model = flags.model;
   if (!flags.scorer.empty()) {
     BM_ASSIGN_OR_RETURN(const ParityPolicy policy, ParseScorer(flags));
     profile.scorer = FormatParityPolicy(policy);
@@ -245,12 +282,22 @@ absl::Status CheckSourceFlags(const CLI::App& command,
     unread = {"--sinks", "--window", "--unit", "--min-keep", "--steps"};
   }
   if (!flags.show.empty()) {
-    unread.insert(unread.end(), {"--scorer", "--model", "--output"});
+    unread.insert(unread.end(), {"--scorer", "--model-name", "--output"});
   }
   for (const char* flag : unread) {
     if (command.count(flag) == 0) continue;
     return BadFlag(flag, "with another source",
                    flags.show.empty() ? "--import-kvpress" : "--show");
+  }
+  if (!flags.model_file.empty()) return absl::OkStatus();
+  unread = {"--text", "--tasks", "--threads"};
+  if (!flags.tiny) {
+    unread.insert(unread.end(), {"--table", "--num-contexts", "--context",
+                                 "--num-queries", "--query-tokens", "--seed"});
+  }
+  for (const char* flag : unread) {
+    if (command.count(flag) == 0) continue;
+    return BadFlag(flag, "with --model", "without it");
   }
   return absl::OkStatus();
 }
@@ -293,26 +340,32 @@ void AddSourceFlags(CLI::App& command, ProfileFlags* flags) {
       ->type_name("FILE")
       ->group(group);
   command
+      .add_option("--model", flags->model_file,
+                  "a language model to measure, on texts that are cut out of "
+                  "--text")
+      ->type_name("FILE.gguf")
+      ->group(group);
+  command
       .add_flag("--tiny", flags->tiny,
                 "measure the built-in reference model on made-up text")
       ->group(group);
 }
 
 // Adds the flags of tables of query statistics, which take no others but
-// --model, --sinks, --tiny and how many texts of which size it makes up.
+// --model-name, --sinks, and a model and its texts.
 void AddQueryStatsFlags(CLI::App& command, ProfileFlags* flags) {
   const char* group = "Query statistics, for expected_attention(stats=NAME)";
   CLI::Option* output =
       command
           .add_option("--query-stats", flags->query_stats,
-                      "the table to write, of the queries of --raw-queries or "
-                      "--tiny")
+                      "the table to write, of the queries of --model, "
+                      "--raw-queries or --tiny")
           ->type_name("FILE.qstats")
           ->group(group);
   for (const char* other :
        {"--oracle", "--scores", "--import-kvpress", "--show", "--scorer",
-        "--window", "--unit", "--min-keep", "--steps", "--num-queries",
-        "--query-tokens", "--output", "--json", "--keep-ratio"}) {
+        "--window", "--unit", "--min-keep", "--steps", "--table", "--output",
+        "--json", "--keep-ratio"}) {
     output->excludes(command.get_option(other));
   }
   command
@@ -333,8 +386,15 @@ void AddCalibrationFlags(CLI::App& command, ProfileFlags* flags) {
       ->type_name("TEXT")
       ->group(group);
   command
-      .add_option("--model", flags->model, "name to remember the profile by")
+      .add_option("--model-name", flags->model,
+                  "name to remember the result by [the model's own]")
       ->type_name("NAME")
+      ->group(group);
+  command
+      .add_option("--table", flags->tables,
+                  "query statistics, for a --scorer that names them")
+      ->allow_extra_args(false)
+      ->type_name("FILE.qstats")
       ->group(group);
   command
       .add_option("--sinks", flags->sinks,
@@ -361,12 +421,10 @@ void AddCalibrationFlags(CLI::App& command, ProfileFlags* flags) {
       ->group(group);
 }
 
-void AddTinyFlags(CLI::App& command, ProfileFlags* flags) {
-  const char* group = "With --tiny";
-  CLI::Option* tiny = command.get_option("--tiny");
+void AddTextFlags(CLI::App& command, ProfileFlags* flags) {
+  const char* group = "With --model or --tiny";
   const auto add = [&](const char* name, int32_t* value, const char* help) {
     command.add_option(name, *value, help)
-        ->needs(tiny)
         ->check(CLI::Range(1, 1 << 16))
         ->capture_default_str()
         ->group(group);
@@ -375,29 +433,116 @@ void AddTinyFlags(CLI::App& command, ProfileFlags* flags) {
   add("--context", &flags->context, "tokens of a text");
   add("--num-queries", &flags->num_queries, "questions about each");
   add("--query-tokens", &flags->query_tokens,
-      "tokens of a question and its answer together");
-  command.add_option("--seed", flags->seed, "of model, texts and questions")
-      ->needs(tiny)
+      "tokens of how a text goes on; with --tiny of a question and its answer "
+      "together");
+  command.add_option("--seed", flags->seed, "of texts and questions")
       ->capture_default_str()
       ->group(group);
+  const char* model_group = "With --model";
+  command
+      .add_option("--text", flags->texts,
+                  "a text that contexts are cut out of; once per file")
+      ->allow_extra_args(false)
+      ->type_name("FILE")
+      ->group(model_group);
+  command
+      .add_option("--tasks", flags->tasks,
+                  absl::StrCat("what contexts take turns with, separated by "
+                               "commas: ",
+                               absl::StrJoin(CalibrationTasks(), ",")))
+      ->delimiter(',')
+      ->type_name("NAMES")
+      ->group(model_group);
+  command
+      .add_option("--threads", flags->num_threads,
+                  "threads of the matrix products [all]")
+      ->check(CLI::Range(1, 1024))
+      ->group(model_group);
+}
+
+// Returns "32 texts of 1024 tokens (animals, text; seed 1)" and more.
+std::string MeasuredOn(const ProfileFlags& flags,
+                       const std::vector<ContextPrompt>& prompts) {
+  std::vector<std::string> tasks;
+  for (const ContextPrompt& prompt : prompts) {
+    if (std::ranges::find(tasks, prompt.task) == tasks.end()) {
+      tasks.push_back(prompt.task);
+    }
+  }
+  std::string text =
+      absl::StrCat(prompts.size(), " texts of ", flags.context, " tokens (",
+                   absl::StrJoin(tasks, ", "), "; seed ", flags.seed, ")");
+  for (size_t i = 0; i < flags.texts.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? " out of " : ", ",
+                    std::filesystem::path(flags.texts[i]).filename().string());
+  }
+  return text;
+}
+
+absl::Status SetModelPrompts(const ProfileFlags& flags,
+                             const CalibrationPromptOptions& options,
+                             ProfileSource* source) {
+  if (flags.texts.empty()) {
+    return BadFlag("--text", "a file of text, which contexts are cut out of",
+                   "none");
+  }
+  BM_ASSIGN_OR_RETURN(
+      ModelFile file,
+      OpenModel(flags.model_file,
+                flags.num_threads > 0 ? flags.num_threads : DefaultThreads()));
+  BM_ASSIGN_OR_RETURN(const Tokenizer tokenizer, OpenTokenizer(file));
+  BM_ASSIGN_OR_RETURN(const std::vector<int32_t> text,
+                      ReadTexts(tokenizer, flags.texts));
+  BM_ASSIGN_OR_RETURN(source->prompts,
+                      MakeCalibrationPrompts(tokenizer, text, options));
+  source->model = std::move(file.model);
+  source->threads = std::move(file.threads);
+  source->name = std::move(file.name);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
+absl::StatusOr<ProfileSource> OpenProfileSource(const ProfileFlags& flags) {
+  CalibrationPromptOptions options{.seed = flags.seed,
+                                   .num_contexts = flags.num_contexts,
+                                   .context_tokens = flags.context,
+                                   .num_queries = flags.num_queries,
+                                   .query_tokens = flags.query_tokens};
+  if (!flags.tasks.empty()) options.tasks = flags.tasks;
+  ProfileSource source;
+  if (flags.tiny) {
+    const ModelShape shape;
+    source.model = RandomModel(shape, flags.seed);
+    source.name = "tiny";
+    for (int32_t context = 0; context < flags.num_contexts; ++context) {
+      source.prompts.push_back(
+          MakeRandomPrompt(shape.vocabulary, context, options));
+    }
+  } else {
+    BM_RETURN_IF_ERROR(SetModelPrompts(flags, options, &source));
+  }
+  if (!flags.model.empty()) source.name = flags.model;
+  absl::StrAppend(&source.name, ", measured on ",
+                  MeasuredOn(flags, source.prompts));
+  if (source.name.size() > kMaxTableText) source.name.resize(kMaxTableText);
+  return source;
+}
+
 absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags) {
   const int num_sources = static_cast<int>(flags.tiny) +
+                          static_cast<int>(!flags.model_file.empty()) +
                           static_cast<int>(!flags.oracles.empty()) +
                           static_cast<int>(!flags.import_kvpress.empty()) +
                           static_cast<int>(!flags.show.empty());
   if (num_sources != 1) {
-    return BadFlag("--oracle, --import-kvpress, --show, --tiny",
+    return BadFlag("--model, --oracle, --import-kvpress, --show, --tiny",
                    "exactly one of them", absl::StrCat(num_sources));
   }
   if (!flags.show.empty()) return ReadProfile(flags.show);
   BM_ASSIGN_OR_RETURN(LuKvProfile profile, flags.import_kvpress.empty()
                                                ? Calibrate(flags)
                                                : ImportKvPress(flags));
-  profile.model = flags.model;
   // The texts are new.
   BM_RETURN_IF_ERROR(profile.Validate());
   return profile;
@@ -495,7 +640,7 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
   command->footer(kProfileFooter);
   AddSourceFlags(*command, flags.get());
   AddCalibrationFlags(*command, flags.get());
-  AddTinyFlags(*command, flags.get());
+  AddTextFlags(*command, flags.get());
   command->add_option("--output", flags->output, "the profile to write")
       ->type_name("FILE.lukv");
   command->add_flag("--json", flags->json, "print all of it, as JSON");

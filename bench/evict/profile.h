@@ -3,13 +3,17 @@
 #define BENCH_EVICT_PROFILE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include "bench/evict/model_oracle.h"
 #include "blockmgr/eviction/lukv_profile.h"
+#include "engine/reference/tiny_model.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 
@@ -20,21 +24,26 @@ struct ProfileFlags {
   std::vector<std::string> scores;   // --scores
   std::string import_kvpress;        // --import-kvpress
   std::string show;                  // --show
+  std::string model_file;            // --model
   bool tiny = false;                 // --tiny
   // Of the calibration. -1: as the scorer protects.
-  int32_t sinks = -1;       // --sinks
-  int32_t window = -1;      // --window
-  int32_t unit = 1;         // --unit
-  double min_keep = 0.01;   // --min-keep
-  int32_t num_steps = 100;  // --steps
-  std::string model;        // --model
-  std::string scorer;       // --scorer
-  // Of --tiny.
-  int32_t num_contexts = 4;   // --num-contexts
-  int32_t context = 1024;     // --context
-  int32_t num_queries = 8;    // --num-queries
-  int32_t query_tokens = 32;  // --query-tokens
-  uint64_t seed = 1;          // --seed
+  int32_t sinks = -1;               // --sinks
+  int32_t window = -1;              // --window
+  int32_t unit = 1;                 // --unit
+  double min_keep = 0.01;           // --min-keep
+  int32_t num_steps = 100;          // --steps
+  std::string model;                // --model-name
+  std::string scorer;               // --scorer
+  std::vector<std::string> tables;  // --table, for a scorer that names one
+  // Of --model and --tiny: what is measured.
+  std::vector<std::string> texts;  // --text
+  std::vector<std::string> tasks;  // --tasks; empty means all
+  int32_t num_threads = 0;         // --threads; 0 means all of the machine
+  int32_t num_contexts = 4;        // --num-contexts
+  int32_t context = 1024;          // --context
+  int32_t num_queries = 4;         // --num-queries
+  int32_t query_tokens = 32;       // --query-tokens
+  uint64_t seed = 1;               // --seed
   // The queries that --query-stats reads, one file per text.
   std::vector<std::string> raw_queries;  // --raw-queries
   // The files to write: a profile, or a table of query statistics.
@@ -43,6 +52,20 @@ struct ProfileFlags {
   bool json = false;               // --json
   std::string keep_ratio = "0.2";  // --keep-ratio
 };
+
+// A model to measure and the texts to measure it on, of --model or --tiny.
+struct ProfileSource {
+  std::shared_ptr<const LanguageModel> model;
+  std::unique_ptr<ThreadPool> threads;
+  std::vector<ContextPrompt> prompts;
+  // What to remember the result by: --model-name or the model's own name, and
+  // what it was measured on.
+  std::string name;
+};
+
+// Opens the source that the flags name. REQUIRES: --model or --tiny. Errors
+// name the flag or file, expected and got.
+absl::StatusOr<ProfileSource> OpenProfileSource(const ProfileFlags& flags);
 
 // The profile of the source that the flags name. Errors name the flag or file,
 // expected and got.

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -14,11 +16,12 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 
+#include "bench/evict/model_oracle.h"
+#include "bench/evict/model_run.h"
 #include "bench/evict/output_name.h"
 #include "bench/evict/prefixed.h"
 #include "bench/evict/status_line.h"
 #include "bench/evict/tensors.h"
-#include "bench/evict/tiny_oracle.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
@@ -59,25 +62,6 @@ absl::StatusOr<TextQueries> ReadText(const std::string& path) {
                      .values = std::move(array->values)};
 }
 
-TextQueries TinyText(const ProfileFlags& flags, int32_t context) {
-  const ModelShape shape;
-  // Questions are not looked at.
-  const TinyOracle oracle =
-      MeasureTinyOracle(shape, {.seed = flags.seed,
-                                .context = context,
-                                .context_tokens = flags.context,
-                                .num_queries = 1,
-                                .query_tokens = 2});
-  TextQueries text{.shape = {shape.num_layers, shape.num_q_heads, flags.context,
-                             shape.head_dim},
-                   .values = {}};
-  for (const LayerTensors& layer : oracle.tensors.layers) {
-    text.values.insert(text.values.end(), layer.raw_queries.begin(),
-                       layer.raw_queries.end());
-  }
-  return text;
-}
-
 // Adds the queries behind the first `sinks` positions.
 void AddText(const TextQueries& text, int32_t sinks,
              QueryStatsBuilder* builder) {
@@ -96,30 +80,13 @@ void AddText(const TextQueries& text, int32_t sinks,
   }
 }
 
-}  // namespace
-
-absl::StatusOr<QueryStatsTable> MeasureQueryStats(const ProfileFlags& flags) {
-  if (flags.tiny == !flags.raw_queries.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--query-stats: expected queries of --raw-queries or --tiny, got ",
-        flags.tiny ? "both" : "neither"));
-  }
-  const int32_t sinks = flags.sinks >= 0 ? flags.sinks : ScorerSpec().n_sink;
-  const int32_t num_texts =
-      flags.tiny ? flags.num_contexts
-                 : static_cast<int32_t>(flags.raw_queries.size());
+absl::StatusOr<QueryStatsTable> MeasureFiles(const ProfileFlags& flags,
+                                             int32_t sinks) {
   std::optional<QueryStatsBuilder> builder;
   std::array<int64_t, 4> first = {};
-  StatusLine status_line("profile", num_texts);
-  for (int32_t i = 0; i < num_texts; ++i) {
-    TextQueries text;
-    std::string path = "--tiny";
-    if (flags.tiny) {
-      text = TinyText(flags, i);
-    } else {
-      path = flags.raw_queries[static_cast<size_t>(i)];
-      BM_ASSIGN_OR_RETURN(text, ReadText(path));
-    }
+  StatusLine status_line("profile", std::ssize(flags.raw_queries));
+  for (const std::string& path : flags.raw_queries) {
+    BM_ASSIGN_OR_RETURN(const TextQueries text, ReadText(path));
     if (text.shape[2] <= sinks) {
       return BadQueries(path,
                         absl::StrCat("more positions than --sinks ", sinks),
@@ -143,6 +110,59 @@ absl::StatusOr<QueryStatsTable> MeasureQueryStats(const ProfileFlags& flags) {
     status_line.Step();
   }
   return builder->Finish(flags.model);
+}
+
+// Measures every context with the first of its queries. Answers are those of
+// the prompt; the model adds none.
+absl::StatusOr<QueryStatsTable> MeasureModel(const ProfileFlags& flags,
+                                             int32_t sinks) {
+  BM_ASSIGN_OR_RETURN(const ProfileSource source, OpenProfileSource(flags));
+  const ModelShape& shape = source.model->shape();
+  QueryStatsBuilder builder(shape.num_layers, shape.num_q_heads,
+                            shape.head_dim);
+  const auto width = static_cast<size_t>(shape.q_width());
+  const ModelRun::LayerVisitor add = [&](int32_t layer, int32_t first,
+                                         const ModelForward& forward) {
+    const std::span<const float> rows = forward.raw_queries();
+    const auto skipped = static_cast<size_t>(std::max(sinks - first, 0));
+    builder.AddQueries(layer,
+                       rows.subspan(std::min(rows.size(), skipped * width)));
+  };
+  StatusLine status_line("profile", std::ssize(source.prompts));
+  for (const ContextPrompt& prompt : source.prompts) {
+    std::vector<int32_t> tokens = prompt.context;
+    tokens.insert(tokens.end(), prompt.queries.front().begin(),
+                  prompt.queries.front().end());
+    const auto length = static_cast<int32_t>(tokens.size());
+    if (length <= sinks) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--context: expected more tokens than --sinks ", sinks,
+                       " together with a query, got ", length));
+    }
+    BM_ASSIGN_OR_RETURN(
+        const std::unique_ptr<ModelRun> run,
+        ModelRun::Create(source.model.get(), length, source.threads.get()));
+    run->Extend(tokens, add);
+    status_line.Step();
+  }
+  return builder.Finish(source.name);
+}
+
+}  // namespace
+
+absl::StatusOr<QueryStatsTable> MeasureQueryStats(const ProfileFlags& flags) {
+  const bool has_model = flags.tiny || !flags.model_file.empty();
+  const int num_sources = static_cast<int>(flags.tiny) +
+                          static_cast<int>(!flags.model_file.empty()) +
+                          static_cast<int>(!flags.raw_queries.empty());
+  if (num_sources != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--query-stats: expected queries of one of --model, --raw-queries and "
+        "--tiny, got ",
+        num_sources));
+  }
+  const int32_t sinks = flags.sinks >= 0 ? flags.sinks : ScorerSpec().n_sink;
+  return has_model ? MeasureModel(flags, sinks) : MeasureFiles(flags, sinks);
 }
 
 std::string QueryStatsText(const QueryStatsTable& table) {

@@ -12,10 +12,10 @@
 
 namespace blockmgr {
 
-// Returns the statistics of the queries of --raw-queries, or of the built-in
-// model with --tiny. The first --sinks positions of every text are left out;
-// the default is n_sink of expected_attention. Errors name the flag or file,
-// expected and got.
+// Returns the statistics of the queries of --raw-queries, or of the model of
+// --model or --tiny on its texts. The first --sinks positions of every text are
+// left out; the default is n_sink of expected_attention. Errors name the flag
+// or file, expected and got.
 absl::StatusOr<QueryStatsTable> MeasureQueryStats(const ProfileFlags& flags);
 
 // Returns a table for people: for each head how much of the mean square of its

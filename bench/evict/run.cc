@@ -45,7 +45,7 @@ constexpr char kRunFooter[] =
     "  blockmgr-evict run --policy 'external | headkv(profile=mine)' \\\n"
     "      --table heads.json --keep-ratio 0.1 --scores s.npy\n"
     "  blockmgr-evict run --policy 'snapkv | adakv | critical' \\\n"
-    "      --keep-ratio 0.25 --synthetic 4x8x2x1024x64\n";
+    "      --keep-ratio 0.25 --model model.gguf --text book.txt\n";
 
 struct RunFlags {
   PolicyFlags policy;

@@ -1,13 +1,19 @@
 #include "bench/evict/tensor_flags.h"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <vector>
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
+#include "bench/evict/model_file.h"
+#include "bench/evict/model_oracle.h"
+#include "bench/evict/prefixed.h"
 #include "blockmgr/base/status_macros.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
@@ -17,6 +23,8 @@ namespace {
 constexpr int32_t kMaxSize = 1 << 24;
 // 64 GiB of float32: a typing error, not a wish.
 constexpr double kMaxSyntheticValues = 1.6e10;
+// Tokens of --text that are read where nobody says.
+constexpr size_t kDefaultContext = 1024;
 
 absl::StatusOr<SyntheticShape> ParseShape(const std::string& text) {
   SyntheticShape shape;
@@ -51,6 +59,70 @@ absl::StatusOr<SyntheticShape> ParseShape(const std::string& text) {
   return shape;
 }
 
+// The tokens of --text, with the one that the model wants before them.
+absl::StatusOr<std::vector<int32_t>> ContextTokens(const TensorFlags& flags,
+                                                   const ModelFile& file) {
+  BM_ASSIGN_OR_RETURN(const Tokenizer tokenizer, OpenTokenizer(file));
+  BM_ASSIGN_OR_RETURN(const std::vector<int32_t> text,
+                      ReadTexts(tokenizer, flags.texts));
+  std::vector<int32_t> tokens;
+  if (tokenizer.begin_token().has_value()) {
+    tokens.push_back(*tokenizer.begin_token());
+  }
+  tokens.insert(tokens.end(), text.begin(), text.end());
+  if (tokens.empty()) return BadFlag("--text", "some text", "none");
+  const auto context = Unsigned(flags.context);
+  if (context > tokens.size()) {
+    return BadFlag(
+        "--context",
+        absl::StrCat("at most ", tokens.size(), ", the tokens of --text"),
+        absl::StrCat(flags.context));
+  }
+  tokens.resize(context > 0 ? context
+                            : std::min(tokens.size(), kDefaultContext));
+  return tokens;
+}
+
+absl::StatusOr<Tensors> ComputeTensors(const TensorFlags& flags) {
+  if (flags.texts.empty()) {
+    return BadFlag("--text", "a file of text for --model", "none");
+  }
+  BM_ASSIGN_OR_RETURN(
+      const ModelFile file,
+      OpenModel(flags.model,
+                flags.num_threads > 0 ? flags.num_threads : DefaultThreads()));
+  BM_RETURN_IF_ERROR(CheckNoWindows("--model", *file.model));
+  BM_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                      ContextTokens(flags, file));
+  return MeasureTensors(*file.model, tokens, file.threads.get());
+}
+
+void AddModelFlags(CLI::App& app, TensorFlags* flags) {
+  const char* group = "Tensors of a language model";
+  CLI::Option* model =
+      app.add_option("--model", flags->model,
+                     "instead of files: q, k, v and W_O of this model, which "
+                     "reads --text")
+          ->type_name("FILE.gguf")
+          ->group(group);
+  app.add_option("--text", flags->texts, "what it reads; once per file")
+      ->allow_extra_args(false)
+      ->needs(model)
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--context", flags->context,
+                 absl::StrCat("how many tokens of it, from its beginning [",
+                              kDefaultContext, ", or all]"))
+      ->needs(model)
+      ->check(CLI::Range(1, kMaxSize))
+      ->group(group);
+  app.add_option("--threads", flags->num_threads,
+                 "threads of the matrix products [all]")
+      ->needs(model)
+      ->check(CLI::Range(1, 1024))
+      ->group(group);
+}
+
 }  // namespace
 
 void AddTensorFlags(CLI::App& app, TensorFlags* flags) {
@@ -72,6 +144,7 @@ void AddTensorFlags(CLI::App& app, TensorFlags* flags) {
        "W_O by query head: [layers,] query heads, head dim, model dim");
   file("--scores", &flags->paths.scores,
        "[layers,] KV heads, positions: scores of your own, for external");
+  AddModelFlags(app, flags);
   const char* group = "Tensors, made up or in general";
   app.add_option("--synthetic", flags->synthetic,
                  "instead of files: made-up tensors of this shape, with heads "
@@ -83,7 +156,8 @@ void AddTensorFlags(CLI::App& app, TensorFlags* flags) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--rope-theta", flags->rope_theta,
-                 "base of the rotary embedding, for expected_attention")
+                 "base of the rotary embedding, for expected_attention; "
+                 "--model has its own")
       ->capture_default_str()
       ->check(NumberIn(1))
       ->group(group);
@@ -97,11 +171,16 @@ absl::StatusOr<Tensors> ReadTensors(const TensorFlags& flags) {
         &paths.output_projection, &paths.scores}) {
     any_file = any_file || !path->empty();
   }
-  if (any_file == !flags.synthetic.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensors: expected files (--queries, --keys, ..) or --synthetic, got ",
-        any_file ? "both" : "neither"));
+  const int num_sources = static_cast<int>(any_file) +
+                          static_cast<int>(!flags.model.empty()) +
+                          static_cast<int>(!flags.synthetic.empty());
+  if (num_sources != 1) {
+    return BadFlag("tensors",
+                   "one of files (--queries, --keys, ..), --model and "
+                   "--synthetic",
+                   absl::StrCat(num_sources));
   }
+  if (!flags.model.empty()) return ComputeTensors(flags);
   Tensors tensors;
   if (any_file) {
     BM_ASSIGN_OR_RETURN(tensors, LoadTensors(paths));

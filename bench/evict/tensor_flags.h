@@ -4,25 +4,30 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include <CLI/CLI.hpp>
 #include <absl/status/statusor.h>
+#include <CLI/CLI.hpp>
 
 #include "bench/evict/tensors.h"
 
 namespace blockmgr {
 
 struct TensorFlags {
-  TensorPaths paths;      // --queries --raw-queries --keys --values
-                          // --output-projection --scores
+  TensorPaths paths;               // --queries --raw-queries --keys --values
+                                   // --output-projection --scores
+  std::string model;               // --model FILE.gguf
+  std::vector<std::string> texts;  // --text
+  int32_t context = 0;             // --context; 0: the default
+  int32_t num_threads = 0;         // --threads; 0: all of the machine
   std::string synthetic;  // --synthetic LAYERSxQ_HEADSxKV_HEADSxLENGTHxDIM
   uint64_t seed = 1;      // --seed
   double rope_theta = 10000.0;  // --rope-theta
 };
 
 void AddTensorFlags(CLI::App& app, TensorFlags* flags);
-// Loads the files, or makes the synthetic tensors; exactly one of the two must
-// have been asked for.
+// Loads the files, computes a text with a model, or makes the synthetic
+// tensors; exactly one of the three must have been asked for.
 absl::StatusOr<Tensors> ReadTensors(const TensorFlags& flags);
 
 }  // namespace blockmgr

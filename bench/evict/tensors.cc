@@ -272,6 +272,12 @@ class LayerMaker {
 
 }  // namespace
 
+float Tensors::AttentionScale() const {
+  if (score_scale != 0.0f) return score_scale;
+  // Tensors of scores alone have no head_dim, and nobody asks.
+  return 1.0f / std::sqrt(static_cast<float>(std::max(head_dim, 1)));
+}
+
 absl::StatusOr<Tensors> LoadTensors(const TensorPaths& paths) {
   Tensors tensors;
   int64_t num_layers = 0;

@@ -17,10 +17,10 @@ inline size_t Unsigned(int64_t value) { return static_cast<size_t>(value); }
 
 // One layer, row-major float32. What a policy does not read may be empty.
 struct LayerTensors {
-  std::vector<float> queries;     // [num_q_heads, length, head_dim], after RoPE
-  std::vector<float> raw_queries; // the same before RoPE; empty: `queries`
-  std::vector<float> keys;        // [num_heads, length, head_dim], after RoPE
-  std::vector<float> values;      // [num_heads, length, head_dim]
+  std::vector<float> queries;  // [num_q_heads, length, head_dim], after RoPE
+  std::vector<float> raw_queries;  // the same before RoPE; empty: `queries`
+  std::vector<float> keys;         // [num_heads, length, head_dim], after RoPE
+  std::vector<float> values;       // [num_heads, length, head_dim]
   // W_O by query head: [num_q_heads, head_dim, model_dim]
   std::vector<float> output_projection;
   std::vector<float> scores;  // [num_heads, length]: a caller's own
@@ -33,7 +33,15 @@ struct Tensors {
   int32_t head_dim = 0;
   int32_t model_dim = 0;  // 0 without output_projection
   double rope_theta = 10000.0;
+  // How far a position rotates each pair of a head, [head_dim / 2]. Empty: as
+  // rope_theta says.
+  std::vector<double> inverse_frequencies;
+  // What queries times keys are multiplied by. 0: 1 / sqrt(head_dim).
+  float score_scale = 0.0f;
   std::vector<LayerTensors> layers;
+
+  // Returns score_scale, or what 0 stands for.
+  float AttentionScale() const;
 
   int32_t num_layers() const { return static_cast<int32_t>(layers.size()); }
 };

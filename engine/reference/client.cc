@@ -11,6 +11,7 @@
 #include <spdlog/spdlog.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "wire/model_wire.h"
 #include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
 #include "wire/sampling_wire.h"
@@ -159,6 +160,7 @@ absl::StatusOr<EngineClient::Attachment> EngineClient::Attach(
   request.mutable_query_stats()->insert(options_.query_stats.begin(),
                                         options_.query_stats.end());
   ToProto(options_.sampling, &request);
+  ToProto(options_.model, request.mutable_model());
   request.set_replace(replace);
   const auto begin = std::chrono::steady_clock::now();
   std::chrono::milliseconds backoff = options_.first_backoff;

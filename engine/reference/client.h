@@ -23,6 +23,7 @@
 
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/sampling_params.h"
+#include "blockmgr/served_model.h"
 #include "blockmgr/step_plan.h"
 #include "proto/blockmgr/v1/engine.grpc.pb.h"
 
@@ -43,6 +44,8 @@ struct EngineClientOptions {
   std::map<std::string, std::string> query_stats = {};
   // The fields, tokens and end tokens that requests may use.
   EngineSampling sampling = {};
+  // What gateways are told of the model.
+  ServedModel model = {};
   // Whether the first attachment takes the place of an engine that is attached.
   bool replace = false;
   // Whether to attach again when the daemon goes away. A daemon that has

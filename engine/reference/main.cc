@@ -29,6 +29,7 @@
 #include "engine/reference/client.h"
 #include "engine/reference/gguf_model.h"
 #include "engine/reference/sampler.h"
+#include "engine/reference/served_gguf.h"
 #include "engine/reference/sim_engine.h"
 #include "engine/reference/sim_flags.h"
 #include "engine/reference/tiny_backends.h"
@@ -135,6 +136,7 @@ struct Flags {
   int32_t num_drafts = 0;
   int32_t num_threads = 1;
   std::string model_file;
+  std::string served_model_name;
   std::string random_weights;
   SimModel sim;
   double time_scale = 1.0;
@@ -220,6 +222,11 @@ void AddComputedFlags(CLI::App* app, Flags* flags) {
 void AddLlamaFlags(CLI::App* app, Flags* flags) {
   app->add_option("--model", flags->model_file,
                   "A GGUF file of architecture llama, qwen2 or gemma3")
+      ->group(kLlamaGroup);
+  app->add_option("--served-model-name", flags->served_model_name,
+                  "Name of the model for gateways (default: that of the file, "
+                  "without .gguf)")
+      ->check(Utf8Text())
       ->group(kLlamaGroup);
   std::vector<std::string> names;
   for (const RandomShape& random : RandomShapes()) {
@@ -381,6 +388,24 @@ absl::StatusOr<std::shared_ptr<const LanguageModel>> MakeModel(
   return RandomModel(shape, flags.seed);
 }
 
+// Has the client announce the model of a file, with its tokenizer.
+absl::Status ReadServedModel(Flags* flags) {
+  flags->client.model.name = flags->served_model_name;
+  if (flags->model_file.empty()) return absl::OkStatus();
+  BM_ASSIGN_OR_RETURN(const std::shared_ptr<const GgufFile> file,
+                      GgufFile::Open(flags->model_file));
+  std::string error;
+  BM_ASSIGN_OR_RETURN(flags->client.model,
+                      DescribeGguf(*file, flags->model_file, &error));
+  if (!flags->served_model_name.empty()) {
+    flags->client.model.name = flags->served_model_name;
+  }
+  if (!error.empty()) {
+    spdlog::warn("gateways get no tokenizer of this model: {}", error);
+  }
+  return absl::OkStatus();
+}
+
 // Returns how many blocks kDefaultSequences of the model's context hold.
 int32_t DefaultBlocks(const ModelShape& shape, int32_t page_size) {
   const ModelLayout layout = MakeLayout(shape, page_size, DType::kBFloat16, 2);
@@ -503,6 +528,7 @@ int Main(int argc, char** argv) {
                              .vocabulary_size = shape.vocabulary,
                              .end_token_ids = shape.end_tokens};
   }
+  if (ready.ok()) ready = ReadServedModel(&flags);
   if (!ready.ok()) {
     spdlog::error("{}", ready.ToString());
     return 1;

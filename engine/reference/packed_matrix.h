@@ -9,7 +9,7 @@
 
 #include "engine/gguf/tensor_type.h"
 #include "engine/reference/packed_products.h"
-#include "engine/reference/thread_pool.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 

@@ -40,24 +40,28 @@
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/step_plan.h"
 #include "engine/reference/sampler.h"
-#include "engine/reference/thread_pool.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
 #include "engine/reference/tiny_shard.h"
 #include "engine/tables/tables.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 
-// TinyObserver lets tests observe a run. Any function may be empty.
+// TinyObserver lets tests and measurements observe a run. Any function may be
+// empty.
 struct TinyObserver {
   // Called when a sequence has started in the tables.
   std::function<void(const SequenceStart& start)> on_start = {};
-  // Called for every sampled token with the logits after the token at
-  // `position`.
+  // Called for every sampled token, and for every position that wants_logits
+  // asks for, with the logits after the token at `position`.
   std::function<void(SequenceSlot slot, int32_t position,
                      std::span<const float> logits)>
       on_logits = {};
+  // Returns whether on_logits is called for a position that nothing is sampled
+  // after, as in a prompt. The logits cost one row of a product.
+  std::function<bool(SequenceSlot slot, int32_t position)> wants_logits = {};
   // Called for every shard before an eviction is carried out, with the
   // candidates of the shard's heads, their scores, and the kept entries.
   std::function<void(const EvictionOrder& order, int32_t shard,
@@ -125,6 +129,9 @@ class TinyEngine {
   // Adds rows for the prompt's tokens behind the positions of a run, if the
   // request asks for them.
   void AddPromptLogProbs(const StepPlan& plan, size_t run, TokenLogProbs* rows);
+  // Shows the observer the logits of a run that it wants and that nothing is
+  // sampled from.
+  void ShowLogits(const StepPlan& plan, size_t run);
   // Returns `rows`, ready for rows with num_top tokens, or null if no rows are
   // asked for.
   TokenLogProbs* RowsFor(const std::optional<int32_t>& num_top,

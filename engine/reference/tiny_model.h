@@ -31,7 +31,7 @@
 #include "blockmgr/base/model_layout.h"
 #include "engine/gguf/tensor_type.h"
 #include "engine/reference/packed_matrix.h"
-#include "engine/reference/thread_pool.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace blockmgr {
 
@@ -185,6 +185,8 @@ class ModelForward {
   explicit ModelForward(const LanguageModel* model,
                         ThreadPool* threads = nullptr)
       : model_(*model), threads_(threads) {}
+
+  ThreadPool* threads() const { return threads_; }
 
   // Begins a pass over tokens[i] at positions[i].
   void Begin(std::span<const int32_t> tokens,

@@ -49,6 +49,7 @@ void TinyEngine::Sample(const StepPlan& plan, StepResult* result) {
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].run = static_cast<int32_t>(i);
     AddPromptLogProbs(plan, i, &rows[i].prompt);
+    ShowLogits(plan, i);
   }
   ComputeLogits(plan);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -105,6 +106,30 @@ void TinyEngine::AddPromptLogProbs(const StepPlan& plan, size_t run,
       const auto next = static_cast<size_t>(positions_[row]) + 1;
       sampler_.AddLogProbs(forward_.Logits(row), tokens[next], rows);
     }
+  }
+}
+
+void TinyEngine::ShowLogits(const StepPlan& plan, size_t run) {
+  const SequenceSlot slot = plan.slots[run];
+  if (!observer_.wants_logits || !observer_.on_logits || IsDamaged(slot)) {
+    return;
+  }
+  const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[run];
+  const auto begin = static_cast<size_t>(query_offsets_[run]);
+  const auto end =
+      static_cast<size_t>(query_offsets_[run + 1]) -
+      (plan.samples[run] != 0 ? static_cast<size_t>(num_drafts) + 1 : 0);
+  std::vector<size_t> wanted;
+  for (size_t row = begin; row < end; ++row) {
+    if (observer_.wants_logits(slot, positions_[row])) wanted.push_back(row);
+  }
+  for (std::span<const size_t> rest = wanted; !rest.empty();) {
+    const auto rows = rest.first(std::min<size_t>(rest.size(), kPromptRows));
+    forward_.ComputeLogits(rows);
+    for (const size_t row : rows) {
+      observer_.on_logits(slot, positions_[row], forward_.Logits(row));
+    }
+    rest = rest.subspan(rows.size());
   }
 }
 

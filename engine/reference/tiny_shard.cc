@@ -139,7 +139,8 @@ void TinyShard::RunLayer(const StepPlan& plan, const TinyBatch& batch,
                      .queries = queries,
                      .output = is_alone ? all.data() : attention_.data(),
                      .scale = scale_,
-                     .window = place.window});
+                     .window = place.window,
+                     .threads = forward->threads()});
   if (is_alone) return;
   const size_t own_width = attention_.size() / num_rows;
   for (size_t row = 0; row < num_rows; ++row) {

@@ -31,11 +31,6 @@ namespace {
 
 constexpr int32_t kNoToken = -1;
 
-// Token types of the format.
-constexpr int64_t kNormal = 1;
-constexpr int64_t kControl = 3;
-constexpr int64_t kUserDefined = 4;
-
 // The model whose published tokenizer takes a word that is in the vocabulary as
 // it is, without merging its bytes, and that begins texts with BOS unless the
 // file says otherwise.
@@ -170,9 +165,10 @@ absl::StatusOr<Tokenizer> Tokenizer::Create(const TokenizerData& data) {
   BM_ASSIGN_OR_RETURN(WordSplitter splitter, WordSplitter::Create(data.pre));
   const TokenIds ids = IdsOf(data.tokens);
   BM_ASSIGN_OR_RETURN(BytePairs pairs, ReadMerges(data.merges, ids));
-  Tokenizer tokenizer(std::move(splitter), std::move(pairs),
-                      TokensOfTypes(data, {{kUserDefined}}),
-                      TokensOfTypes(data, {{kUserDefined, kControl}}));
+  Tokenizer tokenizer(
+      std::move(splitter), std::move(pairs),
+      TokensOfTypes(data, {{kUserDefinedToken}}),
+      TokensOfTypes(data, {{kUserDefinedToken, kControlToken}}));
   for (size_t byte = 0; byte < tokenizer.byte_tokens_.size(); ++byte) {
     const auto found = ids.find(SpellByte(static_cast<uint8_t>(byte)));
     tokenizer.byte_tokens_[byte] =
@@ -191,7 +187,9 @@ void Tokenizer::AddWords(const TokenizerData& data, bool all) {
   bytes_.reserve(data.tokens.size());
   for (size_t i = 0; i < data.tokens.size(); ++i) {
     std::optional<std::string> bytes;
-    if (data.token_type[i] == kNormal) bytes = ReadSpelledBytes(data.tokens[i]);
+    if (data.token_type[i] == kNormalToken) {
+      bytes = ReadSpelledBytes(data.tokens[i]);
+    }
     if (!bytes.has_value()) {
       bytes_.emplace_back(data.tokens[i]);
       continue;

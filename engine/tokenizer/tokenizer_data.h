@@ -13,12 +13,16 @@
 
 namespace blockmgr {
 
+// Types of tokens (token_type). A normal token is spelled in the byte alphabet.
+inline constexpr int64_t kNormalToken = 1;
+inline constexpr int64_t kControlToken = 3;
+inline constexpr int64_t kUserDefinedToken = 4;
+
 // The data of byte-level BPE. A field has the name of its key behind
 // "tokenizer.ggml.", but for the chat template. Texts are borrowed.
 struct TokenizerData {
   absl::string_view pre;  // how text is split into words
   std::vector<absl::string_view> tokens;
-  // 1: normal, spelled in the byte alphabet. 3: control. 4: user-defined.
   std::vector<int64_t> token_type;        // by token
   std::vector<absl::string_view> merges;  // "LEFT RIGHT", by rank
   std::optional<int64_t> bos_token_id;

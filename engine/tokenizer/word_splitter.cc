@@ -99,6 +99,13 @@ struct WordSplitter::Pattern {
   pcre2_code* code;
 };
 
+absl::string_view WordSplitter::PublishedExpression(absl::string_view name) {
+  for (const Rule& rule : kRules) {
+    if (rule.name == name) return rule.pattern;
+  }
+  return "";
+}
+
 absl::StatusOr<WordSplitter> WordSplitter::Create(absl::string_view name) {
   std::string names;
   for (const Rule& rule : kRules) {

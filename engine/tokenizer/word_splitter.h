@@ -33,6 +33,11 @@ class WordSplitter {
   // names none of the rules above.
   static absl::StatusOr<WordSplitter> Create(absl::string_view name);
 
+  // Returns the regular expression of a model, as its authors wrote it but for
+  // white space in brackets. That of smollm does what theirs does in two steps.
+  // Returns "" if `name` names none of the rules above.
+  static absl::string_view PublishedExpression(absl::string_view name);
+
   // Appends the words of the text, which are borrowed from it. Cost: O(n).
   void Split(absl::string_view text,
              std::vector<absl::string_view>* words) const;

@@ -5,66 +5,45 @@ Needs a running blockmgrd with an engine (examples/python/engine.py, or
 blockmgr-engine), and the package blockmgr: see engine.py.
 """
 import argparse
+import asyncio
 import sys
-import uuid
-
-import grpc
 
 import blockmgr
-from blockmgr.v1 import (admin_pb2, admin_pb2_grpc, common_pb2, request_pb2,
-                         request_pb2_grpc)
+from blockmgr.client import Client, eviction_message
+from blockmgr.v1 import common_pb2
 
 
-def eviction(keep_ratio):
-    """keydiff | adakv | topk, once after the prompt."""
-    policy = common_pb2.EvictionPolicy()
-    policy.keydiff.SetInParent()
-    policy.adakv.SetInParent()
-    policy.topk.SetInParent()
-    return request_pb2.RequestEviction(
-        mode=request_pb2.EVICTION_MODE_AFTER_PREFILL, policy=policy,
-        target=common_pb2.EvictionTarget(keep_ratio=keep_ratio))
-
-
-def run(arguments):
-    channel = grpc.insecure_channel(arguments.address or
-                                    blockmgr.default_daemon_address())
-    requests = request_pb2_grpc.RequestServiceStub(channel)
-    session = uuid.uuid4().hex
-    # One stream for all requests of this client. The daemon sends an empty
-    # batch at once: from then on it knows the stream.
-    stream = requests.StreamTokens(
-        request_pb2.StreamTokensRequest(client_session=session),
-        wait_for_ready=True)
-    next(stream)
-    for i in range(arguments.num_prompts):
-        request = request_pb2.SubmitRequest(
-            client_session=session, request_id=f"{session}-{i}",
-            max_tokens=arguments.max_tokens)
-        if arguments.temperature > 0:  # else the most likely tokens
-            request.sampling.temperature = arguments.temperature
-            request.sampling.seed = arguments.seed
-        # In place of a tokenizer: a prompt that no other begins with.
-        request.prompt_token_ids.extend(
-            (i + position) % 256 for position in range(arguments.prompt_len))
-        if arguments.keep_ratio:
-            request.eviction.CopyFrom(eviction(arguments.keep_ratio))
-        requests.Submit(request, timeout=60)
-    num_tokens, num_ended, num_good = 0, 0, 0
-    good = (request_pb2.FINISH_REASON_LENGTH, request_pb2.FINISH_REASON_STOP)
-    while num_ended < arguments.num_prompts:
-        for chunk in next(stream).chunks:
-            num_tokens += len(chunk.tokens)
-            if chunk.finish_reason:
-                num_ended += 1
-                num_good += chunk.finish_reason in good
-    stats = admin_pb2_grpc.AdminServiceStub(channel).GetStats(
-        admin_pb2.GetStatsRequest(), timeout=60)
-    print(f"{num_good} of {num_ended} requests, {num_tokens} tokens; the daemon "
-          f"has evicted {stats.num_evictions} times, "
+async def run(arguments):
+    """Whether all requests ended well."""
+    fields = {}
+    if arguments.temperature > 0:  # else the most likely tokens
+        fields["sampling"] = common_pb2.SamplingParams(
+            temperature=arguments.temperature, seed=arguments.seed)
+    if arguments.keep_ratio:
+        fields["eviction"] = eviction_message("keydiff | adakv | topk",
+                                              arguments.keep_ratio)
+    async with Client(arguments.address) as client:
+        requests = [
+            # In place of a tokenizer: a prompt that no other begins with.
+            await client.submit(
+                [(i + position) % 256
+                 for position in range(arguments.prompt_len)],
+                arguments.max_tokens, **fields)
+            for i in range(arguments.num_prompts)
+        ]
+        # To stream: async for chunk in request.
+        results = await asyncio.gather(
+            *(request.result() for request in requests),
+            return_exceptions=True)
+        stats = await client.stats()
+    good = [result for result in results
+            if not isinstance(result, BaseException) and
+            result.finish_reason in ("length", "stop")]
+    num_tokens = sum(len(result.tokens) for result in good)
+    print(f"{len(good)} of {len(results)} requests, {num_tokens} tokens; the "
+          f"daemon has evicted {stats.num_evictions} times, "
           f"{stats.evicted_bytes / 2**20:.0f} MiB")
-    stream.cancel()
-    return num_good == num_ended
+    return len(good) == len(results)
 
 
 def main():
@@ -83,11 +62,9 @@ def main():
     parser.add_argument("--seed", type=int, default=0,
                         help="of the engine's sampling (default: %(default)s)")
     try:
-        sys.exit(0 if run(parser.parse_args()) else 1)
-    except PermissionError as error:
+        sys.exit(0 if asyncio.run(run(parser.parse_args())) else 1)
+    except (PermissionError, blockmgr.Error) as error:
         sys.exit(f"frontend.py: {error}")
-    except grpc.RpcError as error:
-        sys.exit(f"frontend.py: {error.code().name}: {error.details()}")
 
 
 if __name__ == "__main__":

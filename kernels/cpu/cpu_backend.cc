@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <absl/container/inlined_vector.h>
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
@@ -27,6 +28,7 @@
 #include "kernels/cpu/entry_tiles.h"
 #include "kernels/cpu/kv_arena.h"
 #include "kernels/cpu/query_statistics.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/tile_ops.h"
 #include "kernels/cpu/value_norms.h"
 
@@ -37,8 +39,172 @@ namespace {
 // KiB at 8 q_heads of 128) stay in the cache next to a tile.
 constexpr int32_t kQueryBlockTokens = 16;
 
-// CpuBackend runs every operation on the calling thread, K and V in the dtype
-// of the layout, everything else in fp32.
+// The attention list of one head of one sequence.
+struct HeadList {
+  const PageId* region_pages = nullptr;
+  const int32_t* region_positions = nullptr;
+  int32_t region_length = 0;
+  int32_t cut = 0;
+  const BlockId* tail_blocks = nullptr;
+  int32_t layer = 0;
+  int32_t head = 0;
+};
+// Consecutive query tokens of one sequence, seen by one head.
+struct QueryBlock {
+  int64_t first_token = 0;  // in the batch
+  int32_t num_tokens = 0;
+  int64_t first_length = 0;  // rows the first token attends; one more each
+};
+
+struct HeadBlock {
+  HeadList list;
+  QueryBlock queries;
+};
+
+// Attention of one block of queries: its scratch memory, so that several
+// threads can compute blocks of one batch.
+class BlockAttention {
+ public:
+  // Both are borrowed.
+  BlockAttention(KvArena* arena, const AttentionBatch* batch)
+      : arena_(*arena), layout_(arena->layout()), batch_(*batch) {
+    tile_.keys.fill(nullptr);
+    tile_.kv_stride = arena_.kv_stride();
+    tile_.head_dim = layout_.head_dim;
+    tile_.dtype = layout_.dtype;
+    window_tile_ = tile_;
+  }
+
+  // Attends the queries of a block to the list of their head.
+  void Attend(const HeadList& list, const QueryBlock& block) {
+    const int64_t group_size = layout_.group_size();
+    const int64_t head_dim = layout_.head_dim;
+    const int64_t token_stride = layout_.num_q_heads * head_dim;
+    const int64_t offset =
+        block.first_token * token_stride + list.head * group_size * head_dim;
+    const float* queries = batch_.queries + offset;
+    float* output = batch_.output + offset;
+    states_.assign(block.num_tokens * group_size, SoftmaxState{});
+    for (int32_t j = 0; j < block.num_tokens; ++j) {
+      std::fill_n(output + j * token_stride, group_size * head_dim, 0.0f);
+    }
+
+    // Positions of a region have gaps, so that only the positions of its rows
+    // tell which of them are in the window.
+    const bool by_position = batch_.window > 0 && list.region_length > 0;
+    // The first rank that a query with so many rows up to its own attends to.
+    const auto first_rank = [&](int64_t length) {
+      return batch_.window == 0 || by_position
+                 ? 0
+                 : std::max<int64_t>(0, length - batch_.window);
+    };
+    const int64_t last_length = block.first_length + block.num_tokens - 1;
+    const int64_t first = first_rank(block.first_length);
+    for (int64_t begin = first / kTileRows * kTileRows; begin < last_length;
+         begin += kTileRows) {
+      const auto row_of = [begin](int64_t rank) {
+        return static_cast<int32_t>(
+            std::clamp<int64_t>(rank - begin, 0, kTileRows));
+      };
+      GatherTile(list, begin, row_of(first), row_of(last_length));
+      for (int32_t j = 0; j < block.num_tokens; ++j) {
+        const int64_t length = block.first_length + j;
+        const int32_t first_row = row_of(first_rank(length));
+        int32_t num_rows = row_of(length) - first_row;
+        if (num_rows <= 0) continue;
+        const KvTile* tile = nullptr;
+        if (by_position) {
+          const int64_t end = list.cut + length - list.region_length;
+          tile = &TileInWindow(list, begin, end - batch_.window, &num_rows);
+          if (num_rows == 0) continue;
+        } else {
+          tile = &TileFrom(first_row, first_row + num_rows);
+        }
+        AttendTile(*tile, num_rows, batch_.scale, queries + j * token_stride,
+                   std::span(states_).subspan(j * group_size, group_size),
+                   output + j * token_stride);
+      }
+    }
+
+    for (int32_t j = 0; j < block.num_tokens; ++j) {
+      for (int64_t g = 0; g < group_size; ++g) {
+        const float sum = states_[j * group_size + g].sum;
+        float* row = output + j * token_stride + g * head_dim;
+        for (int64_t i = 0; i < head_dim; ++i) row[i] /= sum;
+      }
+    }
+  }
+
+ private:
+  // Points rows [first_row, num_rows) of the tile at those of the list from
+  // rank begin + first_row on. REQUIRES: first_row < num_rows.
+  void GatherTile(const HeadList& list, int64_t begin, int32_t first_row,
+                  int32_t num_rows) {
+    const int32_t page_size = layout_.page_size;
+    int32_t row = first_row;
+    while (row < num_rows) {
+      const int64_t rank = begin + row;
+      const bool in_region = rank < list.region_length;
+      const int64_t local = in_region ? rank : rank - list.region_length;
+      const int64_t page_index = local / page_size;
+      const int32_t offset = static_cast<int32_t>(local % page_size);
+      const PageId page =
+          in_region ? list.region_pages[page_index]
+                    : layout_.page_id(list.layer, list.tail_blocks[page_index],
+                                      list.head);
+      // Up to the end of the page, of the region, of the tile.
+      int64_t run = std::min(page_size - offset, num_rows - row);
+      if (in_region) run = std::min(run, list.region_length - rank);
+      const std::byte* key = arena_.page(page) + offset * arena_.token_stride();
+      for (const int64_t end = row + run; row < end; ++row) {
+        tile_.keys[row] = key;
+        key += arena_.token_stride();
+      }
+    }
+    for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[row - 1];
+  }
+
+  // The tile's rows [first_row, num_rows) as a tile; valid until the next call.
+  const KvTile& TileFrom(int32_t first_row, int32_t num_rows) {
+    if (first_row == 0) return tile_;
+    const auto end =
+        std::copy(tile_.keys.begin() + first_row, tile_.keys.begin() + num_rows,
+                  window_tile_.keys.begin());
+    std::fill(end, window_tile_.keys.end(), tile_.keys[first_row]);
+    return window_tile_;
+  }
+
+  // Of those that begin at rank `begin` of a list with positions, the rows from
+  // a position on; *num_rows becomes their number.
+  const KvTile& TileInWindow(const HeadList& list, int64_t begin,
+                             int64_t first_position, int32_t* num_rows) {
+    int32_t num_left = 0;
+    for (int32_t row = 0; row < *num_rows; ++row) {
+      const int64_t rank = begin + row;
+      const int64_t position = rank < list.region_length
+                                   ? list.region_positions[rank]
+                                   : list.cut + rank - list.region_length;
+      if (position < first_position) continue;
+      window_tile_.keys[num_left++] = tile_.keys[row];
+    }
+    std::fill(window_tile_.keys.begin() + num_left, window_tile_.keys.end(),
+              window_tile_.keys[0]);
+    *num_rows = num_left;
+    return window_tile_;
+  }
+
+  KvArena& arena_;
+  const ModelLayout& layout_;
+  const AttentionBatch& batch_;
+  KvTile tile_;
+  KvTile window_tile_;  // of the queries whose window begins inside tile_
+  // [kQueryBlockTokens, group_size]
+  absl::InlinedVector<SoftmaxState, 8 * kQueryBlockTokens> states_;
+};
+
+// CpuBackend runs every operation on the calling thread, and attention also on
+// the threads of its batch. K and V have the dtype of the layout, everything
+// else is fp32.
 //
 // A query's output is a function of its query vectors and of the ordered list
 // of rows it attends, and of nothing else: the list is cut into tiles of
@@ -57,13 +223,7 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(KvArena arena)
       : arena_(std::move(arena)),
         attention_weights_(layout()),
-        value_normer_(layout()) {
-    tile_.keys.fill(nullptr);
-    tile_.kv_stride = arena_.kv_stride();
-    tile_.head_dim = layout().head_dim;
-    tile_.dtype = layout().dtype;
-    window_tile_ = tile_;
-  }
+        value_normer_(layout()) {}
 
   const ModelLayout& layout() const override { return arena_.layout(); }
 
@@ -97,6 +257,7 @@ class CpuBackend final : public Backend {
     BM_CHECK(batch.layer >= 0 && batch.layer < layout().num_layers);
     BM_CHECK(batch.query_offsets.size() == batch.sequences.size() + 1);
     BM_CHECK(batch.window >= 0);
+    blocks_.clear();
     for (std::size_t s = 0; s < batch.sequences.size(); ++s) {
       const SequenceKv& sequence = batch.sequences[s];
       const bool region_has_positions = sequence.region_positions != nullptr;
@@ -112,13 +273,23 @@ class CpuBackend final : public Backend {
         const int64_t first_length = int64_t{list.region_length} +
                                      sequence.tail_length - num_queries + 1;
         for (int32_t j = 0; j < num_queries; j += kQueryBlockTokens) {
-          AttendBlock(
-              batch, list,
-              {.first_token = query_begin + j,
-               .num_tokens = std::min(kQueryBlockTokens, num_queries - j),
-               .first_length = first_length + j});
+          blocks_.push_back(
+              {list,
+               {.first_token = query_begin + j,
+                .num_tokens = std::min(kQueryBlockTokens, num_queries - j),
+                .first_length = first_length + j}});
         }
       }
+    }
+    const auto attend = [&](int32_t i) {
+      const HeadBlock& block = blocks_[static_cast<std::size_t>(i)];
+      BlockAttention(&arena_, &batch).Attend(block.list, block.queries);
+    };
+    const auto num_blocks = static_cast<int32_t>(blocks_.size());
+    if (batch.threads != nullptr) {
+      batch.threads->ParallelFor(num_blocks, attend);
+    } else {
+      for (int32_t i = 0; i < num_blocks; ++i) attend(i);
     }
   }
 
@@ -227,23 +398,6 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  // The attention list of one head of one sequence.
-  struct HeadList {
-    const PageId* region_pages = nullptr;
-    const int32_t* region_positions = nullptr;
-    int32_t region_length = 0;
-    int32_t cut = 0;
-    const BlockId* tail_blocks = nullptr;
-    int32_t layer = 0;
-    int32_t head = 0;
-  };
-  // Consecutive query tokens of one sequence, seen by one head.
-  struct QueryBlock {
-    int64_t first_token = 0;  // in the batch
-    int32_t num_tokens = 0;
-    int64_t first_length = 0;  // rows the first token attends; one more each
-  };
-
   HeadList MakeHeadList(const SequenceKv& sequence, int32_t layer,
                         int32_t head) const {
     HeadList list;
@@ -263,123 +417,6 @@ class CpuBackend final : public Backend {
     BM_CHECK(list.region_length >= 0);
     BM_CHECK(list.region_length <= num_pages * layout().page_size);
     return list;
-  }
-
-  // Points rows [first_row, num_rows) of the tile at those of the list from
-  // rank begin + first_row on. REQUIRES: first_row < num_rows.
-  void GatherTile(const HeadList& list, int64_t begin, int32_t first_row,
-                  int32_t num_rows) {
-    const int32_t page_size = layout().page_size;
-    int32_t row = first_row;
-    while (row < num_rows) {
-      const int64_t rank = begin + row;
-      const bool in_region = rank < list.region_length;
-      const int64_t local = in_region ? rank : rank - list.region_length;
-      const int64_t page_index = local / page_size;
-      const int32_t offset = static_cast<int32_t>(local % page_size);
-      const PageId page =
-          in_region ? list.region_pages[page_index]
-                    : layout().page_id(list.layer, list.tail_blocks[page_index],
-                                       list.head);
-      // Up to the end of the page, of the region, of the tile.
-      int64_t run = std::min(page_size - offset, num_rows - row);
-      if (in_region) run = std::min(run, list.region_length - rank);
-      const std::byte* key = arena_.page(page) + offset * arena_.token_stride();
-      for (const int64_t end = row + run; row < end; ++row) {
-        tile_.keys[row] = key;
-        key += arena_.token_stride();
-      }
-    }
-    for (; row % kRowGroup != 0; ++row) tile_.keys[row] = tile_.keys[row - 1];
-  }
-
-  // The tile's rows [first_row, num_rows) as a tile; valid until the next call.
-  const KvTile& TileFrom(int32_t first_row, int32_t num_rows) {
-    if (first_row == 0) return tile_;
-    const auto end =
-        std::copy(tile_.keys.begin() + first_row, tile_.keys.begin() + num_rows,
-                  window_tile_.keys.begin());
-    std::fill(end, window_tile_.keys.end(), tile_.keys[first_row]);
-    return window_tile_;
-  }
-
-  // Of those that begin at rank `begin` of a list with positions, the rows from
-  // a position on; *num_rows becomes their number.
-  const KvTile& TileInWindow(const HeadList& list, int64_t begin,
-                             int64_t first_position, int32_t* num_rows) {
-    int32_t num_left = 0;
-    for (int32_t row = 0; row < *num_rows; ++row) {
-      const int64_t rank = begin + row;
-      const int64_t position = rank < list.region_length
-                                   ? list.region_positions[rank]
-                                   : list.cut + rank - list.region_length;
-      if (position < first_position) continue;
-      window_tile_.keys[num_left++] = tile_.keys[row];
-    }
-    std::fill(window_tile_.keys.begin() + num_left, window_tile_.keys.end(),
-              window_tile_.keys[0]);
-    *num_rows = num_left;
-    return window_tile_;
-  }
-
-  void AttendBlock(const AttentionBatch& batch, const HeadList& list,
-                   const QueryBlock& block) {
-    const int64_t group_size = layout().group_size();
-    const int64_t head_dim = layout().head_dim;
-    const int64_t token_stride = layout().num_q_heads * head_dim;
-    const int64_t offset =
-        block.first_token * token_stride + list.head * group_size * head_dim;
-    const float* queries = batch.queries + offset;
-    float* output = batch.output + offset;
-    states_.assign(block.num_tokens * group_size, SoftmaxState{});
-    for (int32_t j = 0; j < block.num_tokens; ++j) {
-      std::fill_n(output + j * token_stride, group_size * head_dim, 0.0f);
-    }
-
-    // Positions of a region have gaps, so that only the positions of its rows
-    // tell which of them are in the window.
-    const bool by_position = batch.window > 0 && list.region_length > 0;
-    // The first rank that a query with so many rows up to its own attends to.
-    const auto first_rank = [&](int64_t length) {
-      return batch.window == 0 || by_position
-                 ? 0
-                 : std::max<int64_t>(0, length - batch.window);
-    };
-    const int64_t last_length = block.first_length + block.num_tokens - 1;
-    const int64_t first = first_rank(block.first_length);
-    for (int64_t begin = first / kTileRows * kTileRows; begin < last_length;
-         begin += kTileRows) {
-      const auto row_of = [begin](int64_t rank) {
-        return static_cast<int32_t>(
-            std::clamp<int64_t>(rank - begin, 0, kTileRows));
-      };
-      GatherTile(list, begin, row_of(first), row_of(last_length));
-      for (int32_t j = 0; j < block.num_tokens; ++j) {
-        const int64_t length = block.first_length + j;
-        const int32_t first_row = row_of(first_rank(length));
-        int32_t num_rows = row_of(length) - first_row;
-        if (num_rows <= 0) continue;
-        const KvTile* tile = nullptr;
-        if (by_position) {
-          const int64_t end = list.cut + length - list.region_length;
-          tile = &TileInWindow(list, begin, end - batch.window, &num_rows);
-          if (num_rows == 0) continue;
-        } else {
-          tile = &TileFrom(first_row, first_row + num_rows);
-        }
-        AttendTile(*tile, num_rows, batch.scale, queries + j * token_stride,
-                   std::span(states_).subspan(j * group_size, group_size),
-                   output + j * token_stride);
-      }
-    }
-
-    for (int32_t j = 0; j < block.num_tokens; ++j) {
-      for (int64_t g = 0; g < group_size; ++g) {
-        const float sum = states_[j * group_size + g].sum;
-        float* row = output + j * token_stride + g * head_dim;
-        for (int64_t i = 0; i < head_dim; ++i) row[i] /= sum;
-      }
-    }
   }
 
   // Copies rows one by one. REQUIRES: no destination is a source.
@@ -436,9 +473,7 @@ class CpuBackend final : public Backend {
 
   KvArena arena_;
   std::vector<std::byte> staged_rows_;  // of the largest group of moves so far
-  KvTile tile_;
-  KvTile window_tile_;  // of the queries whose window begins inside tile_
-  std::vector<SoftmaxState> states_;  // [kQueryBlockTokens, group_size]
+  std::vector<HeadBlock> blocks_;       // of the current call of Attention
   // By ScorerKind, made at the first call of the kind.
   std::array<std::unique_ptr<CpuScorer>, EnumNames<ScorerKind>().size()>
       scorers_;

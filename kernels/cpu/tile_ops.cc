@@ -37,6 +37,26 @@ HWY_INLINE void PrefetchRows(const KvTile& tile, int32_t first_row,
   }
 }
 
+// Sets out[0..3] to scale times Sum() of a, b, c and e, with the same bits: the
+// blocks of a vector are added first. One reduction of four vectors takes about
+// half the time of four.
+template <class D>
+HWY_INLINE void StoreLogits(D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c,
+                            hn::Vec<D> e, float scale,
+                            float* HWY_RESTRICT out) {
+#if BM_HAS_BLOCKS
+  const NarrowTag d4;
+  StoreSums(d4, SumOfBlocks(d, a), SumOfBlocks(d, b), SumOfBlocks(d, c),
+            SumOfBlocks(d, e), out);
+  hn::StoreU(hn::Mul(hn::Set(d4, scale), hn::LoadU(d4, out)), d4, out);
+#else
+  out[0] = scale * Sum(d, a);
+  out[1] = scale * Sum(d, b);
+  out[2] = scale * Sum(d, c);
+  out[3] = scale * Sum(d, e);
+#endif
+}
+
 // Logits of one query, or of two, against the tile's rows. Each logit has an
 // accumulator of its own, so the grouping is invisible in the result. Fetches
 // the V rows as well: they are about to be read.
@@ -75,16 +95,8 @@ HWY_INLINE void DotRows(D d, const KvTile& tile, int32_t num_rows, float scale,
         b3 = hn::MulAdd(q1, k3, b3);
       }
     }
-    logits0[r] = scale * Sum(d, a0);
-    logits0[r + 1] = scale * Sum(d, a1);
-    logits0[r + 2] = scale * Sum(d, a2);
-    logits0[r + 3] = scale * Sum(d, a3);
-    if constexpr (kTwo) {
-      logits1[r] = scale * Sum(d, b0);
-      logits1[r + 1] = scale * Sum(d, b1);
-      logits1[r + 2] = scale * Sum(d, b2);
-      logits1[r + 3] = scale * Sum(d, b3);
-    }
+    StoreLogits(d, a0, a1, a2, a3, scale, logits0 + r);
+    if constexpr (kTwo) StoreLogits(d, b0, b1, b2, b3, scale, logits1 + r);
   }
 }
 

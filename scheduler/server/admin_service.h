@@ -17,7 +17,9 @@ class AdminService final
               v1::AdminService::WithRawCallbackMethod_WatchPrefixCache<
                   v1::AdminService::Service>>> {
  public:
-  explicit AdminService(CoreThread* core) : core_(core), watches_(core) {}
+  // `watches` must outlive every call, too.
+  AdminService(CoreThread* core, PrefixCacheWatches* watches)
+      : core_(core), watches_(watches) {}
 
   grpc::ServerUnaryReactor* GetStats(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
@@ -28,12 +30,12 @@ class AdminService final
   grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchPrefixCache(
       grpc::CallbackServerContext* /*context*/,
       const grpc::ByteBuffer* request) override {
-    return watches_.Open(*request);
+    return watches_->Open(*request);
   }
 
  private:
   CoreThread* const core_;
-  PrefixCacheWatches watches_;
+  PrefixCacheWatches* const watches_;
 };
 
 }  // namespace blockmgr

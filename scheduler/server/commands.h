@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
@@ -23,6 +24,7 @@
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/prefix_cache_delta.h"
 #include "blockmgr/sampling_params.h"
+#include "blockmgr/served_model.h"
 #include "blockmgr/step_plan.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
@@ -46,6 +48,7 @@ void AnswerOnce(Reply<T>* reply, Value&& value) {
 // that a step's tokens find their chunk without a search.
 struct RequestStream : std::enable_shared_from_this<RequestStream> {
   std::string id;
+  int32_t index = 0;  // among the requests of its GenerateCommand
   uint64_t batch = 0;
   int32_t chunk = 0;
 };
@@ -99,8 +102,30 @@ struct SubmitCommand {
   bool default_eviction = false;
 };
 
+// Opens a session for one call and submits its requests: all of them, or none
+// if one is refused. The first request names the call. The others are forks of
+// it, or none. Errors are those of SubmitCommand.
+struct GenerateCommand {
+  std::string session;
+  std::shared_ptr<TokenSink> sink;
+  std::vector<Request> requests;  // at least one
+  StatusReply done;
+  // Whether the first request takes the daemon's default eviction.
+  bool default_eviction = false;
+  // Whether the requests may take as many tokens as fit, instead of their
+  // max_tokens.
+  bool all_tokens = false;
+};
+
 struct CancelCommand {
   std::string request_id;
+  StatusReply done;
+};
+
+// Cancels the requests of these ids and, if an id names a call of
+// GenerateCommand, all of its requests. Unknown ids are no error.
+struct AbortCommand {
+  std::vector<std::string> request_ids;
   StatusReply done;
 };
 
@@ -151,6 +176,7 @@ struct AttachEngine {
   bool supports_window_evictions = false;
   std::map<std::string, std::string> query_stats = {};
   EngineSampling sampling = {};
+  std::shared_ptr<const ServedModel> model = nullptr;  // null: it told nothing
   // Whether to take the place of an engine with an open step stream, which ends
   // with Aborted when this engine's stream opens. PermissionDenied without
   // `may_replace`.
@@ -186,6 +212,13 @@ struct CoreStats {
   bool engine_attached = false;
   std::string engine_name;
   std::optional<ModelLayout> layout;  // unset before the first attachment
+  EngineSampling sampling;
+  // Of the last engine that opened its stream; null: it told nothing.
+  std::shared_ptr<const ServedModel> model;
+  // The most tokens of a sequence: max_model_len, or fewer if the model's
+  // context has fewer.
+  int32_t max_sequence_tokens = 0;
+  bool draining = false;
   uint64_t epoch = 0;
   uint64_t generation = 0;  // of the scheduler, whose counts begin at 0
   SchedulerStats scheduler;
@@ -245,10 +278,10 @@ struct CloseAll {
 };
 
 using Command =
-    std::variant<SubmitCommand, CancelCommand, CountScores, EvictCommand,
-                 OpenClient, ClientGone, AttachEngine, OpenSteps, EngineResult,
-                 EngineLost, GetStats, ResetPrefixCache, ReadPrefixCache, Drain,
-                 CloseAll>;
+    std::variant<SubmitCommand, GenerateCommand, CancelCommand, AbortCommand,
+                 CountScores, EvictCommand, OpenClient, ClientGone,
+                 AttachEngine, OpenSteps, EngineResult, EngineLost, GetStats,
+                 ResetPrefixCache, ReadPrefixCache, Drain, CloseAll>;
 
 // Answers a command that is not carried out.
 inline void Refuse(Command* command, const absl::Status& status) {

@@ -122,6 +122,80 @@ absl::Status Core::Submit(SubmitCommand* command) {
   return absl::OkStatus();
 }
 
+void Core::Do(GenerateCommand& command) { command.done(Generate(&command)); }
+
+absl::Status Core::Generate(GenerateCommand* command) {
+  const std::string call = command->requests.front().id;
+  const auto [client, is_new] = clients_.try_emplace(command->session);
+  BM_CHECK(is_new);
+  client->second = std::make_unique<Client>();
+  client->second->sink = std::move(command->sink);
+  const std::string session = command->session;
+  int32_t index = 0;
+  for (Request& request : command->requests) {
+    if (command->all_tokens) {
+      request.max_tokens = MostTokens(std::ssize(request.prompt));
+    }
+    const std::string id = request.id;
+    SubmitCommand submit{session, std::move(request), nullptr,
+                         command->default_eviction && index == 0};
+    const absl::Status status = Submit(&submit);
+    if (!status.ok()) {
+      ++metrics_.refused[static_cast<size_t>(status.code())];
+      RemoveClient(session);
+      return status;
+    }
+    const absl::StatusOr<RequestId> submitted = scheduler_->Find(id);
+    BM_CHECK(submitted.ok());
+    requests_.at(*submitted).stream->index = index++;
+  }
+  client->second->call = call;
+  calls_[call] = session;
+  return absl::OkStatus();
+}
+
+int32_t Core::MaxSequenceTokens() const {
+  const int32_t max_model_len = options_.scheduler.max_model_len;
+  if (model_ == nullptr || model_->context_tokens == 0) return max_model_len;
+  return std::min(max_model_len, model_->context_tokens);
+}
+
+int32_t Core::MostTokens(int64_t num_prompt_tokens) const {
+  int64_t most = MaxSequenceTokens();
+  if (scheduler_ != nullptr) {
+    // As if every group needed a block for every page.
+    const ModelLayout& layout = scheduler_->layout();
+    const auto usable = static_cast<int64_t>(
+        (layout.num_blocks - 1) * (1.0 - options_.scheduler.watermark));
+    const int64_t pages = usable / layout.num_groups() - 2;
+    most = std::min(most, pages * layout.page_size);
+  }
+  return static_cast<int32_t>(std::max<int64_t>(most - num_prompt_tokens, 1));
+}
+
+void Core::Do(AbortCommand& command) {
+  for (const std::string& id : command.request_ids) {
+    const auto call = calls_.find(id);
+    if (call != calls_.end()) {
+      CancelAll(clients_.at(call->second)->requests);
+      continue;
+    }
+    // NotFound: it has ended.
+    (void)Cancel(id);
+  }
+  command.done(absl::OkStatus());
+}
+
+void Core::CancelAll(const absl::flat_hash_set<RequestId>& requests) {
+  std::vector<RequestId> in_order(requests.begin(), requests.end());
+  std::sort(in_order.begin(), in_order.end());
+  for (const RequestId request : in_order) {
+    // NotFound: it ended earlier in this pass, its effect is still to come.
+    const absl::Status status = scheduler_->Cancel(request, &effects_);
+    BM_CHECK(status.ok() || absl::IsNotFound(status));
+  }
+}
+
 void Core::Do(CancelCommand& command) {
   command.done(Cancel(command.request_id));
 }
@@ -197,16 +271,13 @@ void Core::Do(ClientGone& command) {
 void Core::RemoveClient(const std::string& session) {
   const auto node = clients_.extract(session);
   BM_CHECK(!node.empty());
-  // In order of submission: hash order would make runs differ.
-  std::vector<RequestId> requests(node.mapped()->requests.begin(),
-                                  node.mapped()->requests.end());
-  std::sort(requests.begin(), requests.end());
-  for (const RequestId request : requests) {
+  const Client& client = *node.mapped();
+  const auto call = calls_.find(client.call);
+  if (call != calls_.end() && call->second == session) calls_.erase(call);
+  for (const RequestId request : client.requests) {
     requests_.at(request).client = nullptr;
-    // NotFound: it ended earlier in this pass, its effect is still to come.
-    const absl::Status status = scheduler_->Cancel(request, &effects_);
-    BM_CHECK(status.ok() || absl::IsNotFound(status));
   }
+  CancelAll(client.requests);
 }
 
 // --- Effects ---
@@ -309,7 +380,11 @@ void Core::Do(GetStats& command) {
   if (scheduler_ != nullptr) {
     stats.layout = scheduler_->layout();
     stats.scheduler = scheduler_->stats();
+    stats.sampling = scheduler_->options().sampling;
   }
+  stats.model = model_;
+  stats.max_sequence_tokens = MaxSequenceTokens();
+  stats.draining = draining_;
   stats.requests = metrics_;
   stats.running_request_seconds = running_request_seconds_;
   stats.clock_seconds = now_seconds_ - start_seconds_;
@@ -376,16 +451,13 @@ void Core::Do(Drain& command) {
 void Core::Do(CloseAll& command) {
   draining_ = true;
   closed_ = true;
-  std::vector<RequestId> requests;
-  for (const auto& [id, request] : requests_) requests.push_back(id);
-  std::sort(requests.begin(), requests.end());
-  for (const RequestId request : requests) {
-    const absl::Status status = scheduler_->Cancel(request, &effects_);
-    BM_CHECK(status.ok() || absl::IsNotFound(status));
-  }
+  absl::flat_hash_set<RequestId> requests;
+  for (const auto& [id, request] : requests_) requests.insert(id);
+  CancelAll(requests);
   DeliverEffects();
   for (auto& [session, client] : clients_) client->sink->Close(command.reason);
   clients_.clear();
+  calls_.clear();
   if (engine_ != nullptr) {
     engine_->Close(command.reason);
     DropEngine(std::string(command.reason.message()));

@@ -79,6 +79,7 @@ class Core {
     std::shared_ptr<TokenSink> sink;
     absl::flat_hash_set<RequestId> requests;
     std::vector<TokenItem> outbox;  // of this pass
+    std::string call;  // the id of its GenerateCommand; empty: there was none
   };
   struct LiveRequest {
     std::shared_ptr<RequestStream> stream = std::make_shared<RequestStream>();
@@ -99,7 +100,9 @@ class Core {
   };
 
   void Do(SubmitCommand& command);
+  void Do(GenerateCommand& command);
   void Do(CancelCommand& command);
+  void Do(AbortCommand& command);
   void Do(CountScores& command);
   void Do(EvictCommand& command);
   void Do(OpenClient& command);
@@ -115,6 +118,12 @@ class Core {
   void Do(CloseAll& command);
 
   absl::Status Submit(SubmitCommand* command);
+  absl::Status Generate(GenerateCommand* command);
+  // The most tokens of a sequence by the options and the model's context.
+  int32_t MaxSequenceTokens() const;
+  // The most tokens that a request with this prompt may ask for and have a
+  // place in the pool, at least 1.
+  int32_t MostTokens(int64_t num_prompt_tokens) const;
   absl::StatusOr<Attachment> Attach(AttachEngine* command);
   absl::Status Cancel(const std::string& request_id);
   // Starts the eviction; its reply is kept unless it fails at once.
@@ -148,6 +157,9 @@ class Core {
   uint64_t CountCacheVersion() const;
   // Adds the end of a request to metrics_.
   void ObserveEnd(const LiveRequest& live, const FinishEffect& effect);
+  // Cancels requests, in order of submission: hash order would make runs
+  // differ. Those that have ended in this pass are left alone.
+  void CancelAll(const absl::flat_hash_set<RequestId>& requests);
   // Forgets the session and cancels its requests; the sink is not closed.
   void RemoveClient(const std::string& session);
   void Sample();
@@ -160,6 +172,9 @@ class Core {
   std::unique_ptr<Scheduler> scheduler_;  // null before the first attachment
   uint64_t num_schedulers_ = 0;           // so far
   absl::flat_hash_map<std::string, std::unique_ptr<Client>> clients_;
+  // The sessions of calls of GenerateCommand, by the id of the call. The latest
+  // one, if an earlier one with this id has yet to say that it is gone.
+  absl::flat_hash_map<std::string, std::string> calls_;
   absl::flat_hash_map<RequestId, LiveRequest> requests_;
   std::vector<std::string> touched_;  // sessions with a filled outbox
   Effects effects_;
@@ -168,7 +183,10 @@ class Core {
   uint64_t engine_session_ = 0;  // of the last attachment; 0: none yet
   std::string engine_name_;      // of the last step stream
   std::string attaching_name_;   // of the last attachment
-  bool replaces_ = false;        // its stream will take the place of engine_
+  // Of the same engines as the names.
+  std::shared_ptr<const ServedModel> model_;
+  std::shared_ptr<const ServedModel> attaching_model_;
+  bool replaces_ = false;  // its stream will take the place of engine_
   // The scheduler of an attachment that replaces an engine of another layout,
   // until its stream opens.
   std::unique_ptr<Scheduler> next_scheduler_;

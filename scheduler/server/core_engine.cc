@@ -143,6 +143,7 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
     }
   }
   attaching_name_ = std::move(command->name);
+  attaching_model_ = std::move(command->model);
   next_scheduler_ = std::move(made);
   replaces_ = engine_ != nullptr;
   if (!replaces_) TakeNextScheduler();
@@ -184,6 +185,7 @@ void Core::Do(OpenSteps& command) {
     replaces_ = false;
     engine_ = std::move(command.sink);
     engine_name_ = attaching_name_;
+    model_ = attaching_model_;
     if (options_.on_engine_change) options_.on_engine_change(true, what);
   }
   command.done(status);

@@ -16,6 +16,7 @@
 #include "scheduler/server/peer_text.h"
 #include "scheduler/server/rate_limited_warning.h"
 #include "scheduler/server/raw_messages.h"
+#include "wire/model_wire.h"
 #include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
 #include "wire/sampling_wire.h"
@@ -25,6 +26,9 @@ namespace {
 
 // Counts of a thousand evictions of a large model have small numbers.
 constexpr int64_t kResultAllowanceBytes = int64_t{16} << 20;
+// What an announcement takes besides the tokenizer.
+constexpr int64_t kMaxAttachBytes =
+    kMaxTokenizerZipBytes + 2 * kMaxSmallMessageBytes;
 
 // One engine's stream: a gRPC reactor for the engine, a sink for the core.
 // Owned by itself until gRPC says OnDone, and by whoever holds a pointer.
@@ -226,7 +230,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
   return ServeUnary<v1::AttachRequest>(
-      context, *request, {},
+      context, *request, {.max_bytes = kMaxAttachBytes},
       [this, context, response](const v1::AttachRequest& attach,
                                 grpc::ServerUnaryReactor* reactor) {
         const absl::StatusOr<ModelLayout> layout = FromProto(attach.layout());
@@ -237,6 +241,11 @@ grpc::ServerUnaryReactor* EngineService::Attach(
         absl::StatusOr<EngineSampling> sampling = SamplingFromProto(attach);
         if (!sampling.ok()) {
           reactor->Finish(ToGrpc(sampling.status()));
+          return;
+        }
+        absl::StatusOr<ServedModel> model = FromProto(attach.model());
+        if (!model.ok()) {
+          reactor->Finish(ToGrpc(model.status()));
           return;
         }
         core_->Post(AttachEngine{
@@ -254,6 +263,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
             .supports_window_evictions = attach.supports_window_evictions(),
             .query_stats = QueryStatsOf(attach.query_stats()),
             .sampling = *std::move(sampling),
+            .model = std::make_shared<const ServedModel>(*std::move(model)),
             .replace = attach.replace(),
             .may_replace = IsOwner(*context)});
       });

@@ -24,8 +24,28 @@ constexpr std::chrono::microseconds kReadInterval{500};
 // From one look for changes to the next, of a stream that knows all: collects
 // what a few steps change.
 constexpr std::chrono::milliseconds kLookInterval{20};
+// From one load to the next, of a stream that tells it.
+constexpr std::chrono::milliseconds kLoadInterval{100};
 // A message is closed at this size: clients accept 4 MiB by default.
 constexpr int64_t kMaxBytes = int64_t{1} << 20;
+
+class UpdatesTeller final : public PrefixCacheTeller {
+ public:
+  void Take(PrefixCacheReading reading) override {
+    updates_ = PrefixCacheUpdates(std::move(reading));
+  }
+  const google::protobuf::Message* Next(int64_t max_bytes) override {
+    if (updates_.Next(max_bytes, &message_)) return &message_;
+    // They may be large, and share the content of regions.
+    updates_ = {};
+    message_ = {};
+    return nullptr;
+  }
+
+ private:
+  PrefixCacheUpdates updates_;
+  v1::PrefixCacheUpdate message_;
+};
 
 }  // namespace
 
@@ -38,8 +58,11 @@ class PrefixCacheWatches::Stream final
  public:
   // `is_counted`: among the open streams.
   Stream(PrefixCacheWatches* watches, const PrefixCacheCursor& cursor,
-         bool is_counted)
-      : watches_(watches), is_counted_(is_counted), cursor_(cursor) {}
+         std::unique_ptr<PrefixCacheTeller> teller, bool is_counted)
+      : watches_(watches),
+        is_counted_(is_counted),
+        teller_(std::move(teller)),
+        cursor_(cursor) {}
   ~Stream() override {
     if (is_counted_) --watches_->num_streams_;
   }
@@ -80,11 +103,35 @@ class PrefixCacheWatches::Stream final
 
   void Look() {
     if (finished()) return;
+    if (teller_->tells_load() && Worker::Clock::now() >= next_load_) {
+      AskLoad();
+      return;
+    }
     const uint64_t version = watches_->core_->prefix_cache_version();
     if (is_current_ && version == version_) {
       Post(Worker::Clock::now() + kLookInterval, &Stream::Look);
     } else {
       watches_->Enqueue(shared_from_this());
+    }
+  }
+
+  void AskLoad() {
+    next_load_ = Worker::Clock::now() + kLoadInterval;
+    watches_->core_->Post(GetStats{
+        false, [self = shared_from_this()](absl::StatusOr<CoreStats> stats) {
+          self->stats_ = std::move(stats);
+          self->Post(Worker::Clock::now(), &Stream::TakeLoad);
+        }});
+  }
+
+  void TakeLoad() {
+    // The command queue may be full: there are those who are in a hurry.
+    const google::protobuf::Message* const message =
+        stats_.ok() ? teller_->TakeLoad(*stats_) : nullptr;
+    if (message != nullptr) {
+      Write(*message);
+    } else {
+      Look();
     }
   }
 
@@ -102,20 +149,22 @@ class PrefixCacheWatches::Stream final
     }
     cursor_ = reading_->cursor;
     is_current_ = reading_->delta.current;
-    updates_ = PrefixCacheUpdates(*std::move(reading_));
+    teller_->Take(*std::move(reading_));
     WriteNext();
   }
 
   void WriteNext() {
-    if (!updates_.Next(kMaxBytes, &message_)) {
-      // They may be large, and share the content of regions.
-      updates_ = {};
-      message_ = {};
-      const auto now = Worker::Clock::now();
-      Post(is_current_ ? now + kLookInterval : now, &Stream::Look);
+    const google::protobuf::Message* const message = teller_->Next(kMaxBytes);
+    if (message != nullptr) {
+      Write(*message);
       return;
     }
-    bytes_ = ToBytes(message_);
+    const auto now = Worker::Clock::now();
+    Post(is_current_ ? now + kLookInterval : now, &Stream::Look);
+  }
+
+  void Write(const google::protobuf::Message& message) {
+    bytes_ = ToBytes(message);
     MutexLock lock(&mutex_);
     if (!finished_) StartWrite(&bytes_);
   }
@@ -140,6 +189,7 @@ class PrefixCacheWatches::Stream final
   // Constant.
   PrefixCacheWatches* const watches_;
   const bool is_counted_;
+  const std::unique_ptr<PrefixCacheTeller> teller_;
 
   std::shared_ptr<Stream> self_;  // from Start to OnDone
 
@@ -148,9 +198,9 @@ class PrefixCacheWatches::Stream final
   uint64_t version_ = 0;  // from before the last reading
   bool is_current_ = false;
   absl::StatusOr<PrefixCacheReading> reading_;
-  PrefixCacheUpdates updates_;
-  v1::PrefixCacheUpdate message_;
-  grpc::ByteBuffer bytes_;  // of message_, while a write is out
+  absl::StatusOr<CoreStats> stats_;
+  Worker::Clock::time_point next_load_;
+  grpc::ByteBuffer bytes_;  // of the message, while a write is out
 
   Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -159,17 +209,24 @@ class PrefixCacheWatches::Stream final
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheWatches::Open(
     const grpc::ByteBuffer& request) {
   v1::WatchPrefixCacheRequest parsed;
-  grpc::Status status = ToGrpc(ParseMessage(request, {}, &parsed));
+  const absl::Status status = ParseMessage(request, {}, &parsed);
+  return Open(ToGrpc(status), FromProto(parsed.position()),
+              std::make_unique<UpdatesTeller>());
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefixCacheWatches::Open(
+    grpc::Status status, const PrefixCacheCursor& cursor,
+    std::unique_ptr<PrefixCacheTeller> teller) {
   const bool has_room = num_streams_.fetch_add(1) < kMaxStreams;
   if (!has_room) {
     --num_streams_;
     status = grpc::Status(
         grpc::StatusCode::RESOURCE_EXHAUSTED,
         absl::StrCat("expected fewer than ", kMaxStreams,
-                     " open streams of WatchPrefixCache, got that many"));
+                     " open streams of the prefix cache, got that many"));
   }
   const auto stream =
-      std::make_shared<Stream>(this, FromProto(parsed.position()), has_room);
+      std::make_shared<Stream>(this, cursor, std::move(teller), has_room);
   stream->Start(status);
   return stream.get();
 }

@@ -16,13 +16,33 @@
 #include <deque>
 #include <memory>
 
+#include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
+#include "scheduler/server/commands.h"
 #include "scheduler/server/core_thread.h"
 #include "scheduler/server/worker.h"
 
 namespace blockmgr {
+
+// What one stream tells of readings. Used by one thread at a time.
+class PrefixCacheTeller {
+ public:
+  virtual ~PrefixCacheTeller() = default;
+  // Takes the next reading. No message of the one before is left.
+  virtual void Take(PrefixCacheReading reading) = 0;
+  // Returns the next message of the reading, of about `max_bytes`, which lives
+  // until the next call; or null if none is left.
+  virtual const google::protobuf::Message* Next(int64_t max_bytes) = 0;
+  // Whether the stream tells of the load as well, all the time.
+  virtual bool tells_load() const { return false; }
+  // Returns a message about the load; or null if it cannot be told yet.
+  virtual const google::protobuf::Message* TakeLoad(
+      const CoreStats& /*stats*/) {
+    return nullptr;
+  }
+};
 
 class PrefixCacheWatches {
  public:
@@ -35,6 +55,11 @@ class PrefixCacheWatches {
   // WatchPrefixCacheRequest.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Open(
       const grpc::ByteBuffer& request);
+  // Returns a stream that reads from `cursor` on. It ends at once, if the
+  // status is an error.
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Open(
+      grpc::Status status, const PrefixCacheCursor& cursor,
+      std::unique_ptr<PrefixCacheTeller> teller);
 
  private:
   class Stream;

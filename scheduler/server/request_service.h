@@ -1,8 +1,7 @@
 // RequestService: frontends submit requests and read their tokens.
 //
-// A token stream buffers the tokens that its client has not yet taken, joined
-// by request. One write is outstanding at a time. A client that leaves more
-// than max_pending_bytes unread is cut off with RESOURCE_EXHAUSTED.
+// The stream of a client (token_stream.h) joins the tokens that it has not yet
+// taken by request.
 //
 // Threads: thread-safe. The CoreThread must outlive every stream.
 #ifndef SCHEDULER_SERVER_REQUEST_SERVICE_H_

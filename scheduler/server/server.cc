@@ -19,12 +19,16 @@
 #include "scheduler/server/listen_address.h"
 #include "scheduler/server/listener.h"
 #include "scheduler/server/peer_text.h"
+#include "scheduler/server/prefix_cache_watches.h"
 #include "scheduler/server/request_service.h"
+#include "scheduler/server/vllm_service.h"
 
 namespace blockmgr {
 namespace {
 
-constexpr char kRequestServiceName[] = "blockmgr.v1.RequestService";
+// Those that need an engine.
+constexpr const char* kRequestServices[] = {"blockmgr.v1.RequestService",
+                                            "vllm.grpc.engine.VllmEngine"};
 // For the counts of all heads of a large model, of a thousand evictions in one
 // result.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
@@ -49,6 +53,12 @@ int64_t MaxSubmitBytes(const SchedulerOptions& options) {
                   kMaxMessage);
 }
 
+// Gateways send the text of a prompt as well, of some 4 bytes a token.
+int64_t MaxGenerateBytes(const SchedulerOptions& options) {
+  return std::min(int64_t{16} * options.max_model_len + (int64_t{1} << 20),
+                  kMaxMessage);
+}
+
 int64_t MaxResultBytes(const SchedulerOptions& options) {
   return std::min(kMinReceiveBytes + options.max_num_seqs * kTokenDataBytes +
                       options.max_num_batched_tokens * kMaxLogProbBytes,
@@ -59,7 +69,8 @@ int64_t MaxResultBytes(const SchedulerOptions& options) {
 void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
   // Services know what their own methods take.
   builder->SetMaxReceiveMessageSize(static_cast<int>(std::max(
-      MaxSubmitBytes(options.scheduler), MaxResultBytes(options.scheduler))));
+      {MaxSubmitBytes(options.scheduler), MaxGenerateBytes(options.scheduler),
+       MaxResultBytes(options.scheduler)})));
   // Plans may carry a caller's scores, whose size has a limit of its own.
   builder->SetMaxSendMessageSize(-1);
   // The size limit is checked after inflation only: a small message could
@@ -82,31 +93,45 @@ void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(quota);
 }
 
+void SetRequestHealth(grpc::HealthCheckServiceInterface* health, bool serves) {
+  for (const char* service : kRequestServices) {
+    health->SetServingStatus(service, serves);
+  }
+}
+
 }  // namespace
 
 class Server::Services {
  public:
   Services(CoreThread* core, const ServerOptions& options)
-      : engine_(core, MaxResultBytes(options.scheduler)),
+      : watches_(core),
+        engine_(core, MaxResultBytes(options.scheduler)),
         request_(core, options.max_pending_token_bytes,
                  MaxSubmitBytes(options.scheduler)),
         eviction_(core, options.max_score_bytes,
                   std::chrono::milliseconds(
                       static_cast<int64_t>(options.score_timeout_s * 1e3))),
-        admin_(core) {}
+        admin_(core, &watches_),
+        vllm_(core, &watches_,
+              {.max_pending_bytes = options.max_pending_token_bytes,
+               .max_generate_bytes = MaxGenerateBytes(options.scheduler),
+               .max_num_seqs = options.scheduler.max_num_seqs}) {}
 
   void Register(grpc::ServerBuilder* builder) {
     builder->RegisterService(&engine_);
     builder->RegisterService(&request_);
     builder->RegisterService(&eviction_);
     builder->RegisterService(&admin_);
+    builder->RegisterService(&vllm_);
   }
 
  private:
+  PrefixCacheWatches watches_;
   EngineService engine_;
   RequestService request_;
   EvictionService eviction_;
   AdminService admin_;
+  VllmService vllm_;
 };
 
 absl::Status ServerOptions::Validate() const {
@@ -148,8 +173,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     server->engine_attached_.store(attached);
     grpc::Server* const health = server->health_.load();
     if (health == nullptr) return;
-    health->GetHealthCheckService()->SetServingStatus(kRequestServiceName,
-                                                      attached);
+    SetRequestHealth(health->GetHealthCheckService(), attached);
   };
   core.queue_capacity = options.queue_capacity;
   core.spin_us = options.spin_us;
@@ -180,8 +204,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   health->SetServingStatus("", true);
   server->health_.store(server->grpc_.get());
   // An engine may have opened its stream before anybody could be told.
-  health->SetServingStatus(kRequestServiceName,
-                           server->engine_attached_.load());
+  SetRequestHealth(health, server->engine_attached_.load());
   server->listener_->Start(std::move(take));
   return server;
 }
@@ -194,8 +217,7 @@ bool Server::UpdateHealth() {
   if (draining_) return turns;
   auto* const health = grpc_->GetHealthCheckService();
   health->SetServingStatus("", turns);
-  health->SetServingStatus(kRequestServiceName,
-                           turns && engine_attached_.load());
+  SetRequestHealth(health, turns && engine_attached_.load());
   return turns;
 }
 

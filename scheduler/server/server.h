@@ -1,7 +1,8 @@
 // The daemon without its process: core thread, services, health, one listener.
 //
 // Health is grpc.health.v1: "" is SERVING while the core thread turns, and
-// "blockmgr.v1.RequestService" while, in addition, an engine is attached.
+// "blockmgr.v1.RequestService" and "vllm.grpc.engine.VllmEngine" while, in
+// addition, an engine is attached.
 //
 // Threads: one thread calls everything, except drained(). An error of Start
 // leaves nothing behind.

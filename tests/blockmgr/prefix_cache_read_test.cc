@@ -9,6 +9,7 @@
 #include "blockmgr/prefix_cache.h"
 #include "blockmgr/prefix_cache_log.h"
 #include "tests/testing/cache_reader.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/random.h"
 
 namespace blockmgr {
@@ -278,7 +279,7 @@ TEST(PrefixCacheReadRandomTest, ReadersKnowWhatIsCached) {
   int64_t num_complete = 0;
   int64_t num_resets = 0;
   int64_t num_interrupted = 0;  // walks
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
+  for (uint64_t seed = 1; seed <= SlowCases(4); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed);
     PrefixCache cache(kBlocks, kPage);
@@ -332,9 +333,9 @@ TEST(PrefixCacheReadRandomTest, ReadersKnowWhatIsCached) {
     for (const CacheReader& reader : readers) num_resets += reader.num_resets();
     EXPECT_EQ(readers[0].num_resets(), 1);
   }
-  EXPECT_GT(num_complete, 10'000);
-  EXPECT_GT(num_resets, 100);
-  EXPECT_GT(num_interrupted, 100);
+  EXPECT_GT(num_complete, SlowFloor(10'000));
+  EXPECT_GT(num_resets, SlowFloor(100));
+  EXPECT_GT(num_interrupted, SlowFloor(100));
 }
 
 TEST(PrefixCacheLogTest, KeepsTheLastChanges) {

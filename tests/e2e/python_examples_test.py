@@ -3,6 +3,7 @@
 
   python_examples_test.py BLOCKMGRD FOLDER_OF_MESSAGES
 """
+import asyncio
 import os
 import pathlib
 import re
@@ -21,10 +22,14 @@ sys.path[:0] = [str(EXAMPLES), MESSAGES]
 # pylint: disable=wrong-import-position
 import blockmgr  # noqa: E402
 import grpc  # noqa: E402
-import frontend  # noqa: E402
 import router  # noqa: E402
+from blockmgr import client  # noqa: E402
 from blockmgr.v1 import (admin_pb2, admin_pb2_grpc,  # noqa: E402
                          common_pb2, request_pb2, request_pb2_grpc)
+
+
+# Of all clients: older grpcio does not let go of its first one.
+LOOP = asyncio.new_event_loop()
 
 
 class DefaultAddressTest(unittest.TestCase):
@@ -144,9 +149,14 @@ class ExamplesTest(unittest.TestCase):
 
     def wait_for_engine(self):
         """Until a request is served: an engine takes a while to attach."""
-        while self.frontend("--num-prompts", "1", "--prompt-len", "10",
-                            "--keep-ratio", "").returncode != 0:
+        deadline = time.monotonic() + 60
+        while True:
+            done = self.frontend("--num-prompts", "1", "--prompt-len", "10",
+                                 "--keep-ratio", "")
+            if done.returncode == 0:
+                return
             self.assertIsNone(self.engine.poll())
+            self.assertLess(time.monotonic(), deadline, done.stderr)
 
     def open_stream(self, session):
         """RequestService, and an open stream of its tokens."""
@@ -259,7 +269,8 @@ class PythonExamplesTest(ExamplesTest):
 
         def serve(prompt):
             """Its tokens that were cached."""
-            eviction = frontend.eviction("0.2")
+            eviction = client.eviction_message("keydiff | adakv | topk",
+                                               "0.2")
             eviction.share_prefix = True
             requests.Submit(request_pb2.SubmitRequest(
                 client_session="s", request_id="r", max_tokens=2,
@@ -334,8 +345,153 @@ class PythonExamplesTest(ExamplesTest):
         self.wait_for_engine()
         done = self.frontend("--keep-ratio", "1.5")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("frontend.py: INVALID_ARGUMENT: target.keep_ratio",
+        self.assertIn("frontend.py: target.keep_ratio",
                       done.stderr)
+
+
+class ClientTest(ExamplesTest):
+    """blockmgr.client, without what is compiled."""
+    daemon_flags = ("--query-window", "0")
+
+    def run_client(self, use):
+        async def body():
+            async with client.Client(self.address) as own:
+                await asyncio.wait_for(use(own), 60)
+        self.wait_for_engine()
+        LOOP.run_until_complete(body())
+
+    def test_streams_and_counts(self):
+        async def use(own):
+            requests = [await own.submit([i, 9], 5) for i in range(20)]
+            tokens = []
+            async for chunk in requests[3]:
+                self.assertEqual(chunk.first_index, len(tokens))
+                tokens.extend(chunk.tokens)
+            first = 31 * 9 + 2
+            self.assertEqual(tokens[:2], [first, 31 * first + 3])
+            results = await asyncio.gather(*(request.result() for request in
+                                             requests if request.id !=
+                                             requests[3].id))
+            for result in results:
+                self.assertEqual(len(result.tokens), 5)
+                self.assertEqual(result.finish_reason, "length")
+            self.assertEqual((await own.stats()).num_running, 0)
+            async for update in own.watch_prefix_cache():
+                if update.current:
+                    break
+            self.assertGreaterEqual(
+                (await own.reset_prefix_cache()).dropped_blocks, 0)
+        self.run_client(use)
+
+    def test_evicts_and_cancels(self):
+        async def use(own):
+            request = await own.submit(list(range(500)), 10000)
+
+            async def until(num_outputs):
+                async for chunk in request:
+                    if chunk.first_index >= num_outputs:
+                        return
+
+            await until(10)
+            freed = await request.evict("knorm | adakv", 0.2)
+            self.assertGreater(freed.freed_blocks, 15)
+            heads = 32 * 8
+            await until(60)
+            kept = await request.evict("keydiff | external", cut=544,
+                                       budgets=[16] * heads)
+            self.assertEqual(list(kept.kept_entries), [16] * heads)
+
+            class Scores:  # as numpy arrays are
+                def reshape(self, _):
+                    return self
+                def __len__(self):
+                    return heads * 608
+                def __getitem__(self, part):
+                    return Part(len(range(*part.indices(len(self)))))
+
+            class Part:
+                def __init__(self, size):
+                    self.size = size
+                def tolist(self):
+                    return [1.0] * self.size
+
+            await until(140)
+            kept = await request.evict("external | uniform", "0.03",
+                                       cut=608, scores=Scores())
+            self.assertEqual(kept.cut, 608)
+            await request.cancel()
+            self.assertEqual((await request.result()).finish_reason,
+                             "cancelled")
+        self.run_client(use)
+
+    def test_errors_have_the_daemons_words(self):
+        async def use(own):
+            with self.assertRaisesRegex(blockmgr.InvalidArgumentError,
+                                        "max_tokens"):
+                await own.submit([1], 0)
+            request = await own.submit([1], 10000, request_id="a")
+            for again in (own, client.Client(self.address)):
+                if again is not own:
+                    await again.open()
+                with self.assertRaisesRegex(ValueError, "a"):
+                    await again.submit([1], 1, request_id="a")
+            with self.assertRaisesRegex(blockmgr.NotFoundError, "nobody"):
+                await own.evict("nobody", "knorm", 0.5)
+            with self.assertRaises(blockmgr.FailedPreconditionError):
+                await request.evict("snapkv", 0.5)
+            await again.close()
+            await own.close()
+            with self.assertRaises(blockmgr.Error):
+                await request.result()
+            with self.assertRaises(blockmgr.UnavailableError):
+                await own.submit([1], 1)
+        self.run_client(use)
+        with self.assertRaises(blockmgr.UnavailableError):
+            LOOP.run_until_complete(
+                client.Client(f"unix:{self.folder.name}/none").open())
+
+    def test_the_end_of_the_daemon_is_told(self):
+        async def use(own):
+            request = await own.submit([1], 10000)
+            self.daemon.kill()
+            with self.assertRaises(blockmgr.UnavailableError):
+                await request.result()
+        self.run_client(use)
+
+
+class PolicyMessagesTest(unittest.TestCase):
+    def test_say_what_the_text_says(self):
+        message = client.policy_message(
+            " snapkv( window = 64,pool=avg) | pyramid(beta=3) | critical("
+            "gqa_product=true) | protect(sinks=4) | round(token)")
+        self.assertEqual(message, common_pb2.EvictionPolicy(
+            snapkv=common_pb2.EvictionPolicy.SnapKv(window=64, pool=1),
+            pyramid=common_pb2.EvictionPolicy.Pyramid(beta=3),
+            critical=common_pb2.EvictionPolicy.Critical(gqa_product=True),
+            protect=common_pb2.EvictionPolicy.Protection(sinks=4),
+            rounding=common_pb2.EvictionPolicy.ROUNDING_TOKEN))
+        message = client.policy_message("external | external")
+        self.assertTrue(message.HasField("external_scores"))
+        self.assertTrue(message.HasField("external_budgets"))
+
+    def test_name_what_is_wrong(self):
+        for text, word in (("nobody", "nobody"), ("snapkv(windows=3)", "windows"),
+                           ("snapkv(window=x)", "window"), ("", "stage"),
+                           ("snapkv(pool=min)", "pool"), ("snapkv(", "stage"),
+                           ("knorm | knorm", "knorm"), ("round(up)", "rounding"),
+                           ("expected_attention(cov=maybe)", "cov")):
+            with self.assertRaisesRegex(blockmgr.InvalidArgumentError, word):
+                client.policy_message(text)
+        with self.assertRaisesRegex(ValueError, "mode"):
+            client.eviction_message("knorm", 0.5, "sometimes")
+
+    def test_targets_are_exact(self):
+        for target, field, value in ((0.29, "keep_ratio", "0.29"),
+                                     (1.0, "keep_ratio", "1"),
+                                     ("0.2", "keep_ratio", "0.2"),
+                                     (512, "tokens_per_head", 512)):
+            self.assertEqual(getattr(client.target_message(target), field),
+                             value)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ struct AttentionCase {
                        .queries = queries.data(),
                        .output = output.data(),
                        .scale = scale(),
-                       .window = window});
+                       .window = window,
+                       .threads = threads});
     return output;
   }
 
@@ -160,6 +161,7 @@ struct AttentionCase {
   Rng rng;
   PoolModel model;
   int32_t window = 0;
+  ThreadPool* threads = nullptr;  // of Run
 };
 
 inline bool SameBits(std::span<const float> a, std::span<const float> b) {

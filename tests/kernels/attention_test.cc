@@ -10,6 +10,7 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/thread_pool.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/testing/case_count.h"
@@ -62,7 +63,8 @@ TEST_P(AttentionTest, LongListsMatchDenseReference) {
   test.ExpectDense(query, test.Run(*backend, 0, {&query, 1}), 4e-6);
 }
 
-TEST_P(AttentionTest, ResultIsIndependentOfChunksAndBatch) {
+TEST_P(AttentionTest, ResultIsIndependentOfChunksBatchAndThreads) {
+  ThreadPool threads(3);
   for (uint64_t seed = 100; seed < 112; ++seed) {
     SCOPED_TRACE(seed);
     Rng shape_rng(seed);
@@ -85,6 +87,7 @@ TEST_P(AttentionTest, ResultIsIndependentOfChunksAndBatch) {
 
     const Query neighbour{&other, other.tail_length, other_queries};
     for (const int32_t max_chunk : {1, 5, 40}) {
+      test.threads = max_chunk == 1 ? nullptr : &threads;
       std::vector<float> output;
       for (int32_t begin = 0; begin < sequence.tail_length;) {
         const int32_t end = std::min(begin + RandomInt(test.rng, 1, max_chunk),

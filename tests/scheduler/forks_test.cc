@@ -169,6 +169,26 @@ TEST_P(ForkTest, InheritsEveryModeOfEviction) {
   }
 }
 
+// A fork that waited has listed what the engine then refused to its parent. Its
+// table would be taken for one that was compressed there.
+TEST(ForkOfRefusedTest, IsNotCompressedWhereItsParentWasNot) {
+  SchedulerDriver driver(SmallLayout(4, 61, 2, 2), PlainOptions(),
+                         {.refuse_one_in = 1});
+  // Seven blocks, whether it is compressed behind its prompt or not.
+  Request leader = MakeRequest("leader", 25, 4);
+  leader.eviction = Recency(6);
+  const RequestId id = Submit(&driver, leader);
+  Request sample = leader;
+  sample.id = "sample";
+  sample.eviction = {};
+  sample.fork_of = leader.id;
+  const RequestId fork = Submit(&driver, sample);
+  driver.Finish();
+  EXPECT_EQ(driver.scheduler().stats().num_forks, 1u);
+  EXPECT_THAT(driver.served(id).evictions, SizeIs(1));
+  EXPECT_THAT(driver.served(fork).evictions, SizeIs(0));
+}
+
 // Whatever of its parent's end: a short sample compresses no less than a long
 // one.
 TEST_P(ForkTest, IsCompressedBeyondTheEndOfItsParent) {

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/random.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
@@ -394,29 +395,30 @@ class PressureJudge {
 };
 
 TEST(PressureJudgeTest, NoSqueezeIsLeftWhileBlocksAreLacking) {
-  uint64_t num_squeezes = 0;
-  uint64_t num_forks = 0;
-  uint64_t num_cached_tokens = 0;
+  int64_t num_squeezes = 0;
+  int64_t num_forks = 0;
+  int64_t num_cached_tokens = 0;
   int32_t num_shared_squeezes = 0;
   int32_t num_preempting_steps = 0;
   int32_t num_spent_steps = 0;
-  for (uint64_t seed = 1; seed <= 600 && !testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 1;
+       seed <= SlowCases(600) && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     PressureJudge judge(seed);
     judge.Run();
-    num_squeezes += judge.stats().num_squeezes;
-    num_forks += judge.stats().num_forks;
-    num_cached_tokens += judge.stats().num_cached_tokens;
+    num_squeezes += static_cast<int64_t>(judge.stats().num_squeezes);
+    num_forks += static_cast<int64_t>(judge.stats().num_forks);
+    num_cached_tokens += static_cast<int64_t>(judge.stats().num_cached_tokens);
     num_shared_squeezes += judge.num_shared_squeezes();
     num_preempting_steps += judge.num_preempting_steps();
     num_spent_steps += judge.num_spent_steps();
   }
-  EXPECT_GT(num_squeezes, 1000u);
-  EXPECT_GT(num_forks, 400u);
-  EXPECT_GT(num_cached_tokens, 10000u);
-  EXPECT_GT(num_shared_squeezes, 300);
-  EXPECT_GT(num_preempting_steps, 100);
-  EXPECT_GT(num_spent_steps, 20);
+  EXPECT_GT(num_squeezes, SlowFloor(1000));
+  EXPECT_GT(num_forks, SlowFloor(400));
+  EXPECT_GT(num_cached_tokens, SlowFloor(10000));
+  EXPECT_GT(num_shared_squeezes, SlowFloor(300));
+  EXPECT_GT(num_preempting_steps, SlowFloor(100));
+  EXPECT_GT(num_spent_steps, SlowFloor(20));
 }
 
 // A squeeze that would free less than an eighth is not worth reading the rest.

@@ -16,6 +16,7 @@
 
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
@@ -87,7 +88,8 @@ TEST_P(WindowsTest, GuaranteedAdmissionKeepsWordWithSharedWindows) {
     SchedulerOptions options = Options();
     options.admission = AdmissionPolicy::kGuaranteed;
     options.enable_prefix_caching = !forks;
-    for (int32_t num_usable = 100; num_usable < 180; ++num_usable) {
+    for (int32_t num_usable = 100; num_usable < 180;
+         num_usable += kBrief ? 5 : 1) {
       SchedulerDriver driver(WindowLayout(num_usable, 0, {32, 32}), options);
       Submit(&driver, MakeRequest("a", 70, 40));
       driver.RunUntil([&] {

@@ -16,6 +16,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/random.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
@@ -602,26 +603,28 @@ class Loss {
 
 TEST(VictimChoiceTest, IsWhoHasLeastToComputeAgain) {
   Tally tally;
-  for (uint64_t seed = 1; seed <= 300 && !testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 1;
+       seed <= SlowCases(300) && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Mix(seed, &tally).Run();
   }
-  EXPECT_GT(tally.num_preemptions, 500);
-  EXPECT_GT(tally.num_not_last, 80);
-  EXPECT_GT(tally.num_compressed, 500);
-  EXPECT_GT(tally.num_sharers, 500);
-  EXPECT_GT(tally.num_swap_ins, 200u);
+  EXPECT_GT(tally.num_preemptions, SlowFloor(500));
+  EXPECT_GT(tally.num_not_last, SlowFloor(80));
+  EXPECT_GT(tally.num_compressed, SlowFloor(500));
+  EXPECT_GT(tally.num_sharers, SlowFloor(500));
+  EXPECT_GT(static_cast<int64_t>(tally.num_swap_ins), SlowFloor(200));
 }
 
 TEST(VictimChoiceTest, PassesWhoIsSparedAndWhoGivesNothing) {
   Tally tally;
-  for (uint64_t seed = 1; seed <= 300 && !testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 1;
+       seed <= SlowCases(300) && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Loss(seed, &tally).Run();
   }
-  EXPECT_GT(tally.num_passed_spared, 50);
-  EXPECT_GT(tally.num_passed_empty, 50);
-  EXPECT_GT(tally.num_empty, 100);
+  EXPECT_GT(tally.num_passed_spared, SlowFloor(50));
+  EXPECT_GT(tally.num_passed_empty, SlowFloor(50));
+  EXPECT_GT(tally.num_empty, SlowFloor(100));
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ namespace blockmgr::sim {
 
 namespace {
 
-// Sanitizers look at every fourth point.
-constexpr int32_t kPointStride = kBrief ? 4 : 1;
+// Brief tests look at every fourth point, sanitizers at every eighth.
+constexpr int32_t kPointStride = kSanitized ? 8 : kBrief ? 4 : 1;
 
 std::vector<std::string> PlansUntil(const Scripted& scripted) {
   const std::vector<std::string>& plans = scripted.plans();

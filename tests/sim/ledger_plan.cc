@@ -475,8 +475,11 @@ void Ledger::CheckRegionOrder(const Served& served,
                       served.request.eviction.share_prefix;
   if (shares != (order.region != kNoRegion) ||
       regions_.contains(order.region)) {
-    report_->Fail("an eviction at ", order.length, " makes region ",
-                  Index(order.region), ", shared: ", shares);
+    report_->Fail("request ", served.request.id, ", fork of '",
+                  served.request.fork_of, "': an eviction at ", order.length,
+                  " makes region ", Index(order.region), ", shared: ", shares,
+                  ", own tokens ", served.num_own, ", refused at ",
+                  served.refused_at);
   }
   if (shares && order.cut + layout_.page_size != order.length) {
     report_->Fail("a shared eviction of [0, ", order.cut, ") at ",

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/sim/scripted.h"
+#include "tests/testing/case_count.h"
 
 namespace blockmgr::sim {
 namespace {
@@ -102,12 +103,15 @@ void ServeShape(const Shape& shape, AdmissionPolicy admission, const char* mode,
   ExpectEnded(scripted, names);
 }
 
+const std::vector<int32_t> kInFlight =
+    kBrief ? std::vector<int32_t>{2} : std::vector<int32_t>{1, 2, 4};
+
 TEST_P(TwoShapes, Dynamo11015HeadNeedsMoreThanIsLeft) {
   for (const AdmissionPolicy admission :
        {AdmissionPolicy::kWatermark, AdmissionPolicy::kGuaranteed,
         AdmissionPolicy::kMaxUtilization}) {
     for (const char* mode : {"plain", "after", "pressure"}) {
-      for (const int32_t in_flight : {1, 2, 4}) {
+      for (const int32_t in_flight : kInFlight) {
         SCOPED_TRACE(absl::StrCat("admission ", static_cast<int>(admission),
                                   ", ", mode, ", ", in_flight, " in flight"));
         ServeShape(GetParam(), admission, mode, in_flight);

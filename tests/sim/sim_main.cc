@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
 #include <CLI/CLI.hpp>
 
 #include "blockmgr/base/run_main.h"
@@ -27,6 +28,7 @@ struct Flags {
   bool twice = false;
   std::string replay;
   std::string failures = ".";
+  std::string hash_file;
 };
 
 // Quiet about the hundreds of aborts on the way.
@@ -82,6 +84,13 @@ int RunVerbosely(const Flags& flags) {
   return 0;
 }
 
+bool WriteHash(uint64_t hash, const std::string& path) {
+  std::ofstream file(path);
+  file << absl::StrFormat("%016x\n", hash) << std::flush;
+  if (!file) std::fprintf(stderr, "cannot write %s\n", path.c_str());
+  return file.good();
+}
+
 int Run(const Flags& flags) {
   const SeedRange range{
       .first = flags.first_seed, .num = flags.num_seeds, .steps = flags.steps};
@@ -93,6 +102,9 @@ int Run(const Flags& flags) {
   std::printf("%d seeds from %d, trace hash %016llx: %s\n", flags.num_seeds,
               flags.first_seed, static_cast<unsigned long long>(result.hash),
               result.counts.ToString().c_str());
+  if (!flags.hash_file.empty() && !WriteHash(result.hash, flags.hash_file)) {
+    return 2;
+  }
   if (!flags.twice) return 0;
   const RangeResult again = RunRange(range, flags.max_seconds);
   if (again.hash == result.hash) return 0;
@@ -120,6 +132,8 @@ int Main(int argc, char** argv) {
   app.add_option("--failures", flags.failures,
                  "folder for the shrunk run of a failing seed")
       ->check(CLI::ExistingDirectory);
+  app.add_option("--hash-file", flags.hash_file,
+                 "file for the trace hash of all seeds");
   CLI11_PARSE(app, argc, argv);
   if (!flags.replay.empty()) return Replay(flags);
   return flags.verbose ? RunVerbosely(flags) : Run(flags);

@@ -22,6 +22,10 @@ constexpr uint64_t SlowCases(uint64_t count) {
   return kBrief ? (count + 3) / 4 : count;
 }
 
+// Of a number that happens in all slow cases, what must happen in those that
+// are run.
+constexpr int64_t SlowFloor(int64_t all) { return kBrief ? all / 6 : all; }
+
 // `usual`, times the whole number in BLOCKMGR_TEST_CASES, which slow tests set
 // (bm_more_cases in tests/CMakeLists.txt).
 inline uint64_t CaseCount(uint64_t usual) {

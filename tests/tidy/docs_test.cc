@@ -162,7 +162,9 @@ bool IsFlag(const std::string& flag) {
 TEST(DocsTest, FlagsAreThoseOfThePrograms) {
   const std::set<std::string> of_others = {"--test-dir", "--preset",
                                            "--install", "--strip",
-                                           "--benchmark_repetitions"};
+                                           "--benchmark_repetitions",
+                                           "--worker-urls", "--policy",
+                                           "--port"};
   int num_flags = 0;
   for (const auto& [path, text] : Docs()) {
     for (const std::string& flag :

@@ -45,6 +45,7 @@ std::vector<std::string> All() {
           "bench/evict",
           "bench",
           "examples",
+          "python",
           "tests"};
 }
 
@@ -116,6 +117,7 @@ const std::vector<Layer>& Layers() {
        .grpc = true},
       {.folder = "bench/evict",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
+                       "bench/serve/chat_prompt.h", "engine/gguf",
                        "engine/tables", "engine/tokenizer", "engine/reference",
                        "kernels", "program", "proto",
                        "scheduler/server/default_address.h",
@@ -126,6 +128,11 @@ const std::vector<Layer>& Layers() {
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "engine/tables", "kernels", "scheduler"},
        .cuda = true},
+      // The library for Python, which holds its lock.
+      {.folder = "python",
+       .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
+                       "engine/tables", "scheduler"},
+       .threads_and_clocks = false},
       {.folder = "bench", .may_include = All(), .grpc = true, .cuda = true},
       {.folder = "tests", .may_include = All(), .grpc = true, .cuda = true},
   };

@@ -16,6 +16,7 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
+#include "tests/bench/evict/small_model.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -167,6 +168,55 @@ TEST(ProfileTest, MeasuresTheTinyModel) {
   }
 }
 
+TEST(ProfileTest, MeasuresAModelFile) {
+  ProfileFlags flags;
+  flags.model_file = TempPath("model.gguf");
+  WriteSmallModel(flags.model_file);
+  flags.texts = {TempPath("book.txt")};
+  WriteSmallText(flags.texts[0], 100);
+  flags.num_contexts = 3;
+  flags.context = 500;
+  flags.num_queries = 1;
+  flags.num_threads = 1;
+  flags.tasks = {"rooms", "text"};
+  flags.query_stats = TempPath("small.qstats");
+  ASSERT_OK_AND_ASSIGN(const std::string stats, RunProfile(flags));
+  const std::string measured =
+      "model small, measured on 3 texts of 500 tokens (rooms, text; seed 1) "
+      "out of book.txt";
+  EXPECT_THAT(stats, HasSubstr(measured));
+  EXPECT_THAT(stats, HasSubstr("2 layers of 4 query heads of 64 elements"));
+  flags.tables = {flags.query_stats};
+  flags.query_stats.clear();
+  flags.output = TempPath("small.lukv");
+  flags.scorer = "expected_attention(stats=small)";
+  ASSERT_OK_AND_ASSIGN(const std::string table, RunProfile(flags));
+  EXPECT_THAT(table, HasSubstr(measured));
+  EXPECT_THAT(table, HasSubstr("2 layers of 2 KV heads; 3 queries on 500"));
+  // Without the table nothing is measured.
+  flags.tables.clear();
+  EXPECT_THAT(RunProfile(flags),
+              StatusIs(kInvalidArgument, HasSubstr("--table")));
+  flags.scorer = "keydiff";
+  flags.texts.clear();
+  EXPECT_THAT(RunProfile(flags),
+              StatusIs(kInvalidArgument, HasSubstr("--text: expected a file")));
+}
+
+TEST(ProfileTest, RefusesModelsWithWindows) {
+  ProfileFlags flags;
+  flags.model_file = TempPath("windows.gguf");
+  WriteSmallModel(flags.model_file, "gemma3");
+  flags.texts = {TempPath("words.txt")};
+  WriteSmallText(flags.texts[0], 20);
+  flags.tasks = {"text"};
+  flags.num_contexts = 1;
+  flags.context = 64;
+  flags.scorer = "keydiff";
+  EXPECT_THAT(MakeProfile(flags),
+              StatusIs(kInvalidArgument, HasSubstr("has a window of")));
+}
+
 TEST(ProfileTest, NamesTheFlagThatIsWrong) {
   const auto error = [](auto change) {
     ProfileFlags flags = FileFlags();
@@ -275,7 +325,7 @@ TEST(ProfileTest, CommandRefusesWhatItsSourceDoesNotLookAt) {
             0);
   const std::vector<std::vector<std::string>> lines = {
       {"--show", profile, "--output", output},
-      {"--show", profile, "--model", "other"},
+      {"--show", profile, "--model-name", "other"},
       {"--show", profile, "--unit", "4"},
       {"--import-kvpress", "x.npy", "--sinks", "3", "--output", output}};
   for (const std::vector<std::string>& line : lines) {
@@ -285,6 +335,12 @@ TEST(ProfileTest, CommandRefusesWhatItsSourceDoesNotLookAt) {
                 HasSubstr(line[2] + ": expected with another source"));
     EXPECT_FALSE(ReadFile(output).ok());
   }
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(RunProfileCommand({"--tiny", "--tasks", "text", "--scorer", "knorm",
+                               "--output", output}),
+            1);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("--tasks: expected with --model"));
 }
 
 }  // namespace

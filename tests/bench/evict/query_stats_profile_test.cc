@@ -106,13 +106,12 @@ TEST(QueryStatsProfileTest, ErrorsNameFlagAndFile) {
   const TempFolder folder;
   ProfileFlags flags;
   EXPECT_THAT(MeasureQueryStats(flags),
-              RefusesStats("--query-stats: expected queries", "got neither"));
+              RefusesStats("--query-stats: expected queries", "got 0"));
   const std::string first = folder.File("first.npy");
   ASSERT_THAT(WriteNpy(first, QueriesOf(9, 1)), IsOk());
   flags.raw_queries = {first};
   flags.tiny = true;
-  EXPECT_THAT(MeasureQueryStats(flags),
-              RefusesStats("--query-stats", "got both"));
+  EXPECT_THAT(MeasureQueryStats(flags), RefusesStats("--query-stats", "got 2"));
   flags.tiny = false;
   flags.sinks = 9;
   EXPECT_THAT(MeasureQueryStats(flags),
@@ -161,14 +160,14 @@ TEST(QueryStatsProfileTest, TheCommandWritesAndShowsATable) {
   CLI::App app;
   AddProfileCommand(app, &exit_status);
   app.parse(
-      "profile --tiny --num-contexts 1 --context 40 --model tiny "
+      "profile --tiny --num-contexts 1 --context 40 --query-tokens 2 "
       "--query-stats " +
       path);
   EXPECT_EQ(exit_status, 0);
   ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFile(path));
   ASSERT_OK_AND_ASSIGN(const QueryStatsTable table, DecodeQueryStats(bytes));
   EXPECT_THAT(table.CheckShape(4, 8, 32), IsOk());
-  EXPECT_EQ(table.num_queries, 36);
+  EXPECT_EQ(table.num_queries, 37);  // 40 and one of the query, but 4 sinks
   ProfileFlags show;
   show.show = path;
   ASSERT_OK_AND_ASSIGN(const std::string text, RunProfile(show));

@@ -11,6 +11,7 @@
 
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
+#include "tests/bench/evict/small_model.h"
 #include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
@@ -72,8 +73,37 @@ TEST(TensorFlagsTest, ReadsFiles) {
 }
 
 TEST(TensorFlagsTest, WantsEitherFilesOrAShape) {
-  ExpectRefused({}, "got neither");
-  ExpectRefused({"--keys", "k.npy", "--synthetic", "1x1x1x1x4"}, "got both");
+  ExpectRefused({}, "got 0");
+  ExpectRefused({"--keys", "k.npy", "--synthetic", "1x1x1x1x4"}, "got 2");
+}
+
+TEST(TensorFlagsTest, ComputesATextWithAModel) {
+  const TempFolder folder;
+  const std::string model = folder.File("model.gguf");
+  const std::string text = folder.File("text");
+  WriteSmallModel(model);
+  WriteSmallText(text, 3);
+  const std::vector<std::string> arguments = {"--model", model,       "--text",
+                                              text,      "--threads", "1"};
+  ASSERT_OK_AND_ASSIGN(const Tensors all, Read(arguments));
+  // "This is sentence number 0. "
+  EXPECT_EQ(all.length, 81);
+  EXPECT_EQ(all.num_layers(), 2);
+  EXPECT_EQ(all.num_q_heads, 4);
+  EXPECT_EQ(all.num_heads, 2);
+  EXPECT_EQ(all.layers[1].output_projection.size(), 4u * 64 * 256);
+  std::vector<std::string> some = arguments;
+  some.insert(some.end(), {"--context", "10"});
+  ASSERT_OK_AND_ASSIGN(const Tensors first, Read(some));
+  EXPECT_EQ(first.length, 10);
+  EXPECT_EQ(first.layers[0].keys[5], all.layers[0].keys[5]);
+  some.back() = "82";
+  ExpectRefused(some, "--context: expected at most 81");
+  ExpectRefused({"--model", model}, "--text: expected a file");
+  ExpectRefused({"--text", text, "--synthetic", "1x1x1x4x4"}, "--model");
+  some = arguments;
+  some.insert(some.end(), {"--synthetic", "1x1x1x4x4"});
+  ExpectRefused(some, "got 2");
 }
 
 TEST(TensorFlagsTest, RefusesShapesThatAreNone) {

@@ -11,10 +11,12 @@
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
 
+#include "bench/evict/calibration_prompts.h"
+#include "bench/evict/model_oracle.h"
 #include "bench/evict/perturbation.h"
 #include "bench/evict/policy_runner.h"
-#include "bench/evict/tiny_oracle.h"
 #include "blockmgr/eviction/diagnostics.h"
+#include "engine/reference/tiny_model.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -23,12 +25,12 @@ namespace {
 constexpr double kSlack = 1e-5;  // fp32 sizes of values against double outputs
 
 Tensors TinyTensors(const ModelShape& shape, uint64_t seed) {
-  TinyOracleOptions options;
+  CalibrationPromptOptions options;
   options.seed = seed;
   options.context_tokens = 320;
-  options.num_queries = 1;
-  options.query_tokens = 2;
-  return MeasureTinyOracle(shape, options).tensors;
+  const std::vector<int32_t> context =
+      MakeRandomPrompt(shape.vocabulary, 0, options).context;
+  return *MeasureTensors(*RandomModel(shape, seed), context);
 }
 
 EvictionTarget KeepTarget(const char* ratio) {

@@ -16,7 +16,7 @@
 
 #include "blockmgr/base/dtype.h"
 #include "engine/gguf/tensor_type.h"
-#include "engine/reference/thread_pool.h"
+#include "kernels/cpu/thread_pool.h"
 #include "tests/kernels/every_target.h"
 #include "tests/testing/random.h"
 

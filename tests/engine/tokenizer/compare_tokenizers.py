@@ -14,6 +14,7 @@ with 77, and says so, if the index cannot be reached; with 1 if tokens differ.""
 import argparse
 import array
 import gzip
+import json
 import os
 import pathlib
 import random
@@ -23,6 +24,7 @@ import sys
 import sysconfig
 import time
 import unicodedata
+import zipfile
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # speeds are those of a thread
 
@@ -258,6 +260,25 @@ def compare(args, model, metadata, name, mode, texts):
     return num_different == 0
 
 
+def compare_files(args, model, metadata, name, texts):
+    """Whether the package reads our files as the tokenizer they describe."""
+    import tokenizers
+    out = args.work / "files.zip"
+    subprocess.run([args.encode, model, name, "files", "-", out], check=True)
+    with zipfile.ZipFile(out) as archive:
+        ours = tokenizers.Tokenizer.from_str(
+            archive.read("tokenizer.json").decode())
+        template = json.loads(
+            archive.read("tokenizer_config.json"))["chat_template"]
+    theirs = make_tokenizer(metadata, name, True)
+    num_different = sum(
+        ours.encode(text, add_special_tokens=False).ids
+        != theirs.encode(text, add_special_tokens=False).ids for text in texts)
+    print(f"{name:9} files   {len(texts)} texts, {num_different} texts differ")
+    return (num_different == 0
+            and template == metadata["tokenizer.chat_template"])
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -275,6 +296,7 @@ def main():
     for name in NAMES:
         ok &= compare(args, model, metadata, name, "special", texts)
         ok &= compare(args, model, metadata, name, "words", texts)
+        ok &= compare_files(args, model, metadata, name, texts[::20])
     sys.exit(0 if ok else 1)
 
 

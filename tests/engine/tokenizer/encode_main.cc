@@ -15,6 +15,7 @@
 #include "engine/gguf/gguf_file.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/tokenizer_data.h"
+#include "engine/tokenizer/tokenizer_files.h"
 #include "engine/tokenizer/word_splitter.h"
 
 namespace blockmgr {
@@ -22,12 +23,14 @@ namespace {
 
 constexpr char kUsage[] =
     "usage: tokenizer_encode MODEL.gguf PRE special|plain|words TEXTS OUT\n"
+    "       tokenizer_encode MODEL.gguf PRE files - OUT\n"
     "\n"
     "Encodes each text of the file TEXTS with the vocabulary of the model and "
     "the words\nof PRE. Texts are separated by the byte 0xFF. For each text, "
     "OUT has int32 numbers:\nthe count of what follows, and tokens (with "
     "special tokens, or plain), or the ends\nof the words, in bytes. Prints "
-    "the seconds of processor time.\n";
+    "the seconds of processor time.\nWith files, OUT is the zip archive of the "
+    "files for other programs.\n";
 
 struct Arguments {
   std::string model;
@@ -49,10 +52,21 @@ std::vector<int32_t> WordEnds(const WordSplitter& splitter,
   return ends;
 }
 
+absl::Status WriteFiles(const TokenizerData& data, const std::string& path) {
+  BM_ASSIGN_OR_RETURN(const TokenizerFiles files,
+                      MakeTokenizerFiles(data, ModelKind()));
+  BM_ASSIGN_OR_RETURN(const std::string zip, ZipTokenizerFiles(files));
+  std::ofstream output(path, std::ios::binary);
+  output << zip;
+  output.close();
+  return output ? absl::OkStatus() : absl::UnknownError(path);
+}
+
 absl::Status Run(const Arguments& arguments) {
   BM_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(arguments.model));
   BM_ASSIGN_OR_RETURN(TokenizerData data, ReadTokenizerData(*file));
   data.pre = arguments.pre;
+  if (arguments.mode == "files") return WriteFiles(data, arguments.out);
   BM_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Create(data));
   BM_ASSIGN_OR_RETURN(const WordSplitter splitter,
                       WordSplitter::Create(data.pre));

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 using Kind = KvEvent::Kind;
 
 constexpr int64_t kUnlimited = int64_t{1} << 30;
-constexpr uint64_t kLarge = 0xFEDCBA9876543210u;
+constexpr uint64_t kLargeHash = 0xFEDCBA9876543210u;
 
 std::shared_ptr<const ContentScope> Scope(ContentScope scope) {
   return std::make_shared<const ContentScope>(std::move(scope));
@@ -37,26 +37,27 @@ TEST(KvEventPackingTest, NothingIsNoBatch) {
 }
 
 TEST(KvEventPackingTest, HasEventsAsMaps) {
-  const Json batch = Decode({{.kind = Kind::kCleared},
-                             {.kind = Kind::kRemoved, .hashes = {1, kLarge}},
-                             {.kind = Kind::kBlocks,
-                              .hashes = {kLarge, 5},
-                              .scope = Scope({}),
-                              .tokens = {0, 127, 128, -1},
-                              .media = {{}, {}}},
-                             {.kind = Kind::kBlocks,
-                              .hashes = {6},
-                              .parent = kLarge,
-                              .scope = Scope({}),
-                              .tokens = {1 << 30, 70'000},
-                              .media = {{}}}});
+  const Json batch =
+      Decode({{.kind = Kind::kCleared},
+              {.kind = Kind::kRemoved, .hashes = {1, kLargeHash}},
+              {.kind = Kind::kBlocks,
+               .hashes = {kLargeHash, 5},
+               .scope = Scope({}),
+               .tokens = {0, 127, 128, -1},
+               .media = {{}, {}}},
+              {.kind = Kind::kBlocks,
+               .hashes = {6},
+               .parent = kLargeHash,
+               .scope = Scope({}),
+               .tokens = {1 << 30, 70'000},
+               .media = {{}}}});
   const Json expected = {1.5,
                          {{{"type", "AllBlocksCleared"}},
                           {{"type", "BlockRemoved"},
-                           {"block_hashes", {1, kLarge}},
+                           {"block_hashes", {1, kLargeHash}},
                            {"medium", "GPU"}},
                           {{"type", "BlockStored"},
-                           {"block_hashes", {kLarge, 5}},
+                           {"block_hashes", {kLargeHash, 5}},
                            {"parent_block_hash", nullptr},
                            {"token_ids", {0, 127, 128, 4294967295u}},
                            {"block_size", 2},
@@ -65,7 +66,7 @@ TEST(KvEventPackingTest, HasEventsAsMaps) {
                            {"lora_name", nullptr}},
                           {{"type", "BlockStored"},
                            {"block_hashes", {6}},
-                           {"parent_block_hash", kLarge},
+                           {"parent_block_hash", kLargeHash},
                            {"token_ids", {1 << 30, 70'000}},
                            {"block_size", 2},
                            {"lora_id", nullptr},
@@ -125,7 +126,7 @@ TEST(KvEventPackingTest, ATenantIsASalt) {
 
 TEST(KvEventPackingTest, CompressedPrefixesHaveTheirPlan) {
   const Json batch = Decode({{.kind = Kind::kPrefix,
-                              .hashes = {kLarge},
+                              .hashes = {kLargeHash},
                               .scope = Scope({.lora = "l", .cache_salt = "s"}),
                               .tokens = {7, 8},
                               .media = {{{1, 2, "image"}}},
@@ -137,7 +138,7 @@ TEST(KvEventPackingTest, CompressedPrefixesHaveTheirPlan) {
                               .scope = Scope({}),
                               .media = {{}}}});
   const Json expected = {{"type", "CompressedPrefixStored"},
-                         {"block_hash", kLarge},
+                         {"block_hash", kLargeHash},
                          {"token_ids", {7, 8}},
                          {"first_token", 4096},
                          {"length", 5000},
@@ -155,7 +156,7 @@ TEST(KvEventPackingTest, LargeBatchesAreSplitBetweenEvents) {
   std::vector<KvEvent> events;
   for (uint64_t i = 0; i < 100; ++i) {
     events.push_back({.kind = Kind::kRemoved,
-                      .hashes = std::vector<uint64_t>(100, kLarge + i)});
+                      .hashes = std::vector<uint64_t>(100, kLargeHash + i)});
   }
   const std::vector<std::string> batches = PackKvEvents(events, 2, 1.5, 2000);
   EXPECT_THAT(batches, SizeIs(34));  // of three events of some 900 bytes
@@ -163,7 +164,7 @@ TEST(KvEventPackingTest, LargeBatchesAreSplitBetweenEvents) {
   for (const std::string& batch : batches) {
     const Json decoded = Json::from_msgpack(batch);
     for (const Json& event : decoded[1]) {
-      EXPECT_EQ(event["block_hashes"][99], kLarge + next++);
+      EXPECT_EQ(event["block_hashes"][99], kLargeHash + next++);
     }
   }
   EXPECT_EQ(next, 100u);

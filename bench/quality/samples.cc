@@ -1,0 +1,143 @@
+#include "bench/quality/samples.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json OutcomeToJson(const CellOutcome& outcome) {
+  Json answers = Json::array();
+  for (const AnswerOutcome& answer : outcome.answers) {
+    answers.push_back({{"correct", answer.correct},
+                       {"token_share", answer.token_share},
+                       {"nll", answer.nll},
+                       {"kl", answer.kl},
+                       {"depth", answer.depth}});
+  }
+  return {{"kept_share", outcome.kept_share},
+          {"held_bytes", outcome.held_bytes},
+          {"tokens_per_s", outcome.tokens_per_s},
+          {"answers", std::move(answers)}};
+}
+
+// The library throws where a field is missing or of another type.
+CellOutcome OutcomeFromJson(const Json& json) {
+  CellOutcome outcome;
+  json.at("kept_share").get_to(outcome.kept_share);
+  json.at("held_bytes").get_to(outcome.held_bytes);
+  json.at("tokens_per_s").get_to(outcome.tokens_per_s);
+  for (const Json& entry : json.at("answers")) {
+    AnswerOutcome& answer = outcome.answers.emplace_back();
+    entry.at("correct").get_to(answer.correct);
+    entry.at("token_share").get_to(answer.token_share);
+    entry.at("nll").get_to(answer.nll);
+    entry.at("kl").get_to(answer.kl);
+    entry.at("depth").get_to(answer.depth);
+  }
+  return outcome;
+}
+
+absl::Status BrokenLine(const std::string& name, int64_t number,
+                        absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ", line ", number, ": ", why));
+}
+
+}  // namespace
+
+nlohmann::ordered_json SampleToJson(const QualitySample& sample) {
+  Json cells = Json::object();
+  for (size_t i = 0; i < sample.cells.size(); ++i) {
+    cells[sample.cells[i]] = OutcomeToJson(sample.outcomes[i]);
+  }
+  return {{"task", sample.task},
+          {"num_tokens", sample.num_tokens},
+          {"index", sample.index},
+          {"mode", sample.mode},
+          {"cells", std::move(cells)}};
+}
+
+absl::StatusOr<QualitySample> SampleFromJson(
+    const nlohmann::ordered_json& json) {
+  QualitySample sample;
+  try {
+    json.at("task").get_to(sample.task);
+    json.at("num_tokens").get_to(sample.num_tokens);
+    json.at("index").get_to(sample.index);
+    json.at("mode").get_to(sample.mode);
+    for (const auto& [cell, outcome] : json.at("cells").items()) {
+      sample.cells.push_back(cell);
+      sample.outcomes.push_back(OutcomeFromJson(outcome));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a sample: ", error.what()));
+  }
+  return sample;
+}
+
+absl::StatusOr<SampleFile> SampleFile::Open(
+    const std::string& name, const nlohmann::ordered_json& configuration) {
+  SampleFile file;
+  file.name_ = name;
+  std::ifstream before(name, std::ios::binary);
+  std::string kept;  // all whole lines
+  std::string line;
+  for (int64_t number = 1; std::getline(before, line); ++number) {
+    // Only the last line has no end.
+    if (before.eof()) break;
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (number == 1) {
+      if (json != configuration) {
+        return BrokenLine(
+            name, number,
+            absl::StrCat("expected the configuration ", configuration.dump(),
+                         ", got ", line, "; name another --output"));
+      }
+    } else {
+      absl::StatusOr<QualitySample> sample = SampleFromJson(json);
+      if (!sample.ok()) {
+        return BrokenLine(name, number, sample.status().message());
+      }
+      file.samples_.push_back(*std::move(sample));
+    }
+    absl::StrAppend(&kept, line, "\n");
+  }
+  if (kept.empty()) kept = absl::StrCat(configuration.dump(), "\n");
+  file.file_.open(name, std::ios::binary | std::ios::trunc);
+  file.file_ << kept << std::flush;
+  if (!file.file_) {
+    return absl::UnavailableError(
+        absl::StrCat("--output: cannot write ", name));
+  }
+  return file;
+}
+
+bool SampleFile::Has(const QualitySample& sample) const {
+  return std::ranges::any_of(samples_, [&sample](const QualitySample& other) {
+    return other.task == sample.task && other.num_tokens == sample.num_tokens &&
+           other.index == sample.index && other.mode == sample.mode;
+  });
+}
+
+absl::Status SampleFile::Add(QualitySample sample) {
+  file_ << SampleToJson(sample).dump() << "\n" << std::flush;
+  if (!file_) {
+    return absl::UnavailableError(
+        absl::StrCat("--output: cannot write ", name_));
+  }
+  samples_.push_back(std::move(sample));
+  return absl::OkStatus();
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,184 @@
+#include "scheduler/server/token_stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
+#include "scheduler/server/grpc_status.h"
+#include "scheduler/server/peer_text.h"
+#include "scheduler/server/raw_messages.h"
+
+namespace blockmgr {
+namespace {
+
+// A client gets at most one message in this time: steps that are shorter are
+// collected. Those of a real model are longer, and their tokens leave at once.
+constexpr std::chrono::microseconds kMinWriteInterval{1000};
+// On the wire: a varint token; and tags, lengths, index, reason of a chunk.
+constexpr int64_t kWireTokenBytes = 5;
+constexpr int64_t kChunkBytes = 40;
+// A varint token and a float.
+constexpr int64_t kWireLogProbBytes = 9;
+
+}  // namespace
+
+bool TokenStream::Deliver(std::span<const TokenItem> items) {
+  MutexLock lock(&mutex_);
+  if (finished_ || closing_) return true;  // ClientGone is on its way
+  bool writes = !writes_at_end_;
+  for (const TokenItem& item : items) {
+    Entry entry{.stream = item.stream->shared_from_this(),
+                .token = item.token,
+                .index = item.index};
+    if (item.finish != nullptr) {
+      entry.finish = std::make_unique<FinishEffect>(*item.finish);
+      writes = true;
+    }
+    if (item.data != nullptr) {
+      entry.data = std::make_unique<std::string>(*item.data);
+    }
+    if (item.logprobs != nullptr) {
+      entry.logprobs = std::make_unique<LogProbsEffect>(*item.logprobs);
+    }
+    pending_bytes_ += BytesOf(entry);
+    pending_.push_back(std::move(entry));
+  }
+  if (pending_bytes_ > max_pending_bytes_) {
+    pending_.clear();
+    finished_ = true;
+    Finish(grpc::Status(
+        grpc::StatusCode::RESOURCE_EXHAUSTED,
+        absl::StrCat("more than ", max_pending_bytes_,
+                     " bytes of tokens wait for this client to read them")));
+    return false;
+  }
+  if (!busy_ && writes) {
+    busy_ = true;
+    PostWrite();
+  }
+  return true;
+}
+
+bool TokenStream::HasSentAll() const {
+  MutexLock lock(&mutex_);
+  return finished_ || (!busy_ && pending_.empty());
+}
+
+void TokenStream::Close(const absl::Status& status) {
+  MutexLock lock(&mutex_);
+  if (finished_ || closing_) return;
+  closing_ = true;
+  close_status_ = ToGrpc(status);
+  if (!busy_) FinishClosing();
+}
+
+int64_t TokenStream::BytesOf(const Entry& entry) {
+  const int64_t text =
+      entry.finish == nullptr
+          ? 0
+          : std::min(std::ssize(entry.finish->status.message()),
+                     static_cast<int64_t>(2 * kMaxTextBytes));
+  const int64_t data =
+      entry.data == nullptr ? 0 : kChunkBytes + std::ssize(*entry.data);
+  const int64_t logprobs =
+      entry.logprobs == nullptr
+          ? 0
+          : kChunkBytes +
+                std::ssize(entry.logprobs->logprobs.tokens) * kWireLogProbBytes;
+  return kWireTokenBytes + kChunkBytes + std::ssize(entry.stream->id) + text +
+         data + logprobs;
+}
+
+void TokenStream::OnOpened(const absl::Status& status,
+                           const google::protobuf::Message* first) {
+  if (!status.ok()) {
+    End(ToGrpc(status));
+    return;
+  }
+  {
+    MutexLock lock(&mutex_);
+    if (!finished_) {
+      if (first == nullptr) return;
+      busy_ = true;
+      bytes_ = ToBytes(*first);
+      StartWrite(&bytes_);
+      return;
+    }
+  }
+  // Its end has overtaken its beginning, whose queue was full.
+  core_->Post(ClientGone{session_, shared_from_this()});
+}
+
+void TokenStream::PostWrite() {
+  worker_->Post(next_write_,
+                [self = shared_from_this()] { self->WriteNext(); });
+}
+
+bool TokenStream::TakePending() {
+  taken_.clear();
+  next_ = 0;
+  const bool is_complete = IsComplete();
+  MutexLock lock(&mutex_);
+  if (!finished_) taken_.swap(pending_);
+  pending_bytes_ = 0;
+  if (!taken_.empty()) return true;
+  busy_ = false;
+  if (finished_) return false;
+  if (is_complete) {
+    finished_ = true;
+    Finish(grpc::Status::OK);
+  } else if (closing_) {
+    FinishClosing();
+  }
+  return false;
+}
+
+void TokenStream::WriteNext() {
+  const google::protobuf::Message* message = NextMessage();
+  while (message == nullptr) {
+    if (!TakePending()) return;
+    message = NextMessage();
+  }
+  bytes_ = ToBytes(*message);
+  MutexLock lock(&mutex_);
+  if (finished_) {
+    busy_ = false;
+    return;
+  }
+  next_write_ = Worker::Clock::now() + kMinWriteInterval;
+  StartWrite(&bytes_);
+}
+
+void TokenStream::FinishClosing() {
+  finished_ = true;
+  Finish(close_status_);
+}
+
+void TokenStream::OnWriteDone(bool ok) {
+  bytes_.Clear();  // an idle stream keeps no memory
+  if (ok) {
+    PostWrite();
+    return;
+  }
+  MutexLock lock(&mutex_);  // broken: OnDone follows
+  busy_ = false;
+}
+
+void TokenStream::OnDone() {
+  const std::shared_ptr<TokenStream> self = std::move(self_);
+  core_->Post(ClientGone{session_, self});
+}
+
+void TokenStream::End(const grpc::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    if (finished_) return;
+    finished_ = true;
+    Finish(status);
+  }
+  core_->Post(ClientGone{session_, shared_from_this()});
+}
+
+}  // namespace blockmgr

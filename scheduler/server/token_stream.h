@@ -1,0 +1,133 @@
+// TokenStream: the stream of a gRPC call that carries the tokens of requests.
+//
+// It is a gRPC reactor for the client and a sink for the core. It buffers what
+// the client has not yet taken. One write is outstanding at a time. A client
+// that leaves more than max_pending_bytes unread is cut off with
+// RESOURCE_EXHAUSTED. When the call ends, the core is told that the session is
+// gone, and cancels its requests.
+//
+// A stream is owned by itself until gRPC says OnDone, and by whoever holds a
+// pointer. The core thread only queues what a step brought. A worker makes and
+// writes the messages.
+#ifndef SCHEDULER_SERVER_TOKEN_STREAM_H_
+#define SCHEDULER_SERVER_TOKEN_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <absl/base/thread_annotations.h>
+#include <absl/status/status.h>
+#include <google/protobuf/message.h>
+#include <grpcpp/grpcpp.h>
+
+#include "scheduler/server/commands.h"
+#include "scheduler/server/core_thread.h"
+#include "scheduler/server/mutex.h"
+#include "scheduler/server/worker.h"
+
+namespace blockmgr {
+
+class TokenStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                    public TokenSink,
+                    public std::enable_shared_from_this<TokenStream> {
+ public:
+  // From the core thread.
+  bool Deliver(std::span<const TokenItem> items) override;
+  bool HasSentAll() const override;
+  void Close(const absl::Status& status) override;
+
+ protected:
+  // A token, or log-probabilities, or the end of a request.
+  struct Entry {
+    std::shared_ptr<RequestStream> stream;
+    int32_t token = 0;
+    int32_t index = 0;
+    std::unique_ptr<FinishEffect> finish = nullptr;
+    std::unique_ptr<std::string> data = nullptr;  // of this token and others
+    std::unique_ptr<LogProbsEffect> logprobs = nullptr;
+  };
+
+  // An upper bound of an entry on the wire: it has a chunk of its own.
+  static int64_t BytesOf(const Entry& entry);
+
+  // `writes_at_end`: whether nothing is written before a request ends.
+  TokenStream(CoreThread* core, Worker* worker, std::string session,
+              int64_t max_pending_bytes, bool writes_at_end)
+      : core_(core),
+        worker_(worker),
+        session_(std::move(session)),
+        max_pending_bytes_(max_pending_bytes),
+        writes_at_end_(writes_at_end) {}
+
+  const std::string& session() const { return session_; }
+  CoreThread* core() const { return core_; }
+
+  // Keeps the stream alive until OnDone. It comes first.
+  void Begin() { self_ = shared_from_this(); }
+  // The answer of the core to the opening of the session. `first` is written at
+  // once; null: nothing is.
+  void OnOpened(const absl::Status& status,
+                const google::protobuf::Message* first);
+  // Ends the call, unless it has ended.
+  void End(const grpc::Status& status);
+
+  // Entries that are to be written, in order, for NextMessage.
+  bool has_entry() const { return next_ < taken_.size(); }
+  const Entry& entry() const { return taken_[next_]; }
+  void PopEntry() { ++next_; }
+
+  // Returns the next message, of some of the entries, which lives until the
+  // next call; or null if there is none to write before more entries come.
+  // Called by the worker.
+  virtual const google::protobuf::Message* NextMessage() = 0;
+  // Returns whether everything has been written that ever will be. Called by
+  // the worker after NextMessage has returned null.
+  virtual bool IsComplete() const { return false; }
+
+ private:
+  // REQUIRES: busy_, set by the caller, and no write is out.
+  void PostWrite();
+  // REQUIRES: as PostWrite.
+  void WriteNext();
+  // Takes the entries that have come meanwhile. Returns false if there are
+  // none, or the call has ended.
+  bool TakePending();
+  void FinishClosing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { End(grpc::Status::CANCELLED); }
+  void OnDone() override;
+
+  // Constant.
+  CoreThread* const core_;
+  Worker* const worker_;
+  const std::string session_;
+  const int64_t max_pending_bytes_;
+  const bool writes_at_end_;
+
+  std::shared_ptr<TokenStream> self_;  // from Begin to OnDone
+
+  // Whoever has set busy_.
+  Worker::Clock::time_point next_write_;  // not before this
+  std::vector<Entry> taken_;              // from next_ on not in a message yet
+  size_t next_ = 0;
+  grpc::ByteBuffer bytes_;  // of the message, while a write is out
+
+  mutable Mutex mutex_;
+  // The worker has been asked to write, or a write is out.
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status close_status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Entry> pending_ ABSL_GUARDED_BY(mutex_);
+  int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of pending_
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_TOKEN_STREAM_H_

@@ -1,0 +1,226 @@
+#include "scheduler/server/vllm_generate.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+#include <absl/strings/strip.h>
+
+#include "scheduler/server/grpc_status.h"
+
+namespace blockmgr {
+namespace {
+
+namespace engine = ::vllm::grpc::engine;
+
+// The scheduler names sampling fields as our own messages do.
+absl::Status NameFields(const absl::Status& status) {
+  absl::string_view text = status.message();
+  if (!absl::ConsumePrefix(&text, "sampling.")) return status;
+  return absl::Status(status.code(), absl::StrCat("sampling_params.", text));
+}
+
+const char* ToText(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kCancelled:
+      return "abort";
+    case FinishReason::kFailed:
+      break;
+  }
+  return "error";
+}
+
+// Row `row` has the token itself, then the most likely ones.
+struct Row {
+  std::span<const int32_t> tokens;
+  std::span<const float> logprobs;
+};
+Row RowAt(const TokenLogProbs& rows, size_t row) {
+  const auto width = size_t{1} + static_cast<size_t>(rows.num_top);
+  return {std::span(rows.tokens).subspan(row * width, width),
+          std::span(rows.logprobs).subspan(row * width, width)};
+}
+
+void AddTop(const Row& row, engine::TopLogProbs* proto) {
+  for (size_t i = 1; i < row.tokens.size(); ++i) {
+    proto->add_token_ids(static_cast<uint32_t>(row.tokens[i]));
+    proto->add_values(row.logprobs[i]);
+  }
+}
+
+void Append(const TokenLogProbs& from, TokenLogProbs* to) {
+  to->num_top = from.num_top;
+  to->tokens.insert(to->tokens.end(), from.tokens.begin(), from.tokens.end());
+  to->logprobs.insert(to->logprobs.end(), from.logprobs.begin(),
+                      from.logprobs.end());
+}
+
+}  // namespace
+
+GenerateStream::GenerateStream(CoreThread* core, Worker* worker,
+                               std::string session, int64_t max_pending_bytes,
+                               const absl::StatusOr<GenerateCall>& call)
+    : TokenStream(core, worker, std::move(session), max_pending_bytes,
+                  /*writes_at_end=*/!call.ok() || !call->stream),
+      streams_(call.ok() && call->stream) {
+  if (!call.ok()) return;
+  const Request& first = call->requests.front();
+  num_prompt_tokens_ = static_cast<uint32_t>(first.prompt.size());
+  if (first.sampling->prompt_logprobs.has_value()) prompt_ = first.prompt;
+  stop_token_ids_ = first.stop_token_ids;
+  std::ranges::sort(stop_token_ids_);
+  answers_.resize(call->requests.size());
+}
+
+void GenerateStream::Start(absl::StatusOr<GenerateCall> call) {
+  Begin();
+  if (!call.ok()) {
+    End(ToGrpc(call.status()));
+    return;
+  }
+  const auto self =
+      std::static_pointer_cast<GenerateStream>(shared_from_this());
+  core()->Post(GenerateCommand{session(), self, std::move(call->requests),
+                               [self](const absl::Status& status) {
+                                 self->OnOpened(NameFields(status), nullptr);
+                               },
+                               call->default_eviction, call->all_tokens});
+}
+
+const google::protobuf::Message* GenerateStream::NextMessage() {
+  while (has_entry()) {
+    const int32_t index = entry().stream->index;
+    Answer& answer = answers_[static_cast<size_t>(index)];
+    if (!answer.has_ended) {
+      next_output_ = answer.outputs.size();
+      TakeEntries(&answer);
+    }
+    if (streams_ && next_output_ < answer.outputs.size()) {
+      FillChunk(index, &answer);
+      next_output_ = answer.outputs.size();
+      return &message_;
+    }
+    if (!answer.has_ended) continue;
+    PopEntry();  // its end
+    if (answer.finish.reason == FinishReason::kFailed) {
+      End(ToGrpc(answer.finish.status));
+      return nullptr;
+    }
+    FillComplete(index, &answer);
+    ++num_ended_;
+    return &message_;
+  }
+  return nullptr;
+}
+
+void GenerateStream::TakeEntries(Answer* answer) {
+  const RequestStream* const stream = entry().stream.get();
+  for (; has_entry() && entry().stream.get() == stream; PopEntry()) {
+    const Entry& taken = entry();
+    if (taken.finish != nullptr) {
+      // The entry stays, so that the end is seen again after the last chunk.
+      answer->has_ended = true;
+      answer->finish = *taken.finish;
+      return;
+    }
+    if (taken.logprobs == nullptr) {
+      answer->outputs.push_back(taken.token);
+    } else {
+      Append(taken.logprobs->logprobs,
+             taken.logprobs->of_prompt ? &prompt_rows_ : &answer->rows);
+    }
+  }
+}
+
+void GenerateStream::FillChunk(int32_t index, Answer* answer) {
+  message_.Clear();
+  engine::GenerateStreamChunk& chunk = *message_.mutable_chunk();
+  chunk.set_index(static_cast<uint32_t>(index));
+  chunk.set_prompt_tokens(num_prompt_tokens_);
+  chunk.set_completion_tokens(static_cast<uint32_t>(answer->outputs.size()));
+  chunk.mutable_token_ids()->Add(
+      answer->outputs.begin() + static_cast<std::ptrdiff_t>(next_output_),
+      answer->outputs.end());
+  if (!answer->rows.tokens.empty()) {
+    TakeRows(answer->outputs.size(), answer, chunk.mutable_output_logprobs());
+  }
+  if (index == 0 && !prompt_.empty() && next_output_ == 0) {
+    TakePromptRows(chunk.mutable_input_logprobs());
+  }
+}
+
+void GenerateStream::FillComplete(int32_t index, Answer* answer) {
+  const FinishEffect& finish = answer->finish;
+  message_.Clear();
+  engine::GenerateComplete& complete = *message_.mutable_complete();
+  complete.set_index(static_cast<uint32_t>(index));
+  complete.set_finish_reason(ToText(finish.reason));
+  complete.set_prompt_tokens(num_prompt_tokens_);
+  complete.set_completion_tokens(static_cast<uint32_t>(answer->outputs.size()));
+  // Forks count the prompt of the first answer as cached.
+  if (index == 0) {
+    complete.set_cached_tokens(static_cast<uint32_t>(finish.num_cached_tokens));
+  }
+  complete.mutable_output_ids()->Add(answer->outputs.begin(),
+                                     answer->outputs.end());
+  if (!answer->rows.tokens.empty()) {
+    TakeRows(answer->outputs.size(), answer,
+             complete.mutable_output_logprobs());
+  }
+  if (index == 0 && !prompt_.empty() &&
+      (!streams_ || answer->outputs.empty())) {
+    TakePromptRows(complete.mutable_input_logprobs());
+  }
+  if (finish.reason == FinishReason::kStop && !answer->outputs.empty() &&
+      std::ranges::binary_search(stop_token_ids_, answer->outputs.back())) {
+    complete.set_matched_token_id(
+        static_cast<uint32_t>(answer->outputs.back()));
+  }
+  // Others may run for long.
+  answer->outputs = {};
+  answer->rows = {};
+}
+
+void GenerateStream::TakeRows(size_t end, Answer* answer,
+                              engine::OutputLogProbs* proto) {
+  const auto begin = static_cast<size_t>(answer->first_row);
+  const size_t num_rows =
+      std::min(end - begin, static_cast<size_t>(answer->rows.num_rows()));
+  for (size_t i = 0; i < num_rows; ++i) {
+    const Row row = RowAt(answer->rows, i);
+    proto->add_token_logprobs(row.logprobs[0]);
+    proto->add_token_ids(static_cast<uint32_t>(row.tokens[0]));
+    if (answer->rows.num_top > 0) AddTop(row, proto->add_top_logprobs());
+  }
+  const auto taken = static_cast<std::ptrdiff_t>(
+      num_rows * (size_t{1} + static_cast<size_t>(answer->rows.num_top)));
+  TokenLogProbs& rows = answer->rows;
+  rows.tokens.erase(rows.tokens.begin(), rows.tokens.begin() + taken);
+  rows.logprobs.erase(rows.logprobs.begin(), rows.logprobs.begin() + taken);
+  answer->first_row += static_cast<int32_t>(num_rows);
+}
+
+void GenerateStream::TakePromptRows(engine::InputLogProbs* proto) {
+  // Nothing comes before the first token.
+  proto->add_token_logprobs();
+  proto->add_token_ids(static_cast<uint32_t>(prompt_.front()));
+  if (prompt_rows_.num_top > 0) proto->add_top_logprobs();
+  for (size_t i = 0; i < static_cast<size_t>(prompt_rows_.num_rows()); ++i) {
+    const Row row = RowAt(prompt_rows_, i);
+    proto->add_token_logprobs()->set_value(row.logprobs[0]);
+    proto->add_token_ids(static_cast<uint32_t>(row.tokens[0]));
+    if (prompt_rows_.num_top > 0) AddTop(row, proto->add_top_logprobs());
+  }
+  prompt_rows_ = {};
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,71 @@
+// GenerateStream: one call of vllm.grpc.engine.VllmEngine.Generate.
+#ifndef SCHEDULER_SERVER_VLLM_GENERATE_H_
+#define SCHEDULER_SERVER_VLLM_GENERATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+#include <google/protobuf/message.h>
+
+#include "proto/vllm/grpc/engine.pb.h"
+#include "scheduler/request.h"
+#include "scheduler/server/token_stream.h"
+#include "wire/vllm_wire.h"
+
+namespace blockmgr {
+
+// A call has a session of its own, so its end cancels its requests. Each answer
+// ends with a complete message, and the call ends with the last answer. If a
+// request fails, the call ends with its error.
+class GenerateStream final : public TokenStream {
+ public:
+  // `session` is one that nobody else has. The call ends at once if `call` is
+  // an error.
+  GenerateStream(CoreThread* core, Worker* worker, std::string session,
+                 int64_t max_pending_bytes,
+                 const absl::StatusOr<GenerateCall>& call);
+  void Start(absl::StatusOr<GenerateCall> call);
+
+ private:
+  // What there is of one answer.
+  struct Answer {
+    std::vector<int32_t> outputs;
+    // Of outputs from `first_row` on, as far as they have come.
+    int32_t first_row = 0;
+    TokenLogProbs rows;
+    bool has_ended = false;  // and its complete message is due
+    FinishEffect finish;
+  };
+
+  const google::protobuf::Message* NextMessage() override;
+  bool IsComplete() const override { return num_ended_ == answers_.size(); }
+
+  // Takes the entries of one answer that come next, up to its end, which stays.
+  void TakeEntries(Answer* answer);
+  void FillChunk(int32_t index, Answer* answer);
+  void FillComplete(int32_t index, Answer* answer);
+  // Moves the log-probabilities of outputs [first_row, end) into the message.
+  void TakeRows(size_t end, Answer* answer,
+                vllm::grpc::engine::OutputLogProbs* proto);
+  void TakePromptRows(vllm::grpc::engine::InputLogProbs* proto);
+
+  // Constant.
+  const bool streams_;
+  std::vector<int32_t> prompt_;          // with prompt_logprobs only
+  std::vector<int32_t> stop_token_ids_;  // ascending
+  uint32_t num_prompt_tokens_ = 0;
+
+  // The worker.
+  std::vector<Answer> answers_;
+  TokenLogProbs prompt_rows_;  // not told yet
+  size_t num_ended_ = 0;       // answers whose complete message was made
+  size_t next_output_ = 0;     // of the answer at hand, not in a chunk yet
+  vllm::grpc::engine::GenerateResponse message_;
+};
+
+}  // namespace blockmgr
+
+#endif  // SCHEDULER_SERVER_VLLM_GENERATE_H_

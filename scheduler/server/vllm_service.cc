@@ -1,0 +1,390 @@
+#include "scheduler/server/vllm_service.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <absl/strings/str_cat.h>
+#include <absl/time/clock.h>
+#include <absl/time/time.h>
+
+#include "blockmgr/base/dtype.h"
+#include "scheduler/server/grpc_status.h"
+#include "scheduler/server/kv_event_batches.h"
+#include "scheduler/server/mutex.h"
+#include "scheduler/server/raw_messages.h"
+#include "scheduler/server/sha256.h"
+#include "scheduler/server/vllm_generate.h"
+#include "wire/vllm_wire.h"
+
+namespace blockmgr {
+namespace {
+
+namespace common = ::smg::grpc::common;
+namespace engine = ::vllm::grpc::engine;
+
+// Clients accept 4 MiB a message by default.
+constexpr size_t kTokenizerChunkBytes = size_t{1} << 20;
+// From one look at the requests to the next, of a call that waits for none.
+constexpr std::chrono::milliseconds kIdleInterval{20};
+constexpr float kMaxFlushSeconds = 3600;
+
+// What sessions of calls begin with. Text of clients is UTF-8, so none of them
+// can choose such a session.
+constexpr char kSessionPrefix[] = "\xFF";
+
+// Asks the core for its state, and answers with what `fill` makes of it.
+template <typename Response, typename Fill>
+void AnswerFromStats(CoreThread* core, grpc::ServerUnaryReactor* reactor,
+                     grpc::ByteBuffer* bytes, Fill fill) {
+  core->Post(
+      GetStats{false, [reactor, bytes, fill = std::move(fill)](
+                          const absl::StatusOr<CoreStats>& stats) mutable {
+                 Response response;
+                 absl::Status status = stats.status();
+                 if (status.ok()) status = fill(*stats, &response);
+                 Answer(reactor, status, response, bytes);
+               }});
+}
+
+absl::Status CheckRank(bool has_rank, int32_t rank) {
+  if (!has_rank || rank == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("dp_rank: expected 0, the only one, got ", rank));
+}
+
+// One call of FlushCache: waits until no request is unfinished, then drops the
+// cache. Lives until it has answered.
+class Flush : public std::enable_shared_from_this<Flush> {
+ public:
+  Flush(CoreThread* core, Worker* timer, float timeout_seconds,
+        grpc::ServerUnaryReactor* reactor, grpc::ByteBuffer* response)
+      : core_(core),
+        timer_(timer),
+        deadline_(Worker::Clock::now() +
+                  std::chrono::milliseconds(
+                      static_cast<int64_t>(timeout_seconds * 1e3F))),
+        reactor_(reactor),
+        response_(response) {}
+
+  void Look() {
+    core_->Post(GetStats{false, [self = shared_from_this()](
+                                    const absl::StatusOr<CoreStats>& stats) {
+                           if (!stats.ok()) {
+                             self->reactor_->Finish(ToGrpc(stats.status()));
+                             return;
+                           }
+                           self->Decide(stats->scheduler);
+                         }});
+  }
+
+ private:
+  void Decide(const SchedulerStats& stats) {
+    const int32_t num_live = stats.num_running + stats.num_waiting;
+    if (num_live == 0) {
+      core_->Post(ResetPrefixCache{
+          [self = shared_from_this()](const absl::StatusOr<CacheReset>& reset) {
+            common::FlushCacheResponse response;
+            if (reset.ok()) {
+              response.set_success(true);
+              response.set_message(
+                  absl::StrCat("dropped ", reset->num_dropped, " blocks"));
+            }
+            Answer(self->reactor_, reset.status(), response, self->response_);
+          }});
+      return;
+    }
+    if (Worker::Clock::now() < deadline_) {
+      timer_->Post(Worker::Clock::now() + kIdleInterval,
+                   [self = shared_from_this()] { self->Look(); });
+      return;
+    }
+    common::FlushCacheResponse response;
+    response.set_message(absl::StrCat(
+        "expected no unfinished request within timeout_s, got ", num_live));
+    Answer(reactor_, absl::OkStatus(), response, response_);
+  }
+
+  CoreThread* const core_;
+  Worker* const timer_;
+  const Worker::Clock::time_point deadline_;
+  grpc::ServerUnaryReactor* const reactor_;
+  grpc::ByteBuffer* const response_;
+};
+
+// One call of GetTokenizer. Owned by itself until gRPC says OnDone, and by
+// whoever holds a pointer. Messages are made by a thread that has nothing else
+// to do: a digest takes milliseconds.
+class TokenizerStream final
+    : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+      public std::enable_shared_from_this<TokenizerStream> {
+ public:
+  void Start(CoreThread* core, Worker* worker, const absl::Status& status) {
+    self_ = shared_from_this();
+    worker_ = worker;
+    if (!status.ok()) {
+      End(ToGrpc(status));
+      return;
+    }
+    core->Post(GetStats{false, [self = shared_from_this()](
+                                   const absl::StatusOr<CoreStats>& stats) {
+                          self->TakeModel(stats);
+                        }});
+  }
+
+ private:
+  void TakeModel(const absl::StatusOr<CoreStats>& stats) {
+    if (!stats.ok()) {
+      End(ToGrpc(stats.status()));
+      return;
+    }
+    if (stats->model == nullptr || stats->model->tokenizer_zip.empty()) {
+      End(grpc::Status(grpc::StatusCode::NOT_FOUND,
+                       "the engine has announced no tokenizer "
+                       "(AttachRequest.model.tokenizer_zip)"));
+      return;
+    }
+    model_ = stats->model;
+    PostWrite();
+  }
+
+  void PostWrite() {
+    worker_->Post(Worker::Clock::now(),
+                  [self = shared_from_this()] { self->WriteNext(); });
+  }
+
+  void WriteNext() {
+    const std::string& zip = model_->tokenizer_zip;
+    const size_t size = std::min(kTokenizerChunkBytes, zip.size() - next_);
+    if (size == 0) {
+      End(grpc::Status::OK);
+      return;
+    }
+    common::GetTokenizerChunk chunk;
+    chunk.set_data(zip.substr(next_, size));
+    next_ += size;
+    if (next_ == zip.size()) chunk.set_sha256(Sha256Hex(zip));
+    bytes_ = ToBytes(chunk);
+    MutexLock lock(&mutex_);
+    if (!finished_) StartWrite(&bytes_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (ok) PostWrite();  // if not, it is broken: OnCancel follows
+  }
+  void OnCancel() override { End(grpc::Status::CANCELLED); }
+  void OnDone() override { const auto self = std::move(self_); }
+
+  void End(const grpc::Status& status) {
+    MutexLock lock(&mutex_);
+    if (finished_) return;
+    finished_ = true;
+    Finish(status);
+  }
+
+  std::shared_ptr<TokenizerStream> self_;  // from Start to OnDone
+
+  // Whoever acts: one thing happens at a time.
+  Worker* worker_ = nullptr;
+  std::shared_ptr<const ServedModel> model_;
+  size_t next_ = 0;  // byte
+  grpc::ByteBuffer bytes_;
+
+  Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// The metadata entry, or nothing.
+absl::StatusOr<std::string> OptionsOf(
+    const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto [begin, end] = metadata.equal_range(kOptionsMetadata);
+  if (begin == end) return std::string();
+  if (std::next(begin) != end) {
+    return absl::InvalidArgumentError(absl::StrCat(kOptionsMetadata,
+                                                   ": expected one entry, got ",
+                                                   std::distance(begin, end)));
+  }
+  return std::string(begin->second.data(), begin->second.size());
+}
+
+absl::Status NoEngine() { return absl::UnavailableError("no engine attached"); }
+
+void FillServerInfo(const CoreStats& stats, int32_t max_num_seqs,
+                    engine::GetServerInfoResponse* info) {
+  info->set_active_requests(static_cast<uint32_t>(stats.scheduler.num_running +
+                                                  stats.scheduler.num_waiting));
+  info->set_server_type("vllm-grpc");
+  info->set_data_parallel_size(1);
+  info->set_max_num_seqs(max_num_seqs);
+  if (!stats.layout.has_value()) return;
+  info->set_block_size(stats.layout->page_size);
+  info->set_kv_cache_dtype(std::string(DTypeName(stats.layout->dtype)));
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  engine::GenerateRequest parsed;
+  const absl::Status status = ParseMessage(
+      *request, {.max_bytes = options_.max_generate_bytes}, &parsed);
+  const absl::StatusOr<std::string> options = OptionsOf(*context);
+  absl::StatusOr<GenerateCall> call = !status.ok() ? status
+                                      : !options.ok()
+                                          ? options.status()
+                                          : FromProto(parsed, *options);
+  const auto stream = std::make_shared<GenerateStream>(
+      core_, &worker_, absl::StrCat(kSessionPrefix, ++num_calls_),
+      options_.max_pending_bytes, call);
+  stream->Start(std::move(call));
+  return stream.get();
+}
+
+grpc::ServerUnaryReactor* VllmService::Abort(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<engine::AbortRequest>(
+      context, *request, {},
+      [this, response](const engine::AbortRequest& abort,
+                       grpc::ServerUnaryReactor* reactor) {
+        core_->Post(AbortCommand{
+            {abort.request_ids().begin(), abort.request_ids().end()},
+            [reactor, response](const absl::Status& status) {
+              Answer(reactor, status, engine::AbortResponse(), response);
+            }});
+      });
+}
+
+grpc::ServerUnaryReactor* VllmService::HealthCheck(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<engine::HealthCheckRequest>(
+      context, *request, {},
+      [this, response](const engine::HealthCheckRequest& /*check*/,
+                       grpc::ServerUnaryReactor* reactor) {
+        AnswerFromStats<engine::HealthCheckResponse>(
+            core_, reactor, response,
+            [](const CoreStats& stats, engine::HealthCheckResponse* health) {
+              health->set_healthy(stats.engine_attached && !stats.draining);
+              health->set_message(stats.draining ? "the daemon is shutting down"
+                                  : !stats.engine_attached
+                                      ? "no engine attached"
+                                      : "healthy");
+              return absl::OkStatus();
+            });
+      });
+}
+
+grpc::ServerUnaryReactor* VllmService::GetModelInfo(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<engine::GetModelInfoRequest>(
+      context, *request, {},
+      [this, response](const engine::GetModelInfoRequest& /*get*/,
+                       grpc::ServerUnaryReactor* reactor) {
+        AnswerFromStats<engine::GetModelInfoResponse>(
+            core_, reactor, response,
+            [](const CoreStats& stats, engine::GetModelInfoResponse* info) {
+              if (!stats.engine_attached) return NoEngine();
+              ToProto(stats, info);
+              return absl::OkStatus();
+            });
+      });
+}
+
+grpc::ServerUnaryReactor* VllmService::GetServerInfo(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<engine::GetServerInfoRequest>(
+      context, *request, {},
+      [this, response](const engine::GetServerInfoRequest& /*get*/,
+                       grpc::ServerUnaryReactor* reactor) {
+        AnswerFromStats<engine::GetServerInfoResponse>(
+            core_, reactor, response,
+            [this](const CoreStats& stats,
+                   engine::GetServerInfoResponse* info) {
+              FillServerInfo(stats, options_.max_num_seqs, info);
+              info->set_uptime_seconds(
+                  std::chrono::duration<double>(
+                      std::chrono::steady_clock::now() - start_)
+                      .count());
+              return absl::OkStatus();
+            });
+      });
+}
+
+grpc::ServerUnaryReactor* VllmService::GetLoads(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<engine::GetLoadsRequest>(
+      context, *request, {},
+      [this, response](const engine::GetLoadsRequest& get,
+                       grpc::ServerUnaryReactor* reactor) {
+        const absl::Status status = CheckRank(get.has_dp_rank(), get.dp_rank());
+        if (!status.ok()) {
+          reactor->Finish(ToGrpc(status));
+          return;
+        }
+        AnswerFromStats<engine::GetLoadsResponse>(
+            core_, reactor, response,
+            [this](const CoreStats& stats, engine::GetLoadsResponse* loads) {
+              loads->set_timestamp(absl::FormatTime(
+                  absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
+              loads->set_dp_rank_count(1);
+              ToProto(LoadStats{.core = stats,
+                                .max_num_seqs = options_.max_num_seqs,
+                                .tokens_per_second = rate_.Look(
+                                    stats.scheduler.num_output_tokens,
+                                    stats.clock_seconds)},
+                      loads->add_loads());
+              return absl::OkStatus();
+            });
+      });
+}
+
+grpc::ServerUnaryReactor* VllmService::FlushCache(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<common::FlushCacheRequest>(
+      context, *request, {},
+      [this, response](const common::FlushCacheRequest& flush,
+                       grpc::ServerUnaryReactor* reactor) {
+        // NaN is in no range.
+        if (!(flush.timeout_s() >= 0 &&
+              flush.timeout_s() <= kMaxFlushSeconds)) {
+          reactor->Finish(ToGrpc(absl::InvalidArgumentError(
+              absl::StrCat("timeout_s: expected 0 to ", kMaxFlushSeconds,
+                           ", got ", flush.timeout_s()))));
+          return;
+        }
+        std::make_shared<Flush>(core_, &worker_, flush.timeout_s(), reactor,
+                                response)
+            ->Look();
+      });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(
+    grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* request) {
+  common::GetTokenizerRequest parsed;
+  const absl::Status status = ParseMessage(*request, {}, &parsed);
+  const auto stream = std::make_shared<TokenizerStream>();
+  stream->Start(core_, &tokenizer_worker_, status);
+  return stream.get();
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
+    grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* request) {
+  common::SubscribeKvEventsRequest parsed;
+  const absl::Status status = ParseMessage(*request, {}, &parsed);
+  return watches_->Open(
+      ToGrpc(status), PrefixCacheCursor(),
+      std::make_unique<KvEventBatches>(parsed, &rate_, options_.max_num_seqs));
+}
+
+}  // namespace blockmgr

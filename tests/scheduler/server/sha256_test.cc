@@ -1,0 +1,17 @@
+#include "scheduler/server/sha256.h"
+
+#include <gtest/gtest.h>
+
+namespace blockmgr {
+namespace {
+
+// FIPS 180-4, examples.
+TEST(Sha256Test, GivesThePublishedDigests) {
+  EXPECT_EQ(Sha256Hex(""),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(Sha256Hex("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,231 @@
+#include "wire/vllm_wire.h"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <absl/strings/escaping.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+namespace engine = ::vllm::grpc::engine;
+
+engine::GenerateRequest Minimal() {
+  engine::GenerateRequest request;
+  request.set_request_id("r");
+  request.mutable_tokenized()->add_input_ids(7);
+  request.mutable_sampling_params()->set_max_tokens(3);
+  return request;
+}
+
+// The bytes are put together by hand from the numbers that the gateway uses.
+TEST(VllmWireTest, ReadsAMessageOfAGateway) {
+  const std::string bytes = absl::HexStringToBytes(
+      "0a0161"        // request_id = "a"
+      "12080a026869"  // tokenized, 8 bytes: original_text = "hi"
+      "1202ac02"      // input_ids = [300], packed
+      "2212"          // sampling_params, 18 bytes
+      "0d0000003f"    // temperature = 0.5
+      "4005"          // max_tokens = 5
+      "5a0109"        // stop_token_ids = [9], packed
+      "7802"          // n = 2
+      "b00103"        // logprobs = 3
+      "c00107"        // seed = 7
+      "2801");        // stream
+  engine::GenerateRequest proto;
+  ASSERT_TRUE(proto.ParseFromString(bytes));
+  ASSERT_OK_AND_ASSIGN(const GenerateCall call, FromProto(proto, ""));
+  EXPECT_TRUE(call.stream);
+  EXPECT_TRUE(call.default_eviction);
+  EXPECT_FALSE(call.all_tokens);
+  ASSERT_THAT(call.requests, SizeIs(2));
+  const Request& first = call.requests[0];
+  EXPECT_EQ(first.id, "a");
+  EXPECT_THAT(first.prompt, ElementsAre(300));
+  EXPECT_EQ(first.max_tokens, 5);
+  EXPECT_THAT(first.stop_token_ids, ElementsAre(9));
+  EXPECT_EQ(first.sampling->temperature, 0.5);
+  EXPECT_EQ(first.sampling->logprobs, 3);
+  EXPECT_EQ(first.sampling->seed, 7);
+  EXPECT_EQ(call.requests[1].id, "a#1");
+  EXPECT_EQ(call.requests[1].fork_of, "a");
+  EXPECT_EQ(call.requests[1].sampling->seed, 8);
+}
+
+TEST(VllmWireTest, UnsetFieldsHaveTheDefaults) {
+  engine::GenerateRequest proto = Minimal();
+  proto.clear_sampling_params();
+  ASSERT_OK_AND_ASSIGN(const GenerateCall call, FromProto(proto, ""));
+  EXPECT_EQ(call.requests[0].sampling, SamplingParams());
+  EXPECT_TRUE(call.all_tokens);
+  EXPECT_FALSE(call.stream);
+}
+
+TEST(VllmWireTest, TakesEveryFieldOfSampling) {
+  engine::GenerateRequest proto = Minimal();
+  engine::SamplingParams& sampling = *proto.mutable_sampling_params();
+  sampling.set_temperature(0);
+  sampling.set_top_p(0.5);
+  sampling.set_top_k(4);
+  sampling.set_min_p(0.25);
+  sampling.set_frequency_penalty(-0.5);
+  sampling.set_presence_penalty(0.75);
+  sampling.set_repetition_penalty(1.5);
+  sampling.set_min_tokens(2);
+  sampling.set_ignore_eos(true);
+  sampling.set_prompt_logprobs(1);
+  (*sampling.mutable_logit_bias())[5] = 2;
+  (*sampling.mutable_logit_bias())[3] = -1;
+  sampling.add_stop("not looked at");
+  ASSERT_OK_AND_ASSIGN(const GenerateCall call, FromProto(proto, ""));
+  const SamplingParams expected{.temperature = 0,
+                                .top_k = 4,
+                                .top_p = 0.5,
+                                .min_p = 0.25,
+                                .repetition_penalty = 1.5,
+                                .presence_penalty = 0.75,
+                                .frequency_penalty = -0.5,
+                                .logit_bias = {{3, -1}, {5, 2}},
+                                .min_tokens = 2,
+                                .ignore_eos = true,
+                                .prompt_logprobs = 1};
+  EXPECT_EQ(call.requests[0].sampling, expected);
+}
+
+TEST(VllmWireTest, OptionsComeFromTheMetadataOrTheRequest) {
+  const std::string json =
+      R"({"blockmgr": {"tenant": "t", "cacheSalt": "s", "priority": 3,
+          "eviction": {"mode": "EVICTION_MODE_AFTER_PREFILL",
+                       "policy": {"streaming": {"sinks": 4}},
+                       "target": {"keepRatio": "0.5"}}}})";
+  engine::GenerateRequest proto = Minimal();
+  proto.mutable_sampling_params()->set_n(2);
+  ASSERT_OK_AND_ASSIGN(const GenerateCall by_metadata, FromProto(proto, json));
+  proto.set_kv_transfer_params_json(json);
+  ASSERT_OK_AND_ASSIGN(const GenerateCall by_field, FromProto(proto, ""));
+  for (const GenerateCall& call : {by_metadata, by_field}) {
+    EXPECT_FALSE(call.default_eviction);
+    const Request& first = call.requests[0];
+    EXPECT_EQ(first.scope.tenant, "t");
+    EXPECT_EQ(first.scope.cache_salt, "s");
+    EXPECT_EQ(first.priority, 3);
+    EXPECT_EQ(first.eviction.mode, EvictionMode::kAfterPrefill);
+    EXPECT_EQ(first.eviction.policy.scorer.kind, ScorerKind::kStreaming);
+    // A fork has the scope of its parent, and its eviction without saying so.
+    const Request& fork = call.requests[1];
+    EXPECT_EQ(fork.scope.tenant, "t");
+    EXPECT_EQ(fork.eviction.mode, EvictionMode::kNone);
+  }
+  EXPECT_THAT(FromProto(proto, json),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("both")));
+}
+
+TEST(VllmWireTest, AnEmptyEvictionIsNone) {
+  ASSERT_OK_AND_ASSIGN(
+      const GenerateCall call,
+      FromProto(Minimal(), R"({"blockmgr": {"eviction": {}}})"));
+  EXPECT_FALSE(call.default_eviction);
+  EXPECT_EQ(call.requests[0].eviction.mode, EvictionMode::kNone);
+}
+
+TEST(VllmWireTest, RefusesByField) {
+  const auto refused =
+      [](const std::function<void(engine::GenerateRequest*)>& spoil,
+         const char* field) {
+        engine::GenerateRequest bad = Minimal();
+        spoil(&bad);
+        EXPECT_THAT(
+            FromProto(bad, ""),
+            StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(field)));
+      };
+  refused([](auto* r) { r->clear_request_id(); },
+          "request_id: expected 1..120");
+  refused([](auto* r) { r->set_request_id(std::string(121, 'x')); },
+          "request_id");
+  refused([](auto* r) { r->set_text("hi"); }, "tokenized: ");
+  refused([](auto* r) { r->clear_input(); }, "tokenized: ");
+  refused([](auto* r) { r->mutable_tokenized()->clear_input_ids(); },
+          "tokenized.input_ids: expected at least one");
+  refused([](auto* r) { r->mutable_tokenized()->add_input_ids(1U << 31); },
+          "tokenized.input_ids[1]");
+  refused([](auto* r) { r->mutable_mm_inputs(); }, "mm_inputs");
+  refused([](auto* r) { r->add_extra_mm_inputs(); }, "extra_mm_inputs");
+  refused([](auto* r) { r->mutable_media_refs(); }, "media_refs");
+  refused([](auto* r) { r->mutable_kv_transfer_params(); },
+          "kv_transfer_params: ");
+  refused([](auto* r) { r->set_data_parallel_rank(1); }, "data_parallel_rank");
+  refused([](auto* r) { r->set_kv_transfer_params_json("{\"other\": 1}"); },
+          "kv_transfer_params_json");
+  refused(
+      [](auto* r) { r->set_kv_transfer_params_json(std::string(16'385, ' ')); },
+      "kv_transfer_params_json: expected at most 16384 bytes");
+  refused(
+      [](auto* r) {
+        r->set_kv_transfer_params_json(
+            R"({"blockmgr": {"eviction": {"mode": 1}}})");
+      },
+      "policy");
+  const auto sampling =
+      [&refused](const std::function<void(engine::SamplingParams*)>& spoil,
+                 const char* field) {
+        refused([&spoil](auto* r) { spoil(r->mutable_sampling_params()); },
+                field);
+      };
+  sampling([](auto* s) { s->set_max_tokens(0); }, "sampling_params.max_tokens");
+  sampling([](auto* s) { s->set_top_k(~0U); }, "sampling_params.top_k");
+  sampling([](auto* s) { s->set_min_tokens(~0U); },
+           "sampling_params.min_tokens");
+  sampling([](auto* s) { s->set_n(129); }, "sampling_params.n");
+  sampling([](auto* s) { s->add_stop_token_ids(1U << 31); },
+           "sampling_params.stop_token_ids[0]");
+  sampling([](auto* s) { s->set_truncate_prompt_tokens(5); },
+           "sampling_params.truncate_prompt_tokens");
+  sampling([](auto* s) { s->set_json_schema("{}"); },
+           "sampling_params.json_schema");
+  sampling([](auto* s) { s->set_regex("."); }, "sampling_params.regex");
+  sampling([](auto* s) { s->set_grammar("x"); }, "sampling_params.grammar");
+  sampling([](auto* s) { s->set_structural_tag("x"); },
+           "sampling_params.structural_tag");
+  sampling([](auto* s) { s->set_json_object(true); },
+           "sampling_params.json_object");
+  sampling([](auto* s) { s->mutable_choice(); }, "sampling_params.choice");
+}
+
+TEST(VllmWireTest, LongPromptsHaveFewerAnswers) {
+  engine::GenerateRequest proto = Minimal();
+  for (int i = 1; i < 1 << 18; ++i) proto.mutable_tokenized()->add_input_ids(1);
+  proto.mutable_sampling_params()->set_n(4);
+  EXPECT_OK(FromProto(proto, ""));
+  proto.mutable_sampling_params()->set_n(5);
+  EXPECT_THAT(FromProto(proto, ""),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("sampling_params.n: expected at most 4")));
+}
+
+TEST(VllmWireTest, AnIdleDaemonHasNoLoad) {
+  CoreStats stats;
+  engine::SchedulerLoad load;
+  ToProto(LoadStats{.core = stats}, &load);
+  EXPECT_EQ(load.ByteSizeLong(), 0u);
+}
+
+TEST(VllmWireTest, TheModelIsCalledLikeTheEngineUnlessItHasAName) {
+  CoreStats stats;
+  stats.engine_name = "engine";
+  engine::GetModelInfoResponse info;
+  ToProto(stats, &info);
+  EXPECT_EQ(info.served_model_name(), "engine");
+  EXPECT_THAT(info.architectures(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace blockmgr

@@ -1,0 +1,59 @@
+// Conversions of the messages by which gateways use an engine of vLLM
+// (proto/vllm/grpc/engine.proto).
+//
+// Thread-safe: pure functions. The errors are InvalidArgument and name the
+// field. ToProto fills an empty message.
+#ifndef WIRE_VLLM_WIRE_H_
+#define WIRE_VLLM_WIRE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
+
+#include "proto/smg/grpc/common.pb.h"
+#include "proto/vllm/grpc/engine.pb.h"
+#include "scheduler/request.h"
+#include "scheduler/server/commands.h"
+
+namespace blockmgr {
+
+// A call of Generate. The requests after the first are forks of it.
+struct GenerateCall {
+  std::vector<Request> requests;
+  bool stream = false;
+  bool default_eviction = false;  // the call says nothing of eviction
+  bool all_tokens = false;        // the call has no max_tokens
+};
+
+// The metadata entry of a call of Generate that has GenerateExtras as JSON.
+inline constexpr char kOptionsMetadata[] = "blockmgr-options";
+
+// `options` is the metadata entry; empty: there is none. Ranges of sampling
+// fields are for the scheduler to check. Text is not looked at, so stop strings
+// and what concerns special tokens have no effect.
+absl::StatusOr<GenerateCall> FromProto(
+    const vllm::grpc::engine::GenerateRequest& proto,
+    absl::string_view options);
+
+// The id of the request `index` of a call. The first has the id of the call.
+std::string GenerateRequestId(absl::string_view call, int32_t index);
+
+// What gateways are told of the load. The rate of tokens is not in the stats.
+struct LoadStats {
+  const CoreStats& core;
+  int32_t max_num_seqs = 0;
+  double tokens_per_second = 0;
+};
+void ToProto(const LoadStats& stats, vllm::grpc::engine::SchedulerLoad* proto);
+void ToProto(const LoadStats& stats, smg::grpc::common::EngineLoad* proto);
+
+// REQUIRES: an engine has attached.
+void ToProto(const CoreStats& stats,
+             vllm::grpc::engine::GetModelInfoResponse* proto);
+
+}  // namespace blockmgr
+
+#endif  // WIRE_VLLM_WIRE_H_
