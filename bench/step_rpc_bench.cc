@@ -20,6 +20,8 @@
 // milliseconds, in which the tokens of the step before are delivered.
 // Both ends run in this process, for both. Compare the times of one run.
 
+#include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,6 +69,17 @@ std::string TemporarySocket() {
 void RemoveSocket(const std::string& address) {
   std::filesystem::remove_all(
       std::filesystem::path(address.substr(5)).parent_path());
+}
+
+// Processor time of all threads of this process: both ends of every stream.
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) +
+           static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 // Times `exchange`, after a pause that is not timed.
@@ -357,11 +370,15 @@ void TimeSteps(benchmark::State& state, Daemon* daemon) {
     daemon->Answer();
     daemon->Read();
   }
+  const double cpu_seconds = CpuSeconds();
   TimeExchanges(state, state.range(1), [&] {
     daemon->Answer();
     daemon->Read();
   });
   state.counters["sequences"] = daemon->num_scheduled();
+  state.counters["cpu_us_per_token"] =
+      (CpuSeconds() - cpu_seconds) * 1e6 /
+      (static_cast<double>(state.iterations()) * kNumSequences);
 }
 
 void DecodeStep(benchmark::State& state) {
