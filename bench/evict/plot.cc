@@ -9,9 +9,9 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 
+#include "bench/charts/curve_chart.h"
+#include "bench/charts/heat_map.h"
 #include "bench/evict/commands.h"
-#include "bench/evict/curve_chart.h"
-#include "bench/evict/heat_map.h"
 #include "bench/evict/output_name.h"
 #include "bench/evict/perturbation.h"
 #include "bench/evict/policy_runner.h"

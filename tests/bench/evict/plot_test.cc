@@ -16,7 +16,7 @@
 #include "bench/evict/commands.h"
 #include "bench/evict/loss.h"
 #include "bench/evict/policy_runner.h"
-#include "tests/bench/evict/xml_elements.h"
+#include "tests/bench/charts/xml_elements.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
