@@ -16,9 +16,9 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/string_view.h>
 
+#include "bench/charts/curve_chart.h"
+#include "bench/charts/heat_map.h"
 #include "bench/evict/commands.h"
-#include "bench/evict/curve_chart.h"
-#include "bench/evict/heat_map.h"
 #include "bench/evict/model_oracle.h"
 #include "bench/evict/output_name.h"
 #include "bench/evict/perturbation.h"

@@ -18,8 +18,8 @@
 #include "bench/evict/commands.h"
 #include "bench/evict/loss.h"
 #include "bench/evict/policy_runner.h"
+#include "tests/bench/charts/xml_elements.h"
 #include "tests/bench/evict/small_model.h"
-#include "tests/bench/evict/xml_elements.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
