@@ -210,6 +210,27 @@ TEST(ModelEvictionWaysTest, OnSharedCompressedPrefixes) {
   }
 }
 
+TEST(ModelEvictionWaysTest, ForkedAndOnHits) {
+  for (const char* policy : kSome) {
+    SCOPED_TRACE(policy);
+    const RequestEviction eviction =
+        EvictionOf(policy, EvictionMode::kAfterPrefill, "0.3");
+    const std::vector<int32_t> alone = AnswerAlone(0, eviction);
+    ModelLine line(OptionsOf(96));
+    line.Submit(RequestOf("first", 0, eviction));
+    Request fork = RequestOf("fork", 0, RequestEviction());
+    fork.fork_of = "first";  // and compressed as it
+    line.Submit(std::move(fork));
+    line.RunToTheEnd();
+    EXPECT_EQ(line.TokensOf("first"), alone);
+    EXPECT_EQ(line.TokensOf("fork"), alone);
+    EXPECT_EQ(line.stats().num_forks, 1u);
+    line.Submit(RequestOf("hit", 0, eviction));
+    line.RunToTheEnd();
+    EXPECT_EQ(line.TokensOf("hit"), alone);
+  }
+}
+
 // W_O as the file has it, against the engine's packed copy: two layers.
 TEST(ModelEvictionWaysTest, CriticalUsesTheOutputProjectionOfTheFile) {
   const ModelShape& shape = ModelFixture::Get().model()->shape();
