@@ -2,23 +2,30 @@
 // blockmgrd's server, next to an empty message echoed on the same kind of
 // bidirectional stream and unix socket.
 //
-//   EmptyMessage/US    write, echo, read
+//   EmptyMessage/US      write, echo, read
 //   DecodeStep/N/US/R/F  write the result of a step, read the next plan; N
-//   steps
-//                      in flight. Frontends read all tokens meanwhile, and R
-//                      routers watch the prefix cache, of which every other one
-//                      does not read what it is told. F: one stream has all
-//                      requests (0), each has a stream of RequestService of its
-//                      own (1), or a call of VllmEngine.Generate (2).
+//                        steps in flight. Frontends read all tokens meanwhile,
+//                        and R routers watch the prefix cache, of which every
+//                        other one does not read what it is told. F: one stream
+//                        has all requests (0), each has a stream of
+//                        RequestService of its own (1), or a call of
+//                        VllmEngine.Generate (2).
+//   KvEvents/N/US/S      the same with KV events on ZeroMQ and S subscribers,
+//   of
+//                        which every other one does not read. To be compared
+//                        with DecodeStep/N/US/0/0.
 //
 // US: microseconds for which the engine computes, outside of the timing, before
 // each message. 0 is the most the stream can do; a decode step of a model takes
 // milliseconds, in which the tokens of the step before are delivered.
 // Both ends run in this process, for both. Compare the times of one run.
 
+#include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -32,6 +39,7 @@
 #include <absl/strings/str_cat.h>
 #include <benchmark/benchmark.h>
 #include <grpcpp/grpcpp.h>
+#include <zmq.hpp>
 
 #include "blockmgr/base/check.h"
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
@@ -61,6 +69,17 @@ std::string TemporarySocket() {
 void RemoveSocket(const std::string& address) {
   std::filesystem::remove_all(
       std::filesystem::path(address.substr(5)).parent_path());
+}
+
+// Processor time of all threads of this process: both ends of every stream.
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) +
+           static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 // Times `exchange`, after a pause that is not timed.
@@ -170,10 +189,12 @@ class Reader final : public grpc::ClientReadReactor<Message> {
 // decode.
 class Daemon {
  public:
-  Daemon(int32_t steps_in_flight, int32_t num_routers, Frontends frontends)
+  Daemon(int32_t steps_in_flight, int32_t num_routers, Frontends frontends,
+         bool has_kv_events = false)
       : address_(TemporarySocket()) {
     ServerOptions options;
     options.listen = address_;
+    if (has_kv_events) options.kv_events.endpoint = "tcp://127.0.0.1:0";
     options.scheduler.max_num_seqs = kNumSequences;
     options.scheduler.max_model_len = 1 << 20;
     options.scheduler.max_steps_in_flight = steps_in_flight;
@@ -226,6 +247,7 @@ class Daemon {
     BM_CHECK(steps_->Write(message_));
   }
   int32_t num_scheduled() const { return plan_.slots_size(); }
+  std::string kv_events() const { return server_->kv_events()->endpoint(); }
 
  private:
   class Router {
@@ -342,26 +364,88 @@ class Daemon {
   v1::StepPlan plan_;
 };
 
+void TimeSteps(benchmark::State& state, Daemon* daemon) {
+  daemon->Read();
+  while (daemon->num_scheduled() < kNumSequences) {
+    daemon->Answer();
+    daemon->Read();
+  }
+  const double cpu_seconds = CpuSeconds();
+  TimeExchanges(state, state.range(1), [&] {
+    daemon->Answer();
+    daemon->Read();
+  });
+  state.counters["sequences"] = daemon->num_scheduled();
+  state.counters["cpu_us_per_token"] =
+      (CpuSeconds() - cpu_seconds) * 1e6 /
+      (static_cast<double>(state.iterations()) * kNumSequences);
+}
+
 void DecodeStep(benchmark::State& state) {
   Daemon daemon(static_cast<int32_t>(state.range(0)),
                 static_cast<int32_t>(state.range(2)),
                 static_cast<Frontends>(state.range(3)));
-  daemon.Read();
-  while (daemon.num_scheduled() < kNumSequences) {
-    daemon.Answer();
-    daemon.Read();
-  }
-  TimeExchanges(state, state.range(1), [&] {
-    daemon.Answer();
-    daemon.Read();
-  });
-  state.counters["sequences"] = daemon.num_scheduled();
+  TimeSteps(state, &daemon);
 }
 BENCHMARK(DecodeStep)
     ->ArgsProduct({{1, 2, 4}, {0, 2000}, {0}, {0}})
     ->Args({2, 2000, 1, 0})
     ->Args({2, 2000, 20, 0})
     ->ArgsProduct({{2}, {0, 2000}, {0}, {1, 2}})
+    ->UseManualTime();
+
+// A subscriber of KV events. Counts the bytes that it reads.
+class Subscriber {
+ public:
+  Subscriber(const std::string& endpoint, bool reads)
+      : socket_(context_, zmq::socket_type::sub) {
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.set(zmq::sockopt::rcvhwm, reads ? 100'000 : 1);
+    socket_.set(zmq::sockopt::rcvtimeo, 20);
+    socket_.set(zmq::sockopt::subscribe, "");
+    socket_.connect(endpoint);
+    if (reads) thread_ = std::thread([this] { Read(); });
+  }
+  ~Subscriber() {
+    stopping_.store(true);
+    if (thread_.joinable()) thread_.join();
+  }
+  int64_t num_bytes() const { return num_bytes_.load(); }
+
+ private:
+  void Read() {
+    zmq::message_t frame;
+    while (!stopping_.load()) {
+      if (!socket_.recv(frame)) continue;
+      num_bytes_ += static_cast<int64_t>(frame.size());
+    }
+  }
+
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> num_bytes_{0};
+  std::thread thread_;
+};
+
+void KvEvents(benchmark::State& state) {
+  Daemon daemon(static_cast<int32_t>(state.range(0)), 0, Frontends::kOneStream,
+                true);
+  std::vector<std::unique_ptr<Subscriber>> subscribers;
+  for (int64_t i = 0; i < state.range(2); ++i) {
+    subscribers.push_back(
+        std::make_unique<Subscriber>(daemon.kv_events(), i % 2 == 0));
+  }
+  TimeSteps(state, &daemon);
+  if (!subscribers.empty()) {
+    state.counters["bytes"] =
+        static_cast<double>(subscribers.front()->num_bytes());
+  }
+}
+BENCHMARK(KvEvents)
+    ->Args({2, 2000, 0})
+    ->Args({2, 2000, 1})
+    ->Args({2, 2000, 20})
     ->UseManualTime();
 
 }  // namespace

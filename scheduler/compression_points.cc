@@ -33,13 +33,16 @@ int64_t ExternalPages(const CompressionPoint& point, const ModelLayout& layout,
   return num_pages;
 }
 
-// headkv and lukv become budgets of a caller: neither page counts nor engines
-// need the table. `range` is what the target is measured by; where it covers
-// nothing, nothing is evicted, and the point stays as it is.
+// Budgets of tables become budgets of a caller, and a protected percentage a
+// number: neither page counts nor engines need the table. `range` is what the
+// target is measured by; where it covers nothing, nothing is evicted, and the
+// point stays as it is.
 void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
                   const EvictionRange& range, const ModelLayout& layout,
                   CompressionPoint* point) {
-  if (!point->policy.needs_table() || range.cut == 0) return;
+  if (range.cut == 0) return;
+  ResolveRecent(point->target, range.cut, &point->policy);
+  if (!point->policy.needs_table()) return;
   point->budgets = std::make_shared<const std::vector<int32_t>>(TableBudgets(
       point->policy, point->target, ShapeOf(layout), range, *table));
   point->policy.budget = BudgetSpec();

@@ -192,6 +192,12 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
         "num_scorer_states 0"));
   }
   if (eviction.target.evicts_in_windows()) {
+    if (policy.protect.recent_percent > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "eviction.policy: protect: recent_percent: expected 0 with "
+          "window_keep_ratio, got ",
+          policy.protect.recent_percent));
+    }
     if (layout.num_window_groups() == 0) {
       return absl::InvalidArgumentError(WindowRatioError(
           eviction.target,

@@ -144,7 +144,9 @@ bool OrderPlanner::PlanUnplannedPoint(const RequestState& request,
   point->policy = command.policy;
   // The protected tail stays as long as asked for, even if fewer queries are at
   // hand.
-  point->policy.protect.recent = command.policy.protected_recent();
+  if (command.policy.protect.recent_percent == 0) {
+    point->policy.protect.recent = command.policy.protected_recent();
+  }
   const int32_t num_in_cache =
       match == nullptr ? request.num_in_cache : match->num_tokens;
   // The engine knows the policy of a squeeze from the start, and keeps the

@@ -27,10 +27,10 @@ packages=(
   libabsl-dev libboost-dev libboost-context-dev libgrpc++-dev libprotobuf-dev
   protobuf-compiler protobuf-compiler-grpc libhwy-dev libxxhash-dev
   libcli11-dev libspdlog-dev nlohmann-json3-dev libopenblas-dev libpcre2-dev
-  libzip-dev prometheus-cpp-dev
+  libzip-dev prometheus-cpp-dev libzmq3-dev cppzmq-dev libmsgpack-cxx-dev
   # tests and benchmarks
   libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev python3-grpcio
-  python3-pip python3-dev python3-venv
+  python3-pip python3-dev python3-venv python3-zmq python3-msgpack
 )
 
 # Installed where the distribution has them: clang's sanitizer runtimes are a

@@ -79,7 +79,8 @@ void RunContext(std::span<const int32_t> tokens, ModelRun* run,
 // How the queries of one layer use the entries of the context.
 class LayerUse {
  public:
-  // `sizes` are || v W_O ||_2 of the context, [q_heads, context].
+  // `sizes` are what the attention of a query head is multiplied by, [q_heads,
+  // context].
   LayerUse(const Tensors& context, int32_t layer, std::vector<float> sizes,
            int32_t max_tokens)
       : shape_(context),
@@ -119,7 +120,9 @@ class LayerUse {
     }
   }
 
-  // Appends the importances of the query since StartQuery, [KV heads, context].
+  // Returns the largest uses since StartQuery, [KV heads, context].
+  const std::vector<float>& best() const { return best_; }
+  // Appends them, divided by their sum.
   void AppendTo(std::vector<float>* all) const {
     const double sum = std::accumulate(best_.begin(), best_.end(), 0.0);
     for (const float importance : best_) {
@@ -235,6 +238,47 @@ absl::StatusOr<ModelOracle> MeasureOracle(const LanguageModel& model,
     for (const LayerUse& layer : layers) layer.AppendTo(&oracle.importances);
   }
   return oracle;
+}
+
+absl::StatusOr<std::vector<std::vector<float>>> MeasureReplayScores(
+    const LanguageModel& model, const std::vector<int32_t>& context,
+    const ReplayPrompts& prompts, ThreadPool* threads) {
+  // Tokens of one chunk that the next one's prompt ends with.
+  constexpr size_t kOverlap = 8;
+  BM_CHECK(!context.empty());
+  BM_CHECK(prompts.chunk_tokens > 0);
+  const size_t chunk = std::min(Unsigned(prompts.chunk_tokens), context.size());
+  const auto length = static_cast<int32_t>(context.size());
+  const auto max_tokens =
+      static_cast<int32_t>(context.size() + chunk + kOverlap +
+                           std::max(prompts.whole.size(), prompts.part.size()));
+  BM_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRun> run,
+                      ModelRun::Create(&model, max_tokens, threads));
+  Tensors tensors = EmptyTensors(model, length);
+  RunContext(context, run.get(), &tensors);
+  const size_t num_sizes = Unsigned(model.shape().num_q_heads) * context.size();
+  std::vector<LayerUse> layers;
+  for (int32_t i = 0; i < model.shape().num_layers; ++i) {
+    layers.emplace_back(tensors, i, std::vector<float>(num_sizes, 1.0f),
+                        max_tokens);
+    layers.back().StartQuery();
+  }
+  for (size_t begin = 0; begin < context.size(); begin += chunk) {
+    std::vector<int32_t> query = begin == 0 ? prompts.whole : prompts.part;
+    const size_t from = begin - std::min(begin, kOverlap);
+    const size_t to = std::min(context.size(), begin + chunk);
+    query.insert(query.end(), context.begin() + static_cast<int64_t>(from),
+                 context.begin() + static_cast<int64_t>(to));
+    run->Truncate(length);
+    run->Extend(query, [&layers](int32_t layer, int32_t first,
+                                 const ModelForward& forward) {
+      layers[Unsigned(layer)].Add(first, forward);
+    });
+  }
+  std::vector<std::vector<float>> scores;
+  scores.reserve(layers.size());
+  for (const LayerUse& layer : layers) scores.push_back(layer.best());
+  return scores;
 }
 
 }  // namespace blockmgr

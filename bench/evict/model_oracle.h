@@ -1,5 +1,6 @@
 // What questions about a context turn out to need of its entries, measured with
-// a language model: LU-KV's oracle (arXiv 2602.08585, equation 4).
+// a language model: LU-KV's oracle (arXiv 2602.08585, equation 4). And what
+// repeating the context needs of them: KVzip's scores (arXiv 2505.23416).
 #ifndef BENCH_EVICT_MODEL_ORACLE_H_
 #define BENCH_EVICT_MODEL_ORACLE_H_
 
@@ -55,6 +56,28 @@ absl::StatusOr<Tensors> MeasureTensors(const LanguageModel& model,
 absl::StatusOr<ModelOracle> MeasureOracle(const LanguageModel& model,
                                           const ContextPrompt& prompt,
                                           ThreadPool* threads = nullptr);
+
+// How a model is asked to repeat its context.
+struct ReplayPrompts {
+  // Asks for all of it. Comes before the first tokens of the context.
+  std::vector<int32_t> whole;
+  // Asks for the part that begins with what follows. Comes before the last
+  // tokens of one chunk and the next chunk.
+  std::vector<int32_t> part;
+  int32_t chunk_tokens = 2048;
+};
+
+// Returns KVzip's scores, [layers][KV heads, context]: the maximum, over all
+// queries of a replay and the head's group of query heads, of the attention
+// that they pay an entry. The replay is the context itself behind a prompt,
+// chunk by chunk, each behind the whole context. KVzip's program attends to the
+// chunk's own entries only; here a query attends to everything.
+//
+// A scorer for comparison only: it reads the prompt twice. REQUIRES: as
+// MeasureOracle; chunk_tokens > 0. Errors are those of ModelRun::Create.
+absl::StatusOr<std::vector<std::vector<float>>> MeasureReplayScores(
+    const LanguageModel& model, const std::vector<int32_t>& context,
+    const ReplayPrompts& prompts, ThreadPool* threads = nullptr);
 
 }  // namespace blockmgr
 

@@ -105,6 +105,10 @@ absl::Status CheckParity(const ParityPolicy& policy) {
   if (NeedsSnapKv(policy) && policy.scorer.kind != ScorerKind::kSnapKv) {
     return Expected(parity, "scorer", "snapkv", EnumName(policy.scorer.kind));
   }
+  if (policy.scorer.kind == ScorerKind::kDropKv) {
+    return Expected(parity, "scorer", "one of a published program's",
+                    EnumName(policy.scorer.kind));
+  }
   if (policy.scorer.kind == ScorerKind::kStreaming &&
       (policy.budget.kind != BudgetKind::kUniform || critical)) {
     return Expected(parity, "budget and selector of streaming",

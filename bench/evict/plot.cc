@@ -1,30 +1,47 @@
 #include "bench/evict/plot.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <fstream>
+#include <iterator>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/string_view.h>
 
+#include "bench/charts/curve_chart.h"
+#include "bench/charts/heat_map.h"
 #include "bench/evict/commands.h"
-#include "bench/evict/curve_chart.h"
-#include "bench/evict/heat_map.h"
+#include "bench/evict/model_oracle.h"
 #include "bench/evict/output_name.h"
 #include "bench/evict/perturbation.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/status_line.h"
+#include "bench/evict/tensors.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {
 
+constexpr std::array<absl::string_view, 4> kPlotKinds = {"budgets", "loss",
+                                                         "curve", "recall"};
+
 constexpr char kPlotFooter[] =
     "\nbudgets  a map of entries kept per layer and KV head, one per policy\n"
+    "loss     a map of how far the output of each query head moves, "
+    "|y - y^| / |y| in L1,\n         one per policy\n"
     "curve    how far the output of attention moves, |y - y^| / |y| in L1 as "
     "the mean\n         over the layers, against the keep ratio\n"
+    "recall   how much of what the tokens behind the text need is kept, "
+    "against the keep\n         ratio: the largest attention times |v W_O| "
+    "(LU-KV's oracle), as the mean over\n         the layers; for --model\n"
     "\nExamples:\n"
     "  blockmgr-evict plot --model model.gguf --text book.txt --keep-ratio 0.2 "
     "\\\n"
@@ -59,13 +76,54 @@ absl::StatusOr<std::string> PlotBudgets(const PlotFlags& flags,
   return DrawHeatMap(map);
 }
 
-absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
-                                      const PolicyList& list,
-                                      const Tensors& tensors) {
+absl::StatusOr<std::string> PlotLoss(const PlotFlags& flags,
+                                     const PolicyList& list,
+                                     const Tensors& tensors) {
+  BM_ASSIGN_OR_RETURN(const EvictionTarget target,
+                      ParseTarget("--keep-ratio", flags.keep_ratio));
+  StatusLine status_line(
+      "plot", std::ssize(list.policies) + int64_t{tensors.num_layers()});
+  PerturbationOptions options;
+  options.queries_window =
+      flags.queries_window.value_or(DefaultQueriesWindow(tensors.length));
+  options.on_layer = [&](int32_t) { status_line.Step(); };
+  BM_RETURN_IF_ERROR(CheckPerturbationInputs(tensors, options));
+  std::vector<KeepSets> keep;
+  for (const NamedPolicy& policy : list.policies) {
+    BM_ASSIGN_OR_RETURN(PolicyRun run, RunPolicy(policy.policy, target, tensors,
+                                                 policy.options));
+    keep.push_back(std::move(run.keep));
+    status_line.Step();
+  }
+  BM_ASSIGN_OR_RETURN(const std::vector<PolicyLoss> losses,
+                      MeasurePerturbation(tensors, keep, options));
+  HeatMap map;
+  map.title =
+      absl::StrCat("Perturbation of the attention output at keep ratio ",
+                   target.ratio.ToString(), ", last ", options.queries_window,
+                   " queries of ", tensors.length);
+  map.row_name = "layer";
+  map.column_name = "query head";
+  map.value_name = "thousandths of |y|";
+  map.num_rows = tensors.num_layers();
+  map.num_columns = tensors.num_q_heads;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    std::vector<int32_t> values;
+    for (const LossMeans& means : losses[i].q_heads) {
+      values.push_back(
+          static_cast<int32_t>(std::lround(1000.0 * means.relative())));
+    }
+    map.panels.push_back({list.policies[i].name, std::move(values)});
+  }
+  return DrawHeatMap(map);
+}
+
+absl::StatusOr<std::vector<EvictionTarget>> CurveTargets(
+    const PlotFlags& flags) {
   if (!flags.policies.budgets.empty()) {
-    return absl::InvalidArgumentError(
-        "--budgets: expected with --kind budgets, got curve: external budgets "
-        "do not follow --keep-ratios");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--budgets: expected with --kind budgets, got ", flags.kind,
+        ": external budgets do not follow --keep-ratios"));
   }
   std::vector<EvictionTarget> targets;
   for (const std::string& text : flags.keep_ratios) {
@@ -73,6 +131,59 @@ absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
                         ParseTarget("--keep-ratios", text));
     targets.push_back(target);
   }
+  return targets;
+}
+
+// The importances are of one query, [layers, KV heads, length], and sum to 1 in
+// every layer. Returns the mean over the layers of the part that is kept.
+double Recall(const KeepSets& keep, std::span<const float> importances,
+              const Tensors& tensors) {
+  double sum = 0.0;
+  for (size_t head = 0; head + 1 < keep.offsets.size(); ++head) {
+    for (int64_t i = keep.offsets[head]; i < keep.offsets[head + 1]; ++i) {
+      sum += importances[head * Unsigned(tensors.length) +
+                         Unsigned(keep.ranks[Unsigned(i)])];
+    }
+  }
+  return sum / tensors.num_layers();
+}
+
+absl::StatusOr<std::string> PlotRecall(const PlotFlags& flags,
+                                       const PolicyList& list) {
+  BM_ASSIGN_OR_RETURN(const std::vector<EvictionTarget> targets,
+                      CurveTargets(flags));
+  BM_ASSIGN_OR_RETURN(const ModelOracle oracle,
+                      ReadOracle(flags.tensors, flags.query_tokens));
+  CurveChart chart;
+  chart.title =
+      absl::StrCat("What ", flags.query_tokens, " tokens need of the ",
+                   oracle.tensors.length, " before them");
+  chart.x_label = "keep ratio";
+  chart.y_label = "kept part of attention x |v W_O|, mean over layers";
+  StatusLine status_line("plot",
+                         std::ssize(list.policies) * std::ssize(targets));
+  for (const NamedPolicy& policy : list.policies) {
+    Curve curve;
+    curve.name = policy.name;
+    for (const EvictionTarget& target : targets) {
+      BM_ASSIGN_OR_RETURN(
+          const PolicyRun run,
+          RunPolicy(policy.policy, target, oracle.tensors, policy.options));
+      curve.samples.push_back(
+          {target.ratio.value(),
+           Recall(run.keep, oracle.importances, oracle.tensors)});
+      status_line.Step();
+    }
+    chart.curves.push_back(std::move(curve));
+  }
+  return DrawCurves(chart);
+}
+
+absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
+                                      const PolicyList& list,
+                                      const Tensors& tensors) {
+  BM_ASSIGN_OR_RETURN(const std::vector<EvictionTarget> targets,
+                      CurveTargets(flags));
   const size_t num_runs = list.policies.size() * targets.size();
   StatusLine status_line("plot",
                          static_cast<int64_t>(num_runs) + tensors.num_layers());
@@ -138,16 +249,22 @@ void RunPlot(const PlotFlags& flags, int* exit_status) {
   if (!status.ok()) PrintFailure(status, exit_status);
 }
 
-// Refuses what only the other kind looks at.
+// Refuses what only other kinds look at.
 absl::Status CheckKindFlags(const CLI::App& command, const std::string& kind) {
-  const bool is_curve = kind == "curve";
-  for (const auto& [flag, of_curve] :
-       {std::pair("--keep-ratio", false), std::pair("--keep-ratios", true),
-        std::pair("--queries-window", true), std::pair("--log-y", true)}) {
-    if (of_curve == is_curve || command.count(flag) == 0) continue;
+  using Kinds = std::vector<absl::string_view>;
+  for (const auto& [flag, kinds] :
+       {std::pair("--keep-ratio", Kinds{"budgets", "loss"}),
+        std::pair("--keep-ratios", Kinds{"curve", "recall"}),
+        std::pair("--queries-window", Kinds{"loss", "curve"}),
+        std::pair("--log-y", Kinds{"curve"}),
+        std::pair("--query-tokens", Kinds{"recall"})}) {
+    if (command.count(flag) == 0 ||
+        std::ranges::find(kinds, kind) != kinds.end()) {
+      continue;
+    }
     return absl::InvalidArgumentError(
         absl::StrCat(flag, ": expected with --kind ",
-                     of_curve ? "curve" : "budgets", ", got ", kind));
+                     absl::StrJoin(kinds, " or "), ", got ", kind));
   }
   return absl::OkStatus();
 }
@@ -155,14 +272,17 @@ absl::Status CheckKindFlags(const CLI::App& command, const std::string& kind) {
 }  // namespace
 
 absl::StatusOr<std::string> MakePlot(const PlotFlags& flags) {
-  if (flags.kind != "budgets" && flags.kind != "curve") {
+  if (std::ranges::find(kPlotKinds, flags.kind) == kPlotKinds.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--kind: expected budgets or curve, got '", flags.kind, "'"));
+        "--kind: expected one of ", absl::StrJoin(kPlotKinds, ", "), ", got '",
+        flags.kind, "'"));
   }
   BM_ASSIGN_OR_RETURN(const PolicyList list, ReadPolicies(flags.policies));
+  if (flags.kind == "recall") return PlotRecall(flags, list);
   BM_ASSIGN_OR_RETURN(const Tensors tensors, ReadTensors(flags.tensors));
-  return flags.kind == "curve" ? PlotCurve(flags, list, tensors)
-                               : PlotBudgets(flags, list, tensors);
+  if (flags.kind == "curve") return PlotCurve(flags, list, tensors);
+  if (flags.kind == "loss") return PlotLoss(flags, list, tensors);
+  return PlotBudgets(flags, list, tensors);
 }
 
 void AddPlotCommand(CLI::App& app, int* exit_status) {
@@ -172,24 +292,31 @@ void AddPlotCommand(CLI::App& app, int* exit_status) {
   command->footer(kPlotFooter);
   AddPolicyFlags(*command, &flags->policies);
   command->add_option("--kind", flags->kind, "what to draw")
-      ->check(CLI::IsMember({"budgets", "curve"}))
+      ->check(CLI::IsMember(
+          std::vector<std::string>(kPlotKinds.begin(), kPlotKinds.end())))
       ->capture_default_str();
   command
       ->add_option("--keep-ratio", flags->keep_ratio,
-                   "budgets: fraction of the entries to keep")
+                   "budgets, loss: fraction of the entries to keep")
       ->capture_default_str();
   command
       ->add_option("--keep-ratios", flags->keep_ratios,
-                   "curve: fractions to keep, separated by commas")
+                   "curve, recall: fractions to keep, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
   command
-      ->add_option("--queries-window", flags->queries_window,
-                   "curve: how many of the last queries to measure [32, or all "
-                   "where there are fewer]")
+      ->add_option(
+          "--queries-window", flags->queries_window,
+          "loss, curve: how many of the last queries to measure [32, or all "
+          "where there are fewer]")
       ->type_name("N");
   command->add_flag("--log-y", flags->log_y,
                     "curve: logarithmic perturbation; zeros are left out");
+  command
+      ->add_option("--query-tokens", flags->query_tokens,
+                   "recall: tokens behind the text")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
   command->add_option("--output", flags->output, "the picture to write, as SVG")
       ->required()
       ->type_name("FILE.svg");

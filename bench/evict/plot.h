@@ -17,14 +17,15 @@ namespace blockmgr {
 struct PlotFlags {
   TensorFlags tensors;
   PolicyFlags policies;
-  std::string kind = "budgets";    // --kind budgets|curve
-  std::string keep_ratio = "0.2";  // --keep-ratio, of budgets
-  // --keep-ratios, of curve
+  std::string kind = "budgets";    // --kind budgets|loss|curve|recall
+  std::string keep_ratio = "0.2";  // --keep-ratio, of budgets and loss
+  // --keep-ratios, of curve and recall
   std::vector<std::string> keep_ratios = {"0.05", "0.1", "0.2", "0.4", "0.8"};
   // --queries-window; none: DefaultQueriesWindow
   std::optional<int32_t> queries_window;
-  bool log_y = false;  // --log-y
-  std::string output;  // --output
+  bool log_y = false;         // --log-y
+  int32_t query_tokens = 64;  // --query-tokens, of recall
+  std::string output;         // --output
 };
 
 // The picture, an SVG document. Errors name the flag, expected and got.

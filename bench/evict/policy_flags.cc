@@ -48,10 +48,11 @@ absl::StatusOr<const BudgetTable*> FindTable(
     ++num_found;
   }
   if (num_found != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--table: expected exactly one ",
-        wants_profile ? "LU-KV profile for lukv" : "file of scores for headkv",
-        ", got ", num_found));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--table: expected exactly one ",
+                     wants_profile ? "LU-KV profile for lukv"
+                                   : "file of scores for headkv or duo",
+                     ", got ", num_found));
   }
   return found;
 }
@@ -94,10 +95,13 @@ absl::Status CheckFilesAreRead(const PolicyFlags& flags,
   };
   for (const BudgetTable& table : list.tables) {
     const bool is_profile = std::holds_alternative<LuKvProfile>(table);
-    if (reads(is_profile ? BudgetKind::kLuKv : BudgetKind::kHeadKv)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--table: expected a policy with ",
-                     is_profile ? "lukv" : "headkv", " to read it, got none"));
+    const bool is_read =
+        is_profile ? reads(BudgetKind::kLuKv)
+                   : reads(BudgetKind::kHeadKv) || reads(BudgetKind::kDuo);
+    if (is_read) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--table: expected a policy with ",
+        is_profile ? "lukv" : "headkv or duo", " to read it, got none"));
   }
   const bool reads_stats = std::any_of(
       list.policies.begin(), list.policies.end(),

@@ -36,6 +36,7 @@ class Runner {
   Runner(const ParityPolicy& policy, const EvictionTarget& target,
          const Tensors& tensors, const PolicyRunOptions& options)
       : policy_(policy), target_(target), tensors_(tensors), options_(options) {
+    if (tensors.length > 0) ResolveRecent(target, tensors.length, &policy_);
     shape_.num_layers = tensors.num_layers();
     shape_.num_heads = tensors.num_heads;
     shape_.page_size = options.page_size;
@@ -290,7 +291,7 @@ class Runner {
     }
   }
 
-  const ParityPolicy& policy_;
+  ParityPolicy policy_;
   const EvictionTarget& target_;
   const Tensors& tensors_;
   const PolicyRunOptions& options_;

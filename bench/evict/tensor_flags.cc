@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/numbers.h>
@@ -10,7 +11,6 @@
 #include <absl/strings/str_split.h>
 
 #include "bench/evict/model_file.h"
-#include "bench/evict/model_oracle.h"
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -59,42 +59,78 @@ absl::StatusOr<SyntheticShape> ParseShape(const std::string& text) {
   return shape;
 }
 
-// The tokens of --text, with the one that the model wants before them.
-absl::StatusOr<std::vector<int32_t>> ContextTokens(const TensorFlags& flags,
-                                                   const ModelFile& file) {
-  BM_ASSIGN_OR_RETURN(const Tokenizer tokenizer, OpenTokenizer(file));
-  BM_ASSIGN_OR_RETURN(const std::vector<int32_t> text,
-                      ReadTexts(tokenizer, flags.texts));
+// The model of --model, and what it reads.
+struct ModelText {
+  ModelFile file;
+  Tokenizer tokenizer;
+  // --text, with the token that the model wants before it.
   std::vector<int32_t> tokens;
-  if (tokenizer.begin_token().has_value()) {
-    tokens.push_back(*tokenizer.begin_token());
-  }
-  tokens.insert(tokens.end(), text.begin(), text.end());
-  if (tokens.empty()) return BadFlag("--text", "some text", "none");
-  const auto context = Unsigned(flags.context);
-  if (context > tokens.size()) {
-    return BadFlag(
-        "--context",
-        absl::StrCat("at most ", tokens.size(), ", the tokens of --text"),
-        absl::StrCat(flags.context));
-  }
-  tokens.resize(context > 0 ? context
-                            : std::min(tokens.size(), kDefaultContext));
-  return tokens;
-}
+};
 
-absl::StatusOr<Tensors> ComputeTensors(const TensorFlags& flags) {
+absl::StatusOr<ModelText> ReadModelText(const TensorFlags& flags) {
   if (flags.texts.empty()) {
     return BadFlag("--text", "a file of text for --model", "none");
   }
   BM_ASSIGN_OR_RETURN(
-      const ModelFile file,
+      ModelFile file,
       OpenModel(flags.model,
                 flags.num_threads > 0 ? flags.num_threads : DefaultThreads()));
   BM_RETURN_IF_ERROR(CheckNoWindows("--model", *file.model));
-  BM_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                      ContextTokens(flags, file));
-  return MeasureTensors(*file.model, tokens, file.threads.get());
+  BM_ASSIGN_OR_RETURN(Tokenizer tokenizer, OpenTokenizer(file));
+  BM_ASSIGN_OR_RETURN(const std::vector<int32_t> text,
+                      ReadTexts(tokenizer, flags.texts));
+  ModelText read{
+      .file = std::move(file), .tokenizer = std::move(tokenizer), .tokens = {}};
+  if (read.tokenizer.begin_token().has_value()) {
+    read.tokens.push_back(*read.tokenizer.begin_token());
+  }
+  read.tokens.insert(read.tokens.end(), text.begin(), text.end());
+  return read;
+}
+
+// Returns how many tokens of the text are the context, so that `behind` tokens
+// follow it.
+absl::StatusOr<size_t> ContextSize(const TensorFlags& flags, size_t num_tokens,
+                                   size_t behind) {
+  if (num_tokens <= behind) {
+    return BadFlag("--text", absl::StrCat("more than ", behind, " tokens"),
+                   absl::StrCat(num_tokens));
+  }
+  const size_t most = num_tokens - behind;
+  const size_t context = Unsigned(flags.context);
+  if (context > most) {
+    return BadFlag("--context",
+                   absl::StrCat("at most ", most, ", the tokens of --text",
+                                behind > 0 ? " without those behind" : ""),
+                   absl::StrCat(flags.context));
+  }
+  return context > 0 ? context : std::min(most, kDefaultContext);
+}
+
+absl::StatusOr<Tensors> ComputeTensors(const TensorFlags& flags) {
+  BM_ASSIGN_OR_RETURN(ModelText text, ReadModelText(flags));
+  BM_ASSIGN_OR_RETURN(const size_t context,
+                      ContextSize(flags, text.tokens.size(), 0));
+  text.tokens.resize(context);
+  const LanguageModel& model = *text.file.model;
+  BM_ASSIGN_OR_RETURN(Tensors tensors, MeasureTensors(model, text.tokens,
+                                                      text.file.threads.get()));
+  if (!flags.replay) return tensors;
+  const auto encode = [&](const char* prompt) {
+    return text.tokenizer.Encode(prompt, /*parse_special=*/false);
+  };
+  BM_ASSIGN_OR_RETURN(
+      std::vector<std::vector<float>> scores,
+      MeasureReplayScores(
+          model, text.tokens,
+          {.whole = encode("\n\nRepeat the previous context exactly.\n\n"),
+           .part = encode("\n\nRepeat the part of the previous context "
+                          "exactly, starting with ")},
+          text.file.threads.get()));
+  for (size_t layer = 0; layer < scores.size(); ++layer) {
+    tensors.layers[layer].scores = std::move(scores[layer]);
+  }
+  return tensors;
 }
 
 void AddModelFlags(CLI::App& app, TensorFlags* flags) {
@@ -115,6 +151,11 @@ void AddModelFlags(CLI::App& app, TensorFlags* flags) {
                               kDefaultContext, ", or all]"))
       ->needs(model)
       ->check(CLI::Range(1, kMaxSize))
+      ->group(group);
+  app.add_flag("--replay-scores", flags->replay,
+               "the scores that policy external reads are KVzip's: the "
+               "attention of a replay of the text")
+      ->needs(model)
       ->group(group);
   app.add_option("--threads", flags->num_threads,
                  "threads of the matrix products [all]")
@@ -191,6 +232,23 @@ absl::StatusOr<Tensors> ReadTensors(const TensorFlags& flags) {
   }
   tensors.rope_theta = flags.rope_theta;
   return tensors;
+}
+
+absl::StatusOr<ModelOracle> ReadOracle(const TensorFlags& flags,
+                                       int32_t query_tokens) {
+  if (flags.model.empty()) {
+    return BadFlag("--model", "a model, whose text goes on", "none");
+  }
+  BM_ASSIGN_OR_RETURN(const ModelText text, ReadModelText(flags));
+  const size_t behind = Unsigned(query_tokens);
+  BM_ASSIGN_OR_RETURN(const size_t context,
+                      ContextSize(flags, text.tokens.size(), behind));
+  const auto middle = text.tokens.begin() + static_cast<int64_t>(context);
+  return MeasureOracle(*text.file.model,
+                       {.task = "text",
+                        .context = {text.tokens.begin(), middle},
+                        .queries = {{middle, middle + query_tokens}}},
+                       text.file.threads.get());
 }
 
 }  // namespace blockmgr

@@ -9,6 +9,7 @@
 #include <absl/status/statusor.h>
 #include <CLI/CLI.hpp>
 
+#include "bench/evict/model_oracle.h"
 #include "bench/evict/tensors.h"
 
 namespace blockmgr {
@@ -20,6 +21,7 @@ struct TensorFlags {
   std::vector<std::string> texts;  // --text
   int32_t context = 0;             // --context; 0: the default
   int32_t num_threads = 0;         // --threads; 0: all of the machine
+  bool replay = false;             // --replay-scores
   std::string synthetic;  // --synthetic LAYERSxQ_HEADSxKV_HEADSxLENGTHxDIM
   uint64_t seed = 1;      // --seed
   double rope_theta = 10000.0;  // --rope-theta
@@ -29,6 +31,10 @@ void AddTensorFlags(CLI::App& app, TensorFlags* flags);
 // Loads the files, computes a text with a model, or makes the synthetic
 // tensors; exactly one of the three must have been asked for.
 absl::StatusOr<Tensors> ReadTensors(const TensorFlags& flags);
+// Computes the first --context tokens of the text with --model, and measures
+// what the next query_tokens need of them. REQUIRES: query_tokens > 0.
+absl::StatusOr<ModelOracle> ReadOracle(const TensorFlags& flags,
+                                       int32_t query_tokens);
 
 }  // namespace blockmgr
 

@@ -14,6 +14,7 @@
 #include <absl/strings/str_format.h>
 
 #include "bench/progress.h"
+#include "bench/quality/html_report.h"
 #include "bench/quality/measure.h"
 #include "bench/quality/model_line.h"
 #include "bench/quality/samples.h"
@@ -129,6 +130,14 @@ Json ConfigurationOf(const QualityOptions& options,
           {"tables", std::move(tables)}};
 }
 
+absl::Status WriteReport(const std::string& name, const std::string& text) {
+  std::ofstream file(name, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("--output: cannot write ", name));
+}
+
 // Measures all jobs, prompt by prompt, so that all cells have as many samples
 // if it is interrupted.
 class QualityRun {
@@ -137,7 +146,8 @@ class QualityRun {
       const QualityOptions& options, const QualitySubject& subject);
 
   absl::Status Measure();
-  Json Report(double seconds) const;
+  // Returns the report, and writes it as a page.
+  absl::StatusOr<Json> Report(double seconds) const;
 
  private:
   QualityRun(const QualityOptions& options, const QualitySubject& subject)
@@ -291,23 +301,18 @@ absl::Status QualityRun::Measure() {
   return absl::OkStatus();
 }
 
-Json QualityRun::Report(double seconds) const {
-  Json report = {{"version", ProgramVersion("blockmgr-bench")},
-                 {"configuration", configuration_},
-                 {"num_threads", options_.num_threads},
-                 {"seconds", seconds}};
+absl::StatusOr<Json> QualityRun::Report(double seconds) const {
+  Json about = {{"version", ProgramVersion("blockmgr-bench")},
+                {"configuration", configuration_},
+                {"num_threads", options_.num_threads},
+                {"seconds", seconds}};
   const std::vector<GroupSummary> groups = Summarize(file_->samples());
+  BM_RETURN_IF_ERROR(WriteReport(absl::StrCat(options_.output, "/report.html"),
+                                 HtmlReport(groups, about)));
+  Json report = std::move(about);
   report["groups"] = SummaryToJson(groups);
   report["table"] = SummaryTable(groups);
   return report;
-}
-
-absl::Status WriteReport(const std::string& name, const std::string& text) {
-  std::ofstream file(name, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("--output: cannot write ", name));
 }
 
 // The flags of the model and of what policies read.
@@ -382,7 +387,7 @@ void AddQualityFlags(CLI::App* app, QualityOptions* options) {
                   "documentation of this machine's packages)");
   app->add_option("--output", options->output,
                   "A folder for samples.jsonl, from which an interrupted "
-                  "measurement goes on, and report.json")
+                  "measurement goes on, report.json and report.html")
       ->capture_default_str();
   app->add_flag("--disable-tqdm", options->disable_tqdm, "No progress bar");
   app->add_flag("--json", options->json, "Print the report as JSON");
@@ -397,7 +402,7 @@ absl::StatusOr<nlohmann::ordered_json> MeasureQuality(
   BM_RETURN_IF_ERROR(run->Measure());
   const std::chrono::duration<double> took =
       std::chrono::steady_clock::now() - begin;
-  Json report = run->Report(took.count());
+  BM_ASSIGN_OR_RETURN(Json report, run->Report(took.count()));
   BM_RETURN_IF_ERROR(WriteReport(absl::StrCat(options.output, "/report.json"),
                                  report.dump(1)));
   return report;

@@ -54,9 +54,9 @@ struct QualitySubject {
   PromptSource source;
 };
 
-// Measures, writes samples.jsonl and report.json to the folder options.output,
-// and returns the report. Goes on from the samples that are there. Errors name
-// the flag or file, what was expected and what came.
+// Measures, writes samples.jsonl, report.json and report.html to the folder
+// options.output, and returns the report. Goes on from the samples that are
+// there. Errors name the flag or file, what was expected and what came.
 absl::StatusOr<nlohmann::ordered_json> MeasureQuality(
     const QualityOptions& options, const QualitySubject& subject);
 

@@ -67,6 +67,24 @@ std::vector<Claim> MakeClaims(std::span<const double> ideals, int64_t min_units,
   return claims;
 }
 
+// Gives every head `least`, and to the heads with the best scores (ties: the
+// lower index) as much as there is, `most`, until `total` is spent.
+std::vector<int64_t> DuoAmounts(std::span<const float> scores, int64_t total,
+                                int64_t least, int64_t most) {
+  std::vector<int64_t> amounts(scores.size(), std::min(least, most));
+  int64_t rest = total - std::ssize(amounts) * amounts.front();
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  for (const size_t head : order) {
+    const int64_t more = std::clamp<int64_t>(rest, 0, most - amounts[head]);
+    amounts[head] += more;
+    rest -= more;
+  }
+  return amounts;
+}
+
 std::vector<double> LuKvIdeals(double mean, double cut,
                                const LuKvProfile& profile) {
   std::vector<double> ideals = profile.EvictedFractions(1.0 - mean / cut);
@@ -117,10 +135,13 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
                         const BudgetTable& table) {
   const BudgetKind kind = policy.budget.kind;
   const bool is_profile = std::holds_alternative<LuKvProfile>(table);
-  if (kind != (is_profile ? BudgetKind::kLuKv : BudgetKind::kHeadKv)) {
+  const bool fits =
+      is_profile ? kind == BudgetKind::kLuKv
+                 : kind == BudgetKind::kHeadKv || kind == BudgetKind::kDuo;
+  if (!fits) {
     return absl::InvalidArgumentError(
         absl::StrCat("budget table: expected one for ", EnumName(kind),
-                     ", got one for ", is_profile ? "lukv" : "headkv"));
+                     ", got one for ", is_profile ? "lukv" : "headkv, duo"));
   }
   if (int64_t{shape.num_layers} * shape.num_heads >= kMaxTableHeads) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -155,6 +176,14 @@ std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
   const int64_t num_protected = ProtectedPositions(policy, range).count();
   const auto* profile = std::get_if<LuKvProfile>(&table);
   BM_CHECK((profile != nullptr) == (policy.budget.kind == BudgetKind::kLuKv));
+  if (policy.budget.kind == BudgetKind::kDuo) {
+    const std::vector<float> scores =
+        std::get<HeadScores>(table).OfKvHeads(shape.num_heads, 1.0);
+    const std::vector<int64_t> amounts = DuoAmounts(
+        scores, std::ssize(scores) * MeanEntries(policy, target, range),
+        std::max(int64_t{1}, num_protected), range.cut);
+    return {amounts.begin(), amounts.end()};
+  }
   std::vector<double> ideals =
       profile != nullptr
           ? LuKvIdeals(mean, range.cut, *profile)
@@ -191,10 +220,15 @@ std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
   const int64_t total =
       by_page ? ScopePages(num_heads, policy, target, shape, range)
               : num_heads * mean;
+  const std::vector<int64_t> all_units =
+      policy.budget.kind == BudgetKind::kDuo
+          ? DuoAmounts(
+                std::get<HeadScores>(table).OfKvHeads(shape.num_heads, 1.0),
+                total, min_units, max_units)
+          : Apportion(total, MakeClaims(ideals, min_units, max_units));
   std::vector<int32_t> budgets;
   budgets.reserve(ideals.size());
-  for (const int64_t units :
-       Apportion(total, MakeClaims(ideals, min_units, max_units))) {
+  for (const int64_t units : all_units) {
     budgets.push_back(
         static_cast<int32_t>(std::min(units * unit, int64_t{range.cut})));
   }

@@ -56,6 +56,9 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
 //   headkv  p_h * (B / share) * layers * heads + B - B / share, of the
 //           positions that are not protected (released code)
 //   lukv    (1 - r_h) * cut, with r interpolated at the ratio 1 - B / cut
+//   duo     cut for the heads with the best scores (ties: the lower index), as
+//           far as the total goes, and the minimum for others. One head may
+//           get an amount between these. Nothing is scaled.
 //
 // Cost: O(layers * heads). REQUIRES: CheckTable is OK, policy.needs_table().
 std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,

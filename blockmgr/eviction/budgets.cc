@@ -156,6 +156,7 @@ std::vector<Ideal> MakeIdeals(const Request& request, const BudgetScope& scope,
     case BudgetKind::kHeadKv:
     case BudgetKind::kLuKv:
     case BudgetKind::kExternal:
+    case BudgetKind::kDuo:
       break;
   }
   BM_CHECK(false && "budgets that are computed beforehand");

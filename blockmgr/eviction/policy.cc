@@ -75,9 +75,16 @@ const ScorerTraits& TraitsOf(const ScorerSpec& scorer) {
 // Checks that the parts of a policy, each valid by itself, go together.
 absl::Status CheckTogether(const EvictionPolicy& policy) {
   const ScorerSpec& scorer = policy.scorer;
-  if (scorer.kind == ScorerKind::kSnapKv && scorer.kernel % 2 == 0) {
-    return BadPolicy("snapkv: kernel: expected an odd number in [1, ",
-                     kMaxKernel, "], got ", scorer.kernel);
+  const bool pools =
+      scorer.kind == ScorerKind::kSnapKv || scorer.kind == ScorerKind::kDropKv;
+  if (pools && scorer.kernel % 2 == 0) {
+    return BadPolicy(EnumName(scorer.kind),
+                     ": kernel: expected an odd number in [1, ", kMaxKernel,
+                     "], got ", scorer.kernel);
+  }
+  if (policy.protect.recent_percent > 0 && policy.protect.recent >= 0) {
+    return BadPolicy("protect: recent_percent: expected 0 with recent, got ",
+                     policy.protect.recent_percent);
   }
   if (policy.needs_table() && policy.budget.profile.empty()) {
     return BadPolicy(EnumName(policy.budget.kind), ": profile: expected ",
@@ -187,6 +194,15 @@ absl::Status EvictionTarget::Validate() const {
   if (tokens >= 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("target: tokens: expected at least 1, got ", tokens));
+}
+
+void ResolveRecent(const EvictionTarget& target, int32_t cut,
+                   EvictionPolicy* policy) {
+  Protection& protect = policy->protect;
+  if (protect.recent_percent == 0) return;
+  protect.recent = static_cast<int32_t>(int64_t{target.TokensPerHead(cut)} *
+                                        protect.recent_percent / 100);
+  protect.recent_percent = 0;
 }
 
 int32_t EvictionTarget::TokensPerHead(int32_t covered) const {

@@ -37,6 +37,8 @@ enum class ScorerKind : uint8_t {
   kKnorm,      // L2 norm (2406.11430): small keys are kept
   kRandom,     // noise from (seed, layer, head, position), for comparison
   kExternal,   // the caller sends one score per entry
+  kDropKv,     // DropKV: how far the output of the last queries moves if the
+               // entry alone is dropped
 };
 // Where the scores of a scorer come from.
 enum class ScoreSource : uint8_t {
@@ -70,7 +72,7 @@ inline constexpr int32_t kMaxKernel = 1023;
 
 struct ScorerSpec {
   ScorerKind kind = ScorerKind::kSnapKv;
-  // snapkv only:
+  // snapkv; window and kernel of dropkv too:
   int32_t window = 32;  // observation window, queries
   PoolKind pool = PoolKind::kMax;
   int32_t kernel = 7;  // entries, odd, at most kMaxKernel
@@ -108,6 +110,8 @@ enum class BudgetKind : uint8_t {
   kLuKv,        // LU-KV (2602.08585): by a measured profile, from a table
   kGlobal,      // by share of the top scores of the whole model
   kExternal,    // the caller sends one budget per (layer, head)
+  kDuo,         // DuoAttention (2410.10819): the heads with the best scores of
+                // a table keep everything, others what is protected
 };
 // How three published programs compute a pyramid:
 //   kAdaKv    counts whole entries and leaves the protected ones out
@@ -134,7 +138,7 @@ struct BudgetSpec {
   // power of temp (the paper calls `share` beta).
   double share = 1.2;
   double temp = 1.0;
-  // headkv, lukv: the name under which a BudgetTable was loaded.
+  // headkv, lukv, duo: the name under which a BudgetTable was loaded.
   std::string profile = {};
   friend bool operator==(const BudgetSpec&, const BudgetSpec&) = default;
 };
@@ -162,6 +166,9 @@ struct SelectorSpec {
 struct Protection {
   int32_t sinks = 0;    // the first positions of the sequence
   int32_t recent = -1;  // the last positions; -1 means the scorer's own number
+  // Instead of `recent`: so many per cent of the entries that the target keeps
+  // of a head. Written "recent=10%". ResolveRecent turns it into `recent`.
+  int32_t recent_percent = 0;
   friend bool operator==(const Protection&, const Protection&) = default;
 };
 
@@ -185,7 +192,8 @@ struct EvictionPolicy {
   // Returns the state that the engine must accumulate from the first token on.
   ScorerState scorer_state() const;
   bool scorer_reads_values() const;
-  // The numbers of first and of last positions that are never evicted.
+  // The numbers of first and of last positions that are never evicted. A
+  // percentage must have been resolved.
   int32_t protected_sinks() const;
   int32_t protected_recent() const;
   bool has_external_scores() const {
@@ -194,7 +202,7 @@ struct EvictionPolicy {
   // Whether the budget is looked up in a BudgetTable.
   bool needs_table() const {
     return budget.kind == BudgetKind::kHeadKv ||
-           budget.kind == BudgetKind::kLuKv;
+           budget.kind == BudgetKind::kLuKv || budget.kind == BudgetKind::kDuo;
   }
   // Whether the scorer reads the engine's QueryStatsTable named scorer.stats.
   bool needs_query_stats() const {
@@ -248,6 +256,12 @@ struct EvictionTarget {
   friend bool operator==(const EvictionTarget&,
                          const EvictionTarget&) = default;
 };
+
+// Turns protect.recent_percent, if it is set, into the number of positions that
+// it is at this eviction: the part of target.TokensPerHead(cut), rounded down.
+// REQUIRES: cut > 0.
+void ResolveRecent(const EvictionTarget& target, int32_t cut,
+                   EvictionPolicy* policy);
 
 }  // namespace blockmgr
 

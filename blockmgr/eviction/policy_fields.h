@@ -184,8 +184,12 @@ inline constexpr auto kScorers = std::tuple(
     Scorer(ScorerKind::kKnorm, "knorm", {}),
     Scorer(ScorerKind::kRandom, "random", {.source = ScoreSource::kRandom},
            Key("seed", &ScorerSpec::seed, 0, kAny)),
-    Scorer(ScorerKind::kExternal, "external",
-           {.source = ScoreSource::kCaller}));
+    Scorer(ScorerKind::kExternal, "external", {.source = ScoreSource::kCaller}),
+    Scorer(ScorerKind::kDropKv, "dropkv",
+           {.query_window = [](const ScorerSpec& spec) { return spec.window; },
+            .reads_values = [](const ScorerSpec&) { return true; }},
+           Key("window", &ScorerSpec::window, 1, kAny),
+           Key("kernel", &ScorerSpec::kernel, 1, kMaxKernel)));
 
 inline constexpr auto kBudgets = std::tuple(
     Stage(BudgetKind::kUniform, "uniform"),
@@ -197,7 +201,8 @@ inline constexpr auto kBudgets = std::tuple(
           Key("temp", &BudgetSpec::temp, 0.0, 1000.0)),
     Stage(BudgetKind::kLuKv, "lukv", kProfile),
     Stage(BudgetKind::kGlobal, "global"),
-    Stage(BudgetKind::kExternal, "external"));
+    Stage(BudgetKind::kExternal, "external"),
+    Stage(BudgetKind::kDuo, "duo", kProfile));
 
 inline constexpr auto kSelectors =
     std::tuple(Stage(SelectorKind::kTopK, "topk"),
@@ -323,6 +328,8 @@ void VisitProtection(Protect& protect, Visitor&& visitor) {
   visitor.Int("sinks", protect.sinks, 0, kAny);
   // -1 stands for the query window.
   visitor.Int("recent", protect.recent, -1, kAny);
+  // 0 stands for none. The text form is "recent=10%".
+  visitor.Int("recent_percent", protect.recent_percent, 0, 100);
 }
 
 }  // namespace blockmgr

@@ -11,6 +11,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
+#include <absl/strings/strip.h>
 
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
@@ -27,6 +28,10 @@ template <typename E>
 std::string Choices() {
   return absl::StrJoin(EnumNames<E>(), ", ");
 }
+
+// Two keys of protect, of which the text has one.
+constexpr absl::string_view kRecent = "recent";
+constexpr absl::string_view kRecentPercent = "recent_percent";
 
 template <typename... Pieces>
 absl::Status BadText(const Pieces&... pieces) {
@@ -182,6 +187,15 @@ absl::Status ReadRounding(const Stage& stage, Rounding* rounding) {
                  "'");
 }
 
+// recent=10% is the field recent_percent=10.
+Stage ReadPercent(Stage stage) {
+  for (auto& [key, value] : stage.arguments) {
+    if (key != kRecent || !absl::ConsumeSuffix(&value, "%")) continue;
+    key = kRecentPercent;
+  }
+  return stage;
+}
+
 // Where a stage may stand; stages come in ascending order of place.
 enum class Place { kScorer, kBudget, kSelector, kOption };
 
@@ -201,8 +215,10 @@ absl::Status ReadLaterStage(const Stage& stage, EvictionPolicy* policy,
   }
   *place = Place::kOption;
   if (stage.name == "protect") {
-    VisitProtection(policy->protect, arguments);
-    return arguments.Finish();
+    const Stage with_percent = ReadPercent(stage);
+    ArgumentReader reader(with_percent);
+    VisitProtection(policy->protect, reader);
+    return reader.Finish();
   }
   if (stage.name == "round") return ReadRounding(stage, &policy->rounding);
   if (ScorerKind scorer; EnumFromName(stage.name, &scorer)) {
@@ -229,7 +245,9 @@ class ArgumentWriter {
  public:
   void Int(absl::string_view key, int32_t value, int32_t /*min*/,
            int32_t /*max*/) {
-    arguments_.push_back(absl::StrCat(key, "=", value));
+    arguments_.push_back(key == kRecentPercent
+                             ? absl::StrCat(kRecent, "=", value, "%")
+                             : absl::StrCat(key, "=", value));
   }
   void Real(absl::string_view key, double value, double /*min*/,
             double /*max*/) {

@@ -54,10 +54,11 @@ class DeviceBuffer {
 // the vendor's library (DeviceRuntime::UseProductLibrary) the last bits may.
 //
 // Buffers grow to the largest step: a steady step allocates nothing. If the
-// device is full when a step needs more, the process aborts. Between
-// the upload and the draw, a pass only launches kernels, with arguments that
-// depend on nothing but its number of rows. Model and runtime are borrowed.
-// Thread-compatible.
+// device is full when a step needs more, the process aborts. From Begin's
+// upload to ComputeLogits, the pass itself only launches kernels, with
+// arguments that depend on nothing but its number of rows: a graph can be
+// captured of them. Appends and attention are the backend's; they upload tables
+// in every layer. Model and runtime are borrowed. Thread-compatible.
 class DeviceForward final : public ForwardPass, public DevicePass {
  public:
   // `layout` is the whole model's; its pool's elements are those of queries,

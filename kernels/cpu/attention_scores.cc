@@ -69,6 +69,28 @@ void AttentionWeights::Logits(const KvArena& arena, float scale,
 void AttentionWeights::Add(const KvArena& arena, const Window& window,
                            int32_t head, const HeadEntries& entries,
                            const Sums& out) {
+  Visit(arena, window, head, entries,
+        [&out](int32_t g, std::span<float> logits) {
+          const int64_t num_added =
+              std::min<int64_t>(std::ssize(logits), out.num_columns);
+          AddSoftmax(
+              logits.data(), std::ssize(logits),
+              {out.sums + g * out.stride, static_cast<std::size_t>(num_added)});
+        });
+}
+
+void AttentionWeights::ForEachRow(
+    const KvArena& arena, const ScoreBatch& batch, int32_t head,
+    const HeadEntries& entries,
+    absl::FunctionRef<void(int32_t g, std::span<float> logits)> use) {
+  Visit(arena, {.queries = batch.window, .scale = batch.scale}, head, entries,
+        use);
+}
+
+void AttentionWeights::Visit(
+    const KvArena& arena, const Window& window, int32_t head,
+    const HeadEntries& entries,
+    absl::FunctionRef<void(int32_t g, std::span<float> logits)> use) {
   const QueryWindow& queries = window.queries;
   const int32_t group_size = layout_.group_size();
   const int64_t head_dim = layout_.head_dim;
@@ -97,11 +119,8 @@ void AttentionWeights::Add(const KvArena& arena, const Window& window,
         logits += group_size * stride;
         continue;
       }
-      const int64_t num_added = std::min(num_visible, out.num_columns);
       for (int32_t g = 0; g < group_size; ++g, logits += stride) {
-        AddSoftmax(
-            logits, num_visible,
-            {out.sums + g * out.stride, static_cast<std::size_t>(num_added)});
+        use(g, {logits, static_cast<std::size_t>(num_visible)});
       }
     }
   }

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include <absl/functional/function_ref.h>
+
 #include "blockmgr/base/model_layout.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_scorer.h"
@@ -40,6 +42,15 @@ class AttentionWeights {
                                  int32_t head, const HeadEntries& entries,
                                  int64_t num_past);
 
+  // Calls use(g, logits) for every query of the window, in their order, and
+  // every query head g of the group: the logits of the entries that the query
+  // sees, before the softmax. The span may be changed and is valid until `use`
+  // returns. A query that sees nothing is left out.
+  void ForEachRow(
+      const KvArena& arena, const ScoreBatch& batch, int32_t head,
+      const HeadEntries& entries,
+      absl::FunctionRef<void(int32_t g, std::span<float> logits)> use);
+
  private:
   // The sums that one pass over a window adds its weights to. Row g is for
   // query head g of the group. With stride 0 all query heads share one row.
@@ -55,6 +66,9 @@ class AttentionWeights {
 
   void Add(const KvArena& arena, const Window& window, int32_t head,
            const HeadEntries& entries, const Sums& out);
+  void Visit(const KvArena& arena, const Window& window, int32_t head,
+             const HeadEntries& entries,
+             absl::FunctionRef<void(int32_t g, std::span<float> logits)> use);
   // Fills logits_[q * stride + j] for queries_ and the entries.
   void Logits(const KvArena& arena, float scale,
               std::span<const SlotIndex> slots, int64_t stride);

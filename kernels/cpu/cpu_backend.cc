@@ -149,6 +149,15 @@ class BlockAttention {
       }
     }
 
+    Normalize(block, output);
+  }
+
+ private:
+  // Divides the output of each query by the sum of its weights.
+  void Normalize(const QueryBlock& block, float* output) const {
+    const int64_t group_size = layout_.group_size();
+    const int64_t head_dim = layout_.head_dim;
+    const int64_t token_stride = layout_.num_q_heads * head_dim;
     for (int32_t j = 0; j < block.num_tokens; ++j) {
       for (int64_t g = 0; g < group_size; ++g) {
         const float sum = states_[j * group_size + g].sum;
@@ -158,7 +167,6 @@ class BlockAttention {
     }
   }
 
- private:
   // Returns a tile whose rows [first_row, num_rows) are those of the list from
   // rank begin + first_row on. Valid until the next call.
   const KvTile& MakeTile(const HeadList& list, int64_t begin, int32_t first_row,

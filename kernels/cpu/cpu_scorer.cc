@@ -5,6 +5,7 @@
 
 #include "blockmgr/base/check.h"
 #include "kernels/cpu/attention_scores.h"
+#include "kernels/cpu/drop_scores.h"
 #include "kernels/cpu/expected_attention.h"
 #include "kernels/cpu/key_scores.h"
 
@@ -28,6 +29,7 @@ constexpr Registration kRegistrations[] = {
     {ScorerKind::kKeyDiff, Make<KeyDiffScorer>},
     {ScorerKind::kExpectedAttention, Make<ExpectedAttentionScorer>},
     {ScorerKind::kKnorm, Make<KnormScorer>},
+    {ScorerKind::kDropKv, Make<DropKvScorer>},
 };
 
 }  // namespace

@@ -35,17 +35,6 @@ std::string ErrorText(int error) {
   return std::generic_category().message(error);
 }
 
-bool IsLoopback(const std::string& host) {
-  if (host == "localhost") return true;
-  in_addr ipv4{};
-  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) {
-    return (ntohl(ipv4.s_addr) >> 24) == 127;
-  }
-  in6_addr ipv6{};
-  return inet_pton(AF_INET6, host.c_str(), &ipv6) == 1 &&
-         IN6_IS_ADDR_LOOPBACK(&ipv6);
-}
-
 absl::StatusOr<ListenAddress> ParseUnix(const std::string& text) {
   absl::string_view path = text;
   absl::ConsumePrefix(&path, "unix:");
@@ -68,6 +57,17 @@ bool IsNamed(int descriptor, const std::string& path) {
 }
 
 }  // namespace
+
+bool IsLoopback(const std::string& host) {
+  if (host == "localhost") return true;
+  in_addr ipv4{};
+  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) {
+    return (ntohl(ipv4.s_addr) >> 24) == 127;
+  }
+  in6_addr ipv6{};
+  return inet_pton(AF_INET6, host.c_str(), &ipv6) == 1 &&
+         IN6_IS_ADDR_LOOPBACK(&ipv6);
+}
 
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view field,
                                        absl::string_view expected,

@@ -32,6 +32,9 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view field,
                                        absl::string_view expected,
                                        const std::string& text);
 
+// Returns whether `host` names this machine only: localhost, 127.x.x.x or ::1.
+bool IsLoopback(const std::string& host);
+
 // InvalidArgument if `text` is not an address, if the path is too long for a
 // socket, or for TCP beyond the loopback, where anyone could read prompts.
 absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text);

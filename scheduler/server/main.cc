@@ -25,6 +25,7 @@
 #include "scheduler/server/eviction_flags.h"
 #include "scheduler/server/flag_checks.h"
 #include "scheduler/server/flag_names.h"
+#include "scheduler/server/kv_event_publisher.h"
 #include "scheduler/server/library_logs.h"
 #include "scheduler/server/option_flags.h"
 #include "scheduler/server/server.h"
@@ -65,6 +66,35 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--log-level", flags->log_level, "Level of the log on stderr")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
+}
+
+void AddKvEventFlags(CLI::App* app, KvEventOptions* options) {
+  const std::string group = "KV events";
+  app->add_option("--kv-events-endpoint", options->endpoint,
+                  "Publishes KV events as vLLM does, on ZeroMQ: "
+                  "tcp://ADDRESS:PORT on the loopback (port 0: any), or "
+                  "ipc://PATH. They have prompts in them [default: none are "
+                  "published]")
+      ->group(group);
+  app->add_option("--kv-events-replay-endpoint", options->replay_endpoint,
+                  "Endpoint at which subscribers ask for batches that they "
+                  "have missed [default: there is none]")
+      ->group(group);
+  app->add_option("--kv-events-topic", options->topic,
+                  "Topic of the events; llm-d wants kv@POD@MODEL [default: an "
+                  "empty one]")
+      ->check(Utf8Text())
+      ->group(group);
+  app->add_option("--kv-events-compressed-topic", options->compressed_topic,
+                  "Topic of events of compressed prefixes, which only "
+                  "consumers made for them understand [default: none are "
+                  "published]")
+      ->check(Utf8Text())
+      ->group(group);
+  app->add_flag("--kv-events-remote", options->remote,
+                "Allows endpoints that other machines can reach: whoever "
+                "reaches them can read prompts")
+      ->group(group);
 }
 
 void AddBudgetTableFlag(CLI::App* app, ServerOptions* options) {
@@ -132,6 +162,12 @@ int Serve(const CLI::App& app, const Flags& flags, const sigset_t& signals) {
     spdlog::info("metrics at http://{}/metrics", server.metrics_address());
   }
 
+  if (const KvEventPublisher* const events = server.kv_events()) {
+    spdlog::info("KV events at {}{}{}", events->endpoint(),
+                 events->replay_endpoint().empty() ? "" : ", replays at ",
+                 events->replay_endpoint());
+  }
+
   // Nobody changes the environment.
   const char* const value =
       std::getenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe)
@@ -187,6 +223,7 @@ int Main(int argc, char** argv) {
       "blockmgrd"};
   Flags flags;
   AddFlags(&app, &flags);
+  AddKvEventFlags(&app, &flags.server.kv_events);
   AddBudgetTableFlag(&app, &flags.server);
   AddOptionFlags(&app, &flags);
   AddEvictionFlags(&app, &flags.default_eviction,

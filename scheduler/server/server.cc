@@ -144,6 +144,7 @@ class Server::Services {
 
 absl::Status ServerOptions::Validate() const {
   BM_RETURN_IF_ERROR(scheduler.Validate());
+  BM_RETURN_IF_ERROR(kv_events.Validate());
   RangeChecks checks;
   VisitServerOptions(*this, checks);
   return checks.status();
@@ -190,6 +191,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     BM_ASSIGN_OR_RETURN(
         server->metrics_,
         MetricsExporter::Start(options.metrics_listen, server->core_.get()));
+  }
+  if (!options.kv_events.endpoint.empty()) {
+    BM_ASSIGN_OR_RETURN(
+        server->kv_events_,
+        KvEventPublisher::Start(options.kv_events, server->core_.get()));
   }
   server->services_ = std::make_unique<Services>(server->core_.get(), options);
 
@@ -241,6 +247,7 @@ void Server::Shutdown(std::chrono::milliseconds grace) {
   // The core thread still runs: it answers the calls that this ends.
   grpc_->Shutdown(std::chrono::system_clock::now() + grace);
   metrics_.reset();
+  kv_events_.reset();
   core_->Stop();
   health_.store(nullptr);
   grpc_.reset();

@@ -19,6 +19,7 @@
 
 #include "scheduler/scheduler.h"
 #include "scheduler/server/core_thread.h"
+#include "scheduler/server/kv_event_publisher.h"
 #include "scheduler/server/listener.h"
 #include "scheduler/server/metrics_exporter.h"
 
@@ -33,6 +34,7 @@ struct ServerOptions {
   // HOST:PORT at which metrics are served (metrics_exporter.h). Empty: none
   // are.
   std::string metrics_listen;
+  KvEventOptions kv_events;
   SchedulerOptions scheduler;
   // Budget tables that policies may name, as NAME=FILE.
   std::vector<std::string> budget_tables;
@@ -97,6 +99,9 @@ class Server {
     return metrics_ == nullptr ? "" : metrics_->address();
   }
 
+  // Null if no KV events are published.
+  const KvEventPublisher* kv_events() const { return kv_events_.get(); }
+
   // Makes the core thread turn. Sets the health, and returns, by whether it has
   // turned since the last call. Call it about once a second, also while
   // draining, because the core thread looks at timeouts when it turns.
@@ -124,7 +129,8 @@ class Server {
   std::atomic<grpc::Server*> health_{nullptr};
   // Outlives the services, which outlive the gRPC server.
   std::unique_ptr<CoreThread> core_;
-  std::unique_ptr<MetricsExporter> metrics_;  // null: none
+  std::unique_ptr<MetricsExporter> metrics_;     // null: none
+  std::unique_ptr<KvEventPublisher> kv_events_;  // null: none
   std::unique_ptr<Services> services_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Listener> listener_;

@@ -82,6 +82,8 @@ class LayerScorer {
         return Random(head);
       case ScorerKind::kExternal:
         return External(head);
+      case ScorerKind::kDropKv:
+        return DropKv(head);
       case ScorerKind::kStreaming:
         break;
     }
@@ -219,6 +221,45 @@ class LayerScorer {
     Row scores = Reduce(rows);
     if (spec_.order == PoolOrder::kAdaKv) scores = Pool(scores);
     return Pad(head, std::move(scores));
+  }
+
+  // The squared change of the window's outputs without the entry.
+  Row DropKv(int32_t head) const {
+    const std::vector<int32_t> entries = Entries(head);
+    const int32_t count = std::min(spec_.window, order_.length);
+    Row changes(entries.size());
+    for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
+      for (int32_t i = order_.length - count; i < order_.length; ++i) {
+        const Row weights = Attention(q, i);
+        Row output(static_cast<size_t>(shape_.head_dim));
+        for (size_t j = 0; j < entries.size(); ++j) {
+          for (size_t d = 0; d < output.size(); ++d) {
+            output[d] +=
+                weights[j] * reference_.Value(layer_, head, entries[j])[d];
+          }
+        }
+        for (size_t j = 0; j < entries.size(); ++j) {
+          Row apart = output;
+          for (size_t d = 0; d < apart.size(); ++d) {
+            apart[d] -= reference_.Value(layer_, head, entries[j])[d];
+          }
+          const double ratio = weights[j] / std::max(1.0 - weights[j], 1e-6);
+          changes[j] += ratio * ratio * Dot(apart, apart) / group_;
+        }
+      }
+    }
+    const Row past = Past(head, std::move(changes));
+    const int64_t half = spec_.kernel / 2;
+    Row pooled;
+    for (int64_t i = 0; i < std::ssize(past); ++i) {
+      double sum = 0;
+      for (int64_t j = std::max<int64_t>(0, i - half);
+           j <= std::min<int64_t>(std::ssize(past) - 1, i + half); ++j) {
+        sum += past[static_cast<size_t>(j)];
+      }
+      pooled.push_back(sum / spec_.kernel);
+    }
+    return Pad(head, std::move(pooled));
   }
 
   Row H2o(int32_t head) const {

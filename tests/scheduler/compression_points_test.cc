@@ -132,6 +132,25 @@ TEST(PlanCompressionsTest, TablesBecomeBudgetsOfACaller) {
   }
 }
 
+TEST(PlanCompressionsTest, PercentagesBecomePositions) {
+  const ModelLayout layout = SmallLayout(4, 1000, 1, 2);
+  RequestEviction eviction = Recency(20, EvictionMode::kEveryChunk, 80);
+  eviction.policy.protect = {.sinks = 2, .recent_percent = 25};
+  const auto points = PlanCompressions(eviction, 200, layout);
+  ASSERT_THAT(points, SizeIs(3));
+  for (const CompressionPoint& point : points) {
+    EXPECT_EQ(point.policy.protect, (Protection{.sinks = 2, .recent = 5}));
+  }
+  // A ratio keeps more of a longer sequence: a quarter of 10 and of 20 %.
+  eviction.mode = EvictionMode::kDecode;
+  eviction.compress_every = 100;
+  eviction.target = EvictionTarget();
+  eviction.target.ratio = *KeepRatio::Parse("0.1");
+  const auto decode = DecodeCompressionOf(eviction, 101, 1000, layout);
+  EXPECT_EQ(NextPoint(*decode, 101, layout).policy.protect.recent, 5);
+  EXPECT_EQ(NextPoint(*decode, 401, layout).policy.protect.recent, 12);
+}
+
 TEST(DecodeCompressionTest, NextPointIsTheNextMultipleAfterThePrompt) {
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
   RequestEviction eviction = Recency(8);

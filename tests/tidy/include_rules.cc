@@ -42,6 +42,7 @@ std::vector<std::string> All() {
           "engine/gguf",
           "engine/tokenizer",
           "engine/reference",
+          "bench/charts",
           "bench/evict",
           "bench",
           "examples",
@@ -96,8 +97,7 @@ const std::vector<Layer>& Layers() {
        .grpc = true},
       {.folder = "proto", .may_include = {}},
       {.folder = "program", .may_include = {}, .threads_and_clocks = false},
-      // Between messages and the library's types. Of the daemon it knows what
-      // its commands are.
+      // Of the daemon it knows what its commands are.
       {.folder = "wire",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "proto", "scheduler", "scheduler/server/commands.h"},
@@ -115,9 +115,10 @@ const std::vector<Layer>& Layers() {
       {.folder = "engine/reference",
        .may_include = ReferenceEngineIncludes(),
        .grpc = true},
+      {.folder = "bench/charts", .may_include = {"blockmgr/base"}},
       {.folder = "bench/evict",
-       .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "bench/serve/chat_prompt.h", "engine/gguf",
+       .may_include = {"bench/charts", "blockmgr/base", "blockmgr/eviction",
+                       "blockmgr", "bench/serve/chat_prompt.h", "engine/gguf",
                        "engine/tables", "engine/tokenizer", "engine/reference",
                        "kernels", "program", "proto",
                        "scheduler/server/default_address.h",
@@ -128,11 +129,10 @@ const std::vector<Layer>& Layers() {
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "engine/tables", "kernels", "scheduler"},
        .cuda = true},
-      // The library for Python, which holds its lock.
+      // The library for Python.
       {.folder = "python",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "engine/tables", "scheduler"},
-       .threads_and_clocks = false},
+                       "engine/tables", "scheduler"}},
       {.folder = "bench", .may_include = All(), .grpc = true, .cuda = true},
       {.folder = "tests", .may_include = All(), .grpc = true, .cuda = true},
   };

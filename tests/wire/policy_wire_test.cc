@@ -112,7 +112,9 @@ constexpr const char* kPolicies[] = {
     "streaming(sinks=7) | uniform | protect(sinks=9,recent=0)",
     "knorm | uniform",
     "random(seed=7)",
-    "external | external | topk | protect(recent=40)"};
+    "external | external | topk | protect(recent=40)",
+    "dropkv(window=16,kernel=5) | duo(profile=heads) | topk | "
+    "protect(recent=10%)"};
 
 TEST(PolicyWireTest, PoliciesComeBack) {
   for (const char* text : kPolicies) {

@@ -40,6 +40,7 @@ inline SelectProblem MakeSelectProblem(const EvictionPolicy& policy) {
     case BudgetKind::kHeadKv:
     case BudgetKind::kLuKv:
     case BudgetKind::kExternal:
+    case BudgetKind::kDuo:
       problem.budget = SelectBudget::kGiven;
       break;
   }

@@ -170,8 +170,9 @@ void PrepareHeadRows(HeadParams params) {
   const bool is_value = head >= params.num_q_heads + params.num_heads;
   float* const projected = params.projected + index * kDim;
   HeadPairs<kDim> pairs;
-  pairs.Load(projected,
-             params.bias == nullptr ? nullptr : params.bias + head * kDim);
+  pairs.Load(projected, params.bias == nullptr
+                            ? nullptr
+                            : params.bias + int64_t{head} * kDim);
   const float* const gains = is_query   ? params.query_gains
                              : is_value ? nullptr
                                         : params.key_gains;

@@ -191,6 +191,56 @@ TEST(ModelOracleTest, ThreadsChangeNothing) {
   EXPECT_EQ(one.tensors.layers[2].keys, two.tensors.layers[2].keys);
 }
 
+// Three chunks, each behind the whole context.
+TEST(ModelOracleTest, ReplayScoresAreTheLargestAttention) {
+  const std::shared_ptr<const LanguageModel> model = RandomModel(kShape, 5);
+  const std::vector<int32_t> context = Prompt().context;
+  const ReplayPrompts prompts = {
+      .whole = {1, 2}, .part = {3}, .chunk_tokens = 16};
+  ASSERT_OK_AND_ASSIGN(const std::vector<std::vector<float>> scores,
+                       MeasureReplayScores(*model, context, prompts));
+  std::vector<std::vector<double>> best(
+      3, std::vector<double>(static_cast<size_t>(2 * kContext)));
+  for (int32_t begin = 0; begin < kContext; begin += 16) {
+    DenseReference reference(model.get());
+    reference.Forward(context);
+    std::vector<int32_t> query = prompts.whole;
+    if (begin > 0) query = prompts.part;
+    for (int32_t i = std::max(begin - 8, 0); i < std::min(begin + 16, kContext);
+         ++i) {
+      query.push_back(context[static_cast<size_t>(i)]);
+    }
+    reference.Forward(query);
+    for (int32_t layer = 0; layer < kShape.num_layers; ++layer) {
+      for (int32_t step = kContext; step < reference.length(); ++step) {
+        for (int32_t q_head = 0; q_head < kShape.num_q_heads; ++q_head) {
+          std::vector<double> weights;
+          double sum = 0.0;
+          for (int32_t j = 0; j <= step; ++j) {
+            weights.push_back(
+                std::exp(Dot(reference.Query(layer, q_head, step),
+                             reference.Key(layer, q_head / 2, j)) /
+                         4.0));
+            sum += weights.back();
+          }
+          for (int32_t j = 0; j < kContext; ++j) {
+            double& value =
+                best[static_cast<size_t>(layer)]
+                    [static_cast<size_t>(q_head / 2 * kContext + j)];
+            value = std::max(value, weights[static_cast<size_t>(j)] / sum);
+          }
+        }
+      }
+    }
+  }
+  for (size_t layer = 0; layer < best.size(); ++layer) {
+    ASSERT_EQ(scores[layer].size(), best[layer].size());
+    for (size_t i = 0; i < best[layer].size(); ++i) {
+      ASSERT_NEAR(scores[layer][i], best[layer][i], 1e-5);
+    }
+  }
+}
+
 TEST(ModelOracleTest, TensorsHaveTheModelsRotationAndScale) {
   ModelShape shape = kShape;
   shape.rotary = {.theta = 500.0, .divisors = {1, 1, 1, 2, 2, 4, 8, 8}};

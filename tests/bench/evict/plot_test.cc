@@ -1,5 +1,7 @@
 #include "bench/evict/plot.h"
 
+#include <cmath>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,8 +18,10 @@
 #include "bench/evict/commands.h"
 #include "bench/evict/loss.h"
 #include "bench/evict/policy_runner.h"
-#include "tests/bench/evict/xml_elements.h"
+#include "tests/bench/charts/xml_elements.h"
+#include "tests/bench/evict/small_model.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -91,11 +95,62 @@ TEST(PlotTest, CurvesAreThePerturbationsOfLoss) {
   }
 }
 
+TEST(PlotTest, MapsAreThePerturbationsOfQueryHeads) {
+  PlotFlags flags = PlotExample();
+  flags.kind = "loss";
+  ASSERT_OK_AND_ASSIGN(const std::string document, MakePlot(flags));
+  const std::vector<XmlElement> elements = XmlReader::Read(document);
+  ExpectPicture(elements);
+  LossFlags loss;
+  loss.tensors = flags.tensors;
+  loss.policies = flags.policies;
+  loss.queries_window = flags.queries_window;
+  loss.keep_ratio = flags.keep_ratio;
+  ASSERT_OK_AND_ASSIGN(const LossReport report, ComputeLoss(loss));
+  std::vector<std::string> expected;
+  for (const PolicyLoss& policy : report.losses) {
+    const size_t num_q_heads = policy.q_heads.size() / policy.layers.size();
+    for (size_t i = 0; i < policy.q_heads.size(); ++i) {
+      expected.push_back(absl::StrFormat(
+          "layer %d, query head %d: %d thousandths of |y|", i / num_q_heads,
+          i % num_q_heads, std::lround(1000.0 * policy.q_heads[i].relative())));
+    }
+  }
+  EXPECT_EQ(Tooltips(elements), expected);
+}
+
+// A policy that keeps everything keeps all that is needed; scores that are
+// high where the need is keep more of it than others.
+TEST(PlotTest, RecallIsOfWhatTheTextNeedsNext) {
+  const TempFolder folder;
+  PlotFlags flags;
+  flags.kind = "recall";
+  flags.policies.policies = {"streaming", "snapkv(window=4)"};
+  flags.keep_ratios = {"0.25", "1"};
+  flags.query_tokens = 20;
+  flags.tensors.context = 128;
+  EXPECT_THAT(MakePlot(flags).status().ToString(), HasSubstr("--model: "));
+  flags.tensors.model = folder.File("model.gguf");
+  flags.tensors.texts = {folder.File("text")};
+  WriteSmallModel(flags.tensors.model);
+  WriteSmallText(flags.tensors.texts[0], 5);
+  EXPECT_THAT(MakePlot(flags).status().ToString(),
+              HasSubstr("--context: expected at most 115"));
+  WriteSmallText(flags.tensors.texts[0], 8);
+  ASSERT_OK_AND_ASSIGN(const std::string document, MakePlot(flags));
+  const std::vector<std::string> tooltips = Tooltips(XmlReader::Read(document));
+  ASSERT_EQ(tooltips.size(), 4u);
+  EXPECT_THAT(tooltips[1], HasSubstr(": 1, 1"));
+  EXPECT_THAT(tooltips[3], HasSubstr(": 1, 1"));
+  EXPECT_THAT(document, HasSubstr("What 20 tokens need of the 128 before"));
+}
+
 TEST(PlotTest, ErrorsNameTheFlag) {
   PlotFlags flags = PlotExample();
   flags.kind = "pie";
   EXPECT_THAT(MakePlot(flags).status().ToString(),
-              HasSubstr("--kind: expected budgets or curve, got 'pie'"));
+              HasSubstr("--kind: expected one of budgets, loss, curve, recall, "
+                        "got 'pie'"));
   flags = PlotExample();
   flags.keep_ratio = "2";
   EXPECT_THAT(MakePlot(flags).status().ToString(), HasSubstr("--keep-ratio: "));

@@ -97,6 +97,12 @@ TEST(TensorFlagsTest, ComputesATextWithAModel) {
   ASSERT_OK_AND_ASSIGN(const Tensors first, Read(some));
   EXPECT_EQ(first.length, 10);
   EXPECT_EQ(first.layers[0].keys[5], all.layers[0].keys[5]);
+  EXPECT_TRUE(first.layers[0].scores.empty());
+  some.emplace_back("--replay-scores");
+  ASSERT_OK_AND_ASSIGN(const Tensors scored, Read(some));
+  ASSERT_EQ(scored.layers[1].scores.size(), 2u * 10);
+  EXPECT_GT(*std::ranges::max_element(scored.layers[1].scores), 0.05f);
+  some.pop_back();
   some.back() = "82";
   ExpectRefused(some, "--context: expected at most 81");
   ExpectRefused({"--model", model}, "--text: expected a file");

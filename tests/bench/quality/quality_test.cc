@@ -63,6 +63,8 @@ TEST(QualityTest, AReportOfAllGroups) {
     EXPECT_GT(group["cells"][2]["kl"]["mean"], 0.0);
   }
   EXPECT_EQ(Json::parse(FileText(folder.File("out/report.json"))), report);
+  EXPECT_THAT(FileText(folder.File("out/report.html")),
+              HasSubstr("fact, 512 tokens, agnostic"));
 }
 
 TEST(QualityTest, AnInterruptedMeasurementGoesOn) {

@@ -396,6 +396,32 @@ TEST(BudgetTableTest, CheckTableRefusesWhatDoesNotFit) {
               StatusIs(kInvalid, HasSubstr("fewer than 65536")));
 }
 
+// By a plain walk over the heads, best first.
+TEST(BudgetTableTest, DuoKeepsAllOfTheBestHeads) {
+  const HeadShape shape{.num_layers = 2, .num_heads = 3, .page_size = 16};
+  const EvictionRange range{.cut = 100, .length = 110};
+  // Of the two heads with 0.9 the lower one is first.
+  const HeadScores scores{2, 3, {0.1f, 0.9f, 0.5f, 0.9f, 0.2f, 0.0f}};
+  EvictionPolicy policy = Policy(BudgetKind::kDuo, Rounding::kToken);
+  policy.protect = {.sinks = 4, .recent = 20};
+  ASSERT_THAT(CheckTable(policy, shape, scores), IsOk());
+  // 4 sinks, and 10 of the last 20 positions are below the cut. Of 6 * 40
+  // entries 84 are the heads', and 156 are left: 86, then 70.
+  EXPECT_THAT(TableBudgets(policy, Tokens(40), shape, range, scores),
+              ElementsAre(14, 100, 14, 84, 14, 14));
+  EXPECT_THAT(IdealTableBudgets(policy, Tokens(40), shape, range, scores),
+              ElementsAre(14, 100, 14, 84, 14, 14));
+  // Pages: 1 of 7 is protected; 15 in all are 6 more for one head, 3 for one.
+  policy.rounding = Rounding::kPage;
+  EXPECT_THAT(TableBudgets(policy, Tokens(40), shape, range, scores),
+              ElementsAre(16, 100, 16, 64, 16, 16));
+  EXPECT_THAT(TableBudgets(policy, Tokens(100), shape, range, scores),
+              Each(100));
+  EXPECT_THAT(TableBudgets(policy, Tokens(1), shape, range, scores), Each(16));
+  EXPECT_THAT(CheckTable(policy, shape, RandomProfile(shape, 1)),
+              StatusIs(kInvalid, HasSubstr("expected one for duo")));
+}
+
 // Budgets by query heads are those by the means of their groups: as the
 // released program, whose query heads have them, has it on average.
 TEST(BudgetTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {

@@ -404,7 +404,8 @@ NaivePlan PlanNaively(const EvictionCase& eviction) {
 bool HasGivenBudgets(const EvictionPolicy& policy) {
   return policy.budget.kind == BudgetKind::kExternal ||
          policy.budget.kind == BudgetKind::kHeadKv ||
-         policy.budget.kind == BudgetKind::kLuKv;
+         policy.budget.kind == BudgetKind::kLuKv ||
+         policy.budget.kind == BudgetKind::kDuo;
 }
 
 }  // namespace blockmgr

@@ -198,8 +198,8 @@ TEST(PageTotalDeathTest, AbortsOnBrokenRanges) {
 
 TEST(PageTotalDeathTest, AbortsOnBudgetsThatNeedMore) {
   EvictionPolicy policy = Unprotected(Rounding::kToken);
-  for (const BudgetKind kind :
-       {BudgetKind::kExternal, BudgetKind::kHeadKv, BudgetKind::kLuKv}) {
+  for (const BudgetKind kind : {BudgetKind::kExternal, BudgetKind::kHeadKv,
+                                BudgetKind::kLuKv, BudgetKind::kDuo}) {
     policy.budget.kind = kind;
     EXPECT_DEATH(PageTotal(policy, Tokens(1), {1, 1, 16}, {32, 40}), "check");
   }

@@ -67,6 +67,7 @@ TEST(PolicyTest, SaysWhatScorersReadAndProtect) {
   EXPECT_EQ(Parsed("streaming").protected_sinks(), 4);
   EXPECT_EQ(Parsed("expected_attention(n_sink=3)").protected_sinks(), 3);
   EXPECT_EQ(Parsed("streaming(sinks=2)|protect(sinks=5)").protected_sinks(), 5);
+  EXPECT_EQ(Parsed("dropkv(window=9)").protected_recent(), 9);
 
   EXPECT_TRUE(Parsed("external").has_external_scores());
   EXPECT_FALSE(Parsed("knorm|external").has_external_scores());
@@ -122,6 +123,23 @@ TEST(EvictionTargetTest, RejectsNoTokensAndBadRatios) {
                HasSubstr("target: tokens: expected at least 1, got 0")));
   target.tokens = 1;
   EXPECT_OK(target.Validate());
+}
+
+TEST(PolicyTest, PercentagesAreOfWhatTheTargetKeeps) {
+  EvictionTarget target;
+  target.ratio = *KeepRatio::Parse("0.3");
+  EvictionPolicy policy = Parsed("keydiff|protect(sinks=4,recent=10%)");
+  ResolveRecent(target, 1000, &policy);
+  EXPECT_EQ(policy, Parsed("keydiff|protect(sinks=4,recent=30)"));
+  // A number is what it is.
+  ResolveRecent(target, 500, &policy);
+  EXPECT_EQ(policy.protected_recent(), 30);
+  // Rounded down.
+  target.kind = EvictionTarget::Kind::kTokens;
+  target.tokens = 19;
+  policy = Parsed("snapkv|protect(recent=10%)");
+  ResolveRecent(target, 500, &policy);
+  EXPECT_EQ(policy.protected_recent(), 1);
 }
 
 }  // namespace

@@ -83,6 +83,19 @@ const GoodText kGoodTexts[] = {
        p.scorer.kind = ScorerKind::kExternal;
        p.budget.kind = BudgetKind::kExternal;
      }},
+    {"dropkv(window=16, kernel=5)",
+     [](EvictionPolicy& p) {
+       p.scorer.kind = ScorerKind::kDropKv;
+       p.scorer.window = 16;
+       p.scorer.kernel = 5;
+     }},
+    {"snapkv|duo(profile=heads)",
+     [](EvictionPolicy& p) {
+       p.budget.kind = BudgetKind::kDuo;
+       p.budget.profile = "heads";
+     }},
+    {"snapkv|protect(recent=10%, sinks=4)",
+     [](EvictionPolicy& p) { p.protect = {.sinks = 4, .recent_percent = 10}; }},
     {"snapkv|pyramid(beta=14.5,formula=kvpress)",
      [](EvictionPolicy& p) {
        p.budget.kind = BudgetKind::kPyramid;
@@ -192,10 +205,10 @@ void ExpectErrors(std::span<const BadText> bad_texts) {
 
 constexpr char kScorers[] =
     "expected one of snapkv, h2o, tova, keydiff, expected_attention, "
-    "streaming, knorm, random, external";
+    "streaming, knorm, random, external, dropkv";
 constexpr char kLaterStages[] =
     "expected a budget (uniform, pyramid, adakv, ada_pyramid, headkv, lukv, "
-    "global, external), a selector (topk, critical), protect or round";
+    "global, external, duo), a selector (topk, critical), protect or round";
 constexpr char kOrder[] =
     "expected scorer | budget | selector | options, each once";
 
@@ -258,6 +271,17 @@ const BadText kBadValues[] = {
     {"snapkv(pool=sum)", "snapkv: pool", "one of max, avg", "'sum'"},
     {"snapkv(kernel=4)", "snapkv: kernel", "an odd number in [1, 1023]",
      "got 4"},
+    {"dropkv(kernel=4)", "dropkv: kernel", "an odd number in [1, 1023]",
+     "got 4"},
+    {"dropkv(pool=max)", "dropkv: unknown key", "one of window, kernel",
+     "'pool'"},
+    {"snapkv|duo", "duo: profile", "a name of 1 to 64", "''"},
+    {"snapkv|protect(recent=101%)", "protect: recent_percent",
+     "a number in [0, 100]", "101"},
+    {"snapkv|protect(recent=x%)", "protect: recent_percent", "a 32-bit integer",
+     "'x'"},
+    {"snapkv|protect(recent=3,recent_percent=10)", "protect: recent_percent",
+     "expected 0 with recent", "got 10"},
     {"snapkv(kernel=0)", "snapkv: kernel", "a number in [1, 1023]", "got 0"},
     {"snapkv(kernel=1024)", "snapkv: kernel", "[1, 1023]", "got 1024"},
     {"snapkv(order=x)", "snapkv: order", "one of adakv, kvpress", "'x'"},
@@ -425,6 +449,7 @@ EvictionPolicy RandomPolicy(std::mt19937_64& random) {
   VisitBudget(policy.budget, draw);
   VisitSelector(policy.selector, draw);
   if (random() % 2 == 0) VisitProtection(policy.protect, draw);
+  if (policy.protect.recent_percent > 0) policy.protect.recent = -1;
   draw.Enum("round", policy.rounding);
   if (policy.scorer.anchor == KeyDiffAnchor::kPairwise) {
     policy.scorer.metric = KeyDiffMetric::kCosine;

@@ -148,7 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(BudgetKind::kUniform, BudgetKind::kPyramid,
                       BudgetKind::kAdaKv, BudgetKind::kAdaPyramid,
                       BudgetKind::kHeadKv, BudgetKind::kLuKv,
-                      BudgetKind::kGlobal, BudgetKind::kExternal),
+                      BudgetKind::kGlobal, BudgetKind::kExternal,
+                      BudgetKind::kDuo),
     [](const auto& kind) { return std::string(EnumName(kind.param).data()); });
 
 // A million in all.

@@ -31,6 +31,8 @@ std::shared_ptr<const LanguageModel> Model(TensorType type, bool tied) {
                      3, type, tied);
 }
 
+constexpr size_t kRowBytes = size_t{48} * 2;  // of matrices of hidden inputs
+
 class DeviceWeightsTest : public DeviceTest {
  protected:
   // Expects the bits of a matrix in device memory.
@@ -71,12 +73,12 @@ TEST_F(DeviceWeightsTest, AreThoseOfTheModel) {
     const DeviceLayer& on_device = weights->layer(1);
     const auto* projections = static_cast<const char*>(on_device.projections);
     ExpectMatrix(layer.query, projections, element);
-    ExpectMatrix(layer.key, projections + 48 * 128 * 2, element);
-    ExpectMatrix(layer.value, projections + 48 * (128 + 64) * 2, element);
+    ExpectMatrix(layer.key, projections + kRowBytes * 128, element);
+    ExpectMatrix(layer.value, projections + kRowBytes * (128 + 64), element);
     ExpectMatrix(layer.output, on_device.output, element);
     const auto* gate_up = static_cast<const char*>(on_device.gate_up);
     ExpectMatrix(layer.gate, gate_up, element);
-    ExpectMatrix(layer.up, gate_up + 48 * 80 * 2, element);
+    ExpectMatrix(layer.up, gate_up + kRowBytes * 80, element);
     ExpectMatrix(layer.down, on_device.down, element);
     std::vector<float> norm(48);
     runtime_->Download(std::as_writable_bytes(std::span(norm)),

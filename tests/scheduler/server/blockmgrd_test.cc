@@ -370,6 +370,8 @@ TEST_F(BlockmgrdTest, RefusesBadFlags) {
   refused({"--listen", address_, "--score-timeout", "0"}, "--score-timeout");
   refused({"--listen", address_, "--metrics-listen", "9464"},
           "--metrics-listen: expected HOST:PORT");
+  refused({"--listen", address_, "--kv-events-endpoint", "tcp://0.0.0.0:5557"},
+          "--kv-events-endpoint: expected a loopback address");
 }
 
 // Which no engine could carry out.
@@ -406,15 +408,19 @@ TEST_F(BlockmgrdTest, RefusesFlagsThatExcludeEachOther) {
           "--budget-table: expected NAME=FILE, got 'needle'");
 }
 
-TEST_F(BlockmgrdTest, SaysWhereMetricsAre) {
-  Daemon daemon(log(),
-                {"--listen", address_, "--metrics-listen", "127.0.0.1:0"});
+TEST_F(BlockmgrdTest, SaysWhereMetricsAndEventsAre) {
+  Daemon daemon(log(), {"--listen", address_, "--metrics-listen", "127.0.0.1:0",
+                        "--kv-events-endpoint", "tcp://127.0.0.1:0",
+                        "--kv-events-replay-endpoint", "tcp://127.0.0.1:0"});
   ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
   daemon.Signal(SIGTERM);
   EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
   EXPECT_THAT(daemon.Log(), ContainsRegex("metrics at "
                                           "http://127.0.0.1:[1-9][0-9]+/"
                                           "metrics"));
+  EXPECT_THAT(daemon.Log(),
+              ContainsRegex("KV events at tcp://127.0.0.1:[1-9][0-9]+, replays "
+                            "at tcp://127.0.0.1:[1-9][0-9]+"));
 }
 
 }  // namespace

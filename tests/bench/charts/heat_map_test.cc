@@ -1,4 +1,4 @@
-#include "bench/evict/heat_map.h"
+#include "bench/charts/heat_map.h"
 
 #include <cmath>
 #include <string>
@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/bench/evict/xml_elements.h"
+#include "tests/bench/charts/xml_elements.h"
 
 namespace blockmgr {
 namespace {

@@ -1,4 +1,4 @@
-#include "bench/evict/curve_chart.h"
+#include "bench/charts/curve_chart.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "bench/evict/chart_axis.h"
-#include "bench/evict/svg.h"
+#include "bench/charts/chart_axis.h"
+#include "bench/charts/svg.h"
 
 namespace blockmgr {
 namespace {
@@ -22,6 +22,7 @@ constexpr double kPlotTop = kChartEdge + kChartTitleSize + 17.0;
 constexpr double kBottom = kPlotTop + kPlotHeight;
 constexpr double kLegendTop = kBottom + 62.0;
 constexpr double kSampleWidth = 36.0;
+constexpr double kBandOpacity = 0.15;
 
 // Colours that most kinds of colour blindness keep apart (Okabe and Ito),
 // without the yellow that white swallows. Dashes tell further curves apart.
@@ -64,6 +65,9 @@ Axes MakeAxes(const CurveChart& chart, double plot_right) {
       max_x = std::max(max_x, sample.x);
       min_y = std::min(min_y, sample.y);
       max_y = std::max(max_y, sample.y);
+      if (sample.band.has_value()) {
+        max_y = std::max(max_y, sample.band->second);
+      }
     }
   }
   if (max_x <= 0.0) max_x = 1.0;
@@ -115,6 +119,23 @@ void DrawAxes(const CurveChart& chart, const Axes& axes, SvgWriter* svg) {
       {.anchor = SvgAnchor::kMiddle, .size = kChartLabelSize, .upwards = true});
 }
 
+// Draws the band of samples in a row. What is below a logarithmic axis ends at
+// its lower end.
+void DrawBand(const Axes& axes, const Pen& pen,
+              const std::vector<Curve::Sample>& samples, SvgWriter* svg) {
+  std::vector<SvgPoint> corners;
+  for (const Curve::Sample& sample : samples) {
+    if (!sample.band.has_value()) return;
+    corners.push_back(
+        axes.Map({sample.x, std::max(axes.y.lo, sample.band->second)}));
+  }
+  for (size_t i = samples.size(); i-- > 0;) {
+    corners.push_back(
+        axes.Map({samples[i].x, std::max(axes.y.lo, samples[i].band->first)}));
+  }
+  if (samples.size() > 1) svg->Area(corners, pen.color, kBandOpacity);
+}
+
 void DrawCurve(const CurveChart& chart, const Axes& axes, const Curve& curve,
                const Pen& pen, SvgWriter* svg) {
   std::vector<Curve::Sample> samples = curve.samples;
@@ -122,13 +143,17 @@ void DrawCurve(const CurveChart& chart, const Axes& axes, const Curve& curve,
       samples.begin(), samples.end(),
       [](const Curve::Sample& a, const Curve::Sample& b) { return a.x < b.x; });
   std::vector<SvgPoint> run;
+  std::vector<Curve::Sample> run_samples;
   const auto draw_run = [&] {
+    DrawBand(axes, pen, run_samples, svg);
     if (run.size() > 1) svg->Polyline(run, pen.color, 2.0, pen.dashes);
     run.clear();
+    run_samples.clear();
   };
   for (const Curve::Sample& sample : samples) {
     if (IsDrawable(chart, sample)) {
       run.push_back(axes.Map(sample));
+      run_samples.push_back(sample);
     } else {
       draw_run();
     }

@@ -1,8 +1,10 @@
 // Curves over one another as an SVG picture.
-#ifndef BENCH_EVICT_CURVE_CHART_H_
-#define BENCH_EVICT_CURVE_CHART_H_
+#ifndef BENCH_CHARTS_CURVE_CHART_H_
+#define BENCH_CHARTS_CURVE_CHART_H_
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace blockmgr {
@@ -11,6 +13,8 @@ struct Curve {
   struct Sample {
     double x = 0.0;
     double y = 0.0;
+    // The interval of y, drawn as a band between samples that have one.
+    std::optional<std::pair<double, double>> band = std::nullopt;
   };
   std::string name;
   std::vector<Sample> samples;
@@ -29,4 +33,4 @@ std::string DrawCurves(const CurveChart& chart);
 
 }  // namespace blockmgr
 
-#endif  // BENCH_EVICT_CURVE_CHART_H_
+#endif  // BENCH_CHARTS_CURVE_CHART_H_

@@ -1,4 +1,4 @@
-#include "bench/evict/svg.h"
+#include "bench/charts/svg.h"
 
 #include <array>
 #include <cmath>
@@ -24,6 +24,16 @@ std::string Attribute(absl::string_view name, absl::string_view value) {
 
 std::string Attribute(absl::string_view name, double value) {
   return Attribute(name, Number(value));
+}
+
+// Returns points as SVG lists them.
+std::string PointList(std::span<const SvgPoint> points) {
+  std::string text;
+  for (const SvgPoint& point : points) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", Number(point.x), ",",
+                    Number(point.y));
+  }
+  return text;
 }
 
 }  // namespace
@@ -101,15 +111,17 @@ void SvgWriter::Circle(SvgPoint center, double radius, absl::string_view fill,
   CloseShape("circle", tooltip);
 }
 
+void SvgWriter::Area(std::span<const SvgPoint> corners, absl::string_view fill,
+                     double opacity) {
+  absl::StrAppend(&body_, "<polygon", Attribute("points", PointList(corners)),
+                  Attribute("fill", fill), Attribute("fill-opacity", opacity),
+                  "/>\n");
+}
+
 void SvgWriter::Polyline(std::span<const SvgPoint> points,
                          absl::string_view stroke, double width,
                          absl::string_view dashes) {
-  std::string text;
-  for (const SvgPoint& point : points) {
-    absl::StrAppend(&text, text.empty() ? "" : " ", Number(point.x), ",",
-                    Number(point.y));
-  }
-  absl::StrAppend(&body_, "<polyline", Attribute("points", text),
+  absl::StrAppend(&body_, "<polyline", Attribute("points", PointList(points)),
                   Attribute("fill", "none"), Attribute("stroke", stroke),
                   Attribute("stroke-width", width),
                   Attribute("stroke-linejoin", "round"));

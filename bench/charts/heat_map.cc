@@ -1,4 +1,4 @@
-#include "bench/evict/heat_map.h"
+#include "bench/charts/heat_map.h"
 
 #include <algorithm>
 #include <array>
@@ -8,8 +8,8 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 
-#include "bench/evict/chart_axis.h"
-#include "bench/evict/svg.h"
+#include "bench/charts/chart_axis.h"
+#include "bench/charts/svg.h"
 #include "blockmgr/base/check.h"
 
 namespace blockmgr {

@@ -1,6 +1,6 @@
 // Counts per row and column as an SVG picture.
-#ifndef BENCH_EVICT_HEAT_MAP_H_
-#define BENCH_EVICT_HEAT_MAP_H_
+#ifndef BENCH_CHARTS_HEAT_MAP_H_
+#define BENCH_CHARTS_HEAT_MAP_H_
 
 #include <cstdint>
 #include <string>
@@ -31,4 +31,4 @@ std::string DrawHeatMap(const HeatMap& map);
 
 }  // namespace blockmgr
 
-#endif  // BENCH_EVICT_HEAT_MAP_H_
+#endif  // BENCH_CHARTS_HEAT_MAP_H_

@@ -1,7 +1,7 @@
 // A strict reader of the XML that pictures are made of, for tests: elements
 // with attributes and text; no CDATA, comments or entity declarations.
-#ifndef TESTS_BENCH_EVICT_XML_ELEMENTS_H_
-#define TESTS_BENCH_EVICT_XML_ELEMENTS_H_
+#ifndef TESTS_BENCH_CHARTS_XML_ELEMENTS_H_
+#define TESTS_BENCH_CHARTS_XML_ELEMENTS_H_
 
 #include <cstdlib>
 #include <map>
@@ -189,4 +189,4 @@ inline void ExpectPicture(const std::vector<XmlElement>& elements) {
 
 }  // namespace blockmgr
 
-#endif  // TESTS_BENCH_EVICT_XML_ELEMENTS_H_
+#endif  // TESTS_BENCH_CHARTS_XML_ELEMENTS_H_

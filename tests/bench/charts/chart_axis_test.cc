@@ -1,4 +1,4 @@
-#include "bench/evict/chart_axis.h"
+#include "bench/charts/chart_axis.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // A writer of small standalone SVG pictures: shapes and text, no scripts, no
 // style sheets, nothing fetched.
-#ifndef BENCH_EVICT_SVG_H_
-#define BENCH_EVICT_SVG_H_
+#ifndef BENCH_CHARTS_SVG_H_
+#define BENCH_CHARTS_SVG_H_
 
 #include <span>
 #include <string>
@@ -49,6 +49,9 @@ class SvgWriter {
   // `dashes` as in stroke-dasharray; empty: a solid line.
   void Polyline(std::span<const SvgPoint> points, absl::string_view stroke,
                 double width, absl::string_view dashes = "");
+  // A filled area, which lets what is behind it shine through.
+  void Area(std::span<const SvgPoint> corners, absl::string_view fill,
+            double opacity);
   void Line(SvgPoint from, SvgPoint to, absl::string_view stroke,
             double width = 1.0);
   // `at` is the anchor on the base line.
@@ -66,4 +69,4 @@ class SvgWriter {
 
 }  // namespace blockmgr
 
-#endif  // BENCH_EVICT_SVG_H_
+#endif  // BENCH_CHARTS_SVG_H_

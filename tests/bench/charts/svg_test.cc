@@ -1,4 +1,4 @@
-#include "bench/evict/svg.h"
+#include "bench/charts/svg.h"
 
 #include <array>
 #include <string>
@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/bench/evict/xml_elements.h"
+#include "tests/bench/charts/xml_elements.h"
 
 namespace blockmgr {
 namespace {

@@ -1,6 +1,6 @@
 // What charts have in common: axes, their ticks, and sizes of text.
-#ifndef BENCH_EVICT_CHART_AXIS_H_
-#define BENCH_EVICT_CHART_AXIS_H_
+#ifndef BENCH_CHARTS_CHART_AXIS_H_
+#define BENCH_CHARTS_CHART_AXIS_H_
 
 #include <string>
 #include <vector>
@@ -42,4 +42,4 @@ std::string TickLabel(double value);
 
 }  // namespace blockmgr
 
-#endif  // BENCH_EVICT_CHART_AXIS_H_
+#endif  // BENCH_CHARTS_CHART_AXIS_H_

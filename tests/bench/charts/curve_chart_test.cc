@@ -1,5 +1,6 @@
-#include "bench/evict/curve_chart.h"
+#include "bench/charts/curve_chart.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -8,10 +9,12 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
+#include <absl/strings/string_view.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/bench/evict/xml_elements.h"
+#include "tests/bench/charts/xml_elements.h"
 
 namespace blockmgr {
 namespace {
@@ -184,6 +187,40 @@ TEST(CurveChartTest, LongNamesWidenThePicture) {
   CurveChart chart = Example(false);
   chart.curves[0].name = std::string(200, 'm');
   Draw(chart);
+}
+
+// The band's corners, first along the upper side, are where the dots of a curve
+// through them would be.
+TEST_P(CurveChartTest, BandsAreWhereTheAxesSay) {
+  CurveChart chart = Example(GetParam());
+  chart.curves.resize(1);
+  chart.curves[0].samples = {{0.4, 0.25, {{0.2, 0.3}}},
+                             {0.1, 0.4, {{0.3, 0.5}}}};
+  const std::vector<XmlElement> elements = Draw(chart);
+  const auto area = std::ranges::find(elements, "polygon", &XmlElement::name);
+  ASSERT_NE(area, elements.end());
+  std::vector<std::pair<double, double>> corners;
+  for (const absl::string_view point :
+       absl::StrSplit(area->attributes.at("points"), ' ')) {
+    const std::pair<std::string, std::string> xy = absl::StrSplit(point, ',');
+    corners.emplace_back(std::stod(xy.first), std::stod(xy.second));
+  }
+  const Ticks ticks(elements);
+  const std::vector<std::pair<double, double>> expected = {
+      {0.1, 0.5}, {0.4, 0.3}, {0.4, 0.2}, {0.1, 0.3}};
+  ASSERT_EQ(corners.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(Ticks::ValueAt(ticks.x, corners[i].first, false),
+                expected[i].first, 1e-3);
+    EXPECT_NEAR(Ticks::ValueAt(ticks.y, corners[i].second, GetParam()),
+                expected[i].second, 1e-3);
+  }
+}
+
+TEST(CurveChartBandTest, NoBandWithoutIntervals) {
+  for (const XmlElement& element : Draw(Example(false))) {
+    EXPECT_NE(element.name, "polygon");
+  }
 }
 
 }  // namespace

@@ -1,0 +1,322 @@
+#include "scheduler/server/kv_event_publisher.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <deque>
+#include <future>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/strip.h>
+#include <zmq.hpp>
+#include <zmq_addon.hpp>
+
+#include "blockmgr/base/status_macros.h"
+#include "scheduler/server/kv_event_packing.h"
+#include "scheduler/server/kv_event_index.h"
+#include "scheduler/server/listen_address.h"
+#include "scheduler/server/rate_limited_warning.h"
+
+namespace blockmgr {
+namespace {
+
+// The limits of one reading, which takes the core thread some 25 us.
+constexpr int32_t kMaxReadBlocks = 512;
+constexpr int32_t kMaxReadTokens = 8192;
+// From one reading to the next: while something is left, and if nothing is.
+constexpr std::chrono::milliseconds kTurn{1};
+constexpr std::chrono::milliseconds kIdleTurn{20};
+// Requests of replays and subscriptions are short.
+constexpr int64_t kMaxRequestBytes = 1024;
+// Replays in one turn.
+constexpr int kMaxReplays = 8;
+constexpr int64_t kEndOfReplay = -1;
+
+constexpr char kEndpointForm[] = "tcp://ADDRESS:PORT or ipc://PATH";
+
+absl::Status ValidateEndpoint(absl::string_view field,
+                              const std::string& endpoint, bool remote) {
+  absl::string_view rest = endpoint;
+  if (absl::ConsumePrefix(&rest, "ipc://") && !rest.empty()) {
+    return absl::OkStatus();
+  }
+  const std::string expected = absl::StrCat(field, ": expected ", kEndpointForm,
+                                            ", got \"", endpoint, "\"");
+  if (!absl::ConsumePrefix(&rest, "tcp://")) {
+    return absl::InvalidArgumentError(expected);
+  }
+  BM_ASSIGN_OR_RETURN(const HostPort address,
+                      ParseHostPort(field, kEndpointForm, std::string(rest)));
+  if (remote || IsLoopback(address.host)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      field, ": expected a loopback address (127.0.0.1, ::1) or ipc://PATH, ",
+      "because KV events have prompts in them and are not encrypted (",
+      "kv_events_remote allows others), got \"", address.host, "\""));
+}
+
+// Returns the number as peers expect it.
+std::array<char, 8> BigEndian(int64_t number) {
+  static_assert(std::endian::native == std::endian::little);
+  auto bytes = std::bit_cast<std::array<char, 8>>(number);
+  std::ranges::reverse(bytes);
+  return bytes;
+}
+
+// Returns the number of a frame of 8 bytes.
+uint64_t FromBigEndian(const zmq::message_t& frame) {
+  uint64_t number = 0;
+  for (size_t i = 0; i < frame.size(); ++i) {
+    number = number << 8 | frame.data<unsigned char>()[i];
+  }
+  return number;
+}
+
+double SecondsSince1970() {
+  return std::chrono::duration<double>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+zmq::message_t Frame(absl::string_view bytes) {
+  return zmq::message_t(bytes.data(), bytes.size());
+}
+
+// Listens, and returns the endpoint that peers connect to.
+absl::StatusOr<std::string> Bind(absl::string_view field,
+                                 const std::string& endpoint,
+                                 zmq::socket_t* socket) {
+  // As at the daemon's own socket: its user and group may connect.
+  const mode_t mask = umask(0117);
+  socket->set(zmq::sockopt::ipv6, absl::StrContains(endpoint, '[') ? 1 : 0);
+  try {
+    socket->bind(endpoint);
+  } catch (const zmq::error_t& error) {
+    umask(mask);
+    return absl::UnavailableError(
+        absl::StrCat(field, ": cannot listen at ", endpoint, ": ", error.what(),
+                     ": expected a free port of an address of ",
+                     "this machine, or a path that can be made"));
+  }
+  umask(mask);
+  return socket->get(zmq::sockopt::last_endpoint);
+}
+
+}  // namespace
+
+// The batches of one topic: the next number, and the latest for replays. A
+// message is counted, not copied, by those who have yet to send it.
+class KvEventPublisher::Topic {
+ public:
+  explicit Topic(std::string name) : name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+
+  void Publish(const std::string& batch, zmq::socket_t* socket) {
+    zmq::message_t kept = Frame(batch);
+    Send(name_, next_, &kept, socket);
+    kept_bytes_ += std::ssize(batch);
+    kept_.push_back(std::move(kept));
+    ++next_;
+    while (kept_bytes_ > kMaxKeptBytes || std::ssize(kept_) > kMaxKeptBatches) {
+      kept_bytes_ -= static_cast<int64_t>(kept_.front().size());
+      kept_.pop_front();
+    }
+  }
+
+  // Sends what is kept from `begin` on, behind `peer`.
+  void Replay(uint64_t begin, const zmq::message_t& peer,
+              zmq::socket_t* socket) {
+    const int64_t first = next_ - std::ssize(kept_);
+    for (int64_t i = 0; i < std::ssize(kept_); ++i) {
+      const int64_t number = first + i;
+      if (static_cast<uint64_t>(number) < begin) continue;
+      SendPeer(peer, socket);
+      Send(name_, number, &kept_[static_cast<size_t>(i)], socket);
+    }
+    SendPeer(peer, socket);
+    zmq::message_t nothing;
+    Send("", kEndOfReplay, &nothing, socket);
+  }
+
+ private:
+  static void SendPeer(const zmq::message_t& peer, zmq::socket_t* socket) {
+    (void)socket->send(zmq::message_t(peer.data(), peer.size()),
+                       zmq::send_flags::sndmore | zmq::send_flags::dontwait);
+    (void)socket->send(zmq::message_t(),
+                       zmq::send_flags::sndmore | zmq::send_flags::dontwait);
+  }
+  // Neither kind of socket ever waits: it drops what a peer has no room for.
+  static void Send(const std::string& topic, int64_t number,
+                   zmq::message_t* batch, zmq::socket_t* socket) {
+    constexpr auto kMore = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
+    const std::array<char, 8> bytes = BigEndian(number);
+    zmq::message_t shared;
+    shared.copy(*batch);
+    (void)socket->send(Frame(topic), kMore);
+    (void)socket->send(zmq::message_t(bytes.data(), bytes.size()), kMore);
+    (void)socket->send(std::move(shared), zmq::send_flags::dontwait);
+  }
+
+  const std::string name_;
+  int64_t next_ = 0;
+  std::deque<zmq::message_t> kept_;
+  int64_t kept_bytes_ = 0;
+};
+
+// Used by Start before the thread begins, and then by the thread alone.
+class KvEventPublisher::Sockets {
+ public:
+  explicit Sockets(const KvEventOptions& options)
+      : blocks_(options.topic), prefixes_(options.compressed_topic) {
+    for (zmq::socket_t* const socket : {&publisher_, &replays_}) {
+      socket->set(zmq::sockopt::linger, 0);
+      socket->set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
+      // A peer whose machine is gone costs no memory for ever.
+      socket->set(zmq::sockopt::tcp_keepalive, 1);
+    }
+    publisher_.set(zmq::sockopt::sndhwm, kMaxUnreadBatches);
+    // One whole replay fits, and a second one that comes before it is read.
+    replays_.set(zmq::sockopt::sndhwm, static_cast<int>(2 * kMaxKeptBatches));
+    replays_.set(zmq::sockopt::rcvhwm, kMaxReplays);
+  }
+
+  zmq::socket_t* publisher() { return &publisher_; }
+  zmq::socket_t* replays() { return &replays_; }
+
+  // Publishes what follows from a reading.
+  void Publish(const PrefixCacheReading& reading) {
+    const KvEventLists events = index_.Apply(reading);
+    const double seconds = SecondsSince1970();
+    for (const std::string& batch : PackKvEvents(
+             events.blocks, reading.page_size, seconds, kMaxBatchBytes)) {
+      blocks_.Publish(batch, &publisher_);
+    }
+    if (prefixes_.name().empty()) return;
+    for (const std::string& batch : PackKvEvents(
+             events.prefixes, reading.page_size, seconds, kMaxBatchBytes)) {
+      prefixes_.Publish(batch, &publisher_);
+    }
+  }
+
+  // Waits for `duration`, and answers requests that come before its end.
+  void AnswerReplays(std::chrono::milliseconds duration) {
+    zmq::pollitem_t item = {replays_.handle(), 0, ZMQ_POLLIN, 0};
+    zmq::poll(&item, 1, duration);
+    for (int i = 0; i < kMaxReplays; ++i) {
+      std::vector<zmq::message_t> frames;
+      if (!zmq::recv_multipart(replays_, std::back_inserter(frames),
+                               zmq::recv_flags::dontwait)) {
+        return;
+      }
+      Answer(frames);
+    }
+  }
+
+ private:
+  void Answer(const std::vector<zmq::message_t>& frames) {
+    const bool has_topic = frames.size() == 4;
+    if ((frames.size() != 3 && !has_topic) || frames[1].size() != 0 ||
+        frames[2].size() != 8) {
+      warning_.Warn(absl::StrCat(
+          "expected an empty frame and a frame of 8 bytes in a request of a ",
+          "replay, got ", frames.size() - 1, " frames"));
+      return;
+    }
+    const bool of_prefixes = has_topic && !prefixes_.name().empty() &&
+                             frames[3].to_string_view() == prefixes_.name();
+    (of_prefixes ? prefixes_ : blocks_)
+        .Replay(FromBigEndian(frames[2]), frames[0], &replays_);
+  }
+
+  zmq::context_t context_;
+  zmq::socket_t publisher_{context_, zmq::socket_type::pub};
+  zmq::socket_t replays_{context_, zmq::socket_type::router};
+  Topic blocks_;
+  Topic prefixes_;
+  KvEventIndex index_;
+  RateLimitedWarning warning_;
+};
+
+absl::Status KvEventOptions::Validate() const {
+  if (endpoint.empty()) {
+    if (replay_endpoint.empty() && compressed_topic.empty()) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_events_endpoint: expected ", kEndpointForm, " where ",
+                     replay_endpoint.empty() ? "kv_events_compressed_topic"
+                                             : "kv_events_replay_endpoint",
+                     " is set, got none"));
+  }
+  BM_RETURN_IF_ERROR(ValidateEndpoint("kv_events_endpoint", endpoint, remote));
+  if (!replay_endpoint.empty()) {
+    BM_RETURN_IF_ERROR(
+        ValidateEndpoint("kv_events_replay_endpoint", replay_endpoint, remote));
+  }
+  if (!compressed_topic.empty() && absl::StartsWith(compressed_topic, topic)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kv_events_compressed_topic: expected a text that does not begin with ",
+        "kv_events_topic (\"", topic, "\"), because its subscribers would get ",
+        "both, got \"", compressed_topic, "\""));
+  }
+  return absl::OkStatus();
+}
+
+KvEventPublisher::KvEventPublisher(CoreThread* core) : core_(core) {}
+
+absl::StatusOr<std::unique_ptr<KvEventPublisher>> KvEventPublisher::Start(
+    const KvEventOptions& options, CoreThread* core) {
+  BM_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<KvEventPublisher> publisher(new KvEventPublisher(core));
+  publisher->sockets_ = std::make_unique<Sockets>(options);
+  BM_ASSIGN_OR_RETURN(publisher->endpoint_,
+                      Bind("kv_events_endpoint", options.endpoint,
+                           publisher->sockets_->publisher()));
+  if (!options.replay_endpoint.empty()) {
+    BM_ASSIGN_OR_RETURN(
+        publisher->replay_endpoint_,
+        Bind("kv_events_replay_endpoint", options.replay_endpoint,
+             publisher->sockets_->replays()));
+  }
+  publisher->thread_ = std::thread([p = publisher.get()] { p->Run(); });
+  return publisher;
+}
+
+KvEventPublisher::~KvEventPublisher() {
+  stopping_.store(true);
+  if (thread_.joinable()) thread_.join();
+}
+
+void KvEventPublisher::Run() {
+  using Reading = absl::StatusOr<PrefixCacheReading>;
+  PrefixCacheCursor cursor;
+  uint64_t version = 0;  // from before the last reading
+  bool is_current = false;
+  std::chrono::milliseconds pause = kTurn;
+  while (!stopping_.load()) {
+    sockets_->AnswerReplays(pause);
+    const uint64_t now = core_->prefix_cache_version();
+    if (is_current && now == version) continue;
+    const auto promise = std::make_shared<std::promise<Reading>>();
+    core_->Post(ReadPrefixCache{
+        cursor, kMaxReadBlocks, kMaxReadTokens,
+        [promise](Reading read) { promise->set_value(std::move(read)); }});
+    const Reading reading = promise->get_future().get();
+    // If not, the command queue was full, or the daemon ends.
+    is_current = reading.ok() && reading->delta.current;
+    pause = is_current || !reading.ok() ? kIdleTurn : kTurn;
+    if (!reading.ok()) continue;
+    version = now;
+    cursor = reading->cursor;
+    sockets_->Publish(*reading);
+  }
+}
+
+}  // namespace blockmgr
