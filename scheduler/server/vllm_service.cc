@@ -144,7 +144,10 @@ class TokenizerStream final
       End(ToGrpc(place.status()));
       return;
     }
-    place_ = *std::move(place);
+    {
+      MutexLock lock(&mutex_);
+      place_ = *std::move(place);
+    }
     core->Post(GetStats{false, [self = shared_from_this()](
                                    const absl::StatusOr<CoreStats>& stats) {
                           self->TakeModel(stats);
@@ -198,6 +201,7 @@ class TokenizerStream final
     MutexLock lock(&mutex_);
     if (finished_) return;
     finished_ = true;
+    place_.reset();  // a client that knows of the end may open the next
     Finish(status);
   }
 
@@ -206,13 +210,13 @@ class TokenizerStream final
   // Whoever acts: one thing happens at a time.
   Worker* worker_ = nullptr;
   TokenizerDigest* digest_ = nullptr;  // the worker's
-  CallLimit::Place place_;
   std::shared_ptr<const ServedModel> model_;
   size_t next_ = 0;  // byte
   grpc::ByteBuffer bytes_;
 
   Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  CallLimit::Place place_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The metadata entry, or nothing.

@@ -107,6 +107,17 @@ class VllmServiceTest : public ServerTest {
     engine_ = StartEngine(layout);
     answers_ = std::thread([this] { engine_->AnswerAll(); });
   }
+  // An engine that announces what the request says.
+  std::unique_ptr<FakeEngine> Attach(const v1::AttachRequest& attach) {
+    auto fake = std::make_unique<FakeEngine>(address());
+    grpc::ClientContext context;
+    EXPECT_TRUE(v1::EngineService::NewStub(channel_)
+                    ->Attach(&context, attach, &fake->attached)
+                    .ok());
+    fake->OpenStream();
+    EXPECT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
+    return fake;
+  }
   void StopAnswers() {
     if (!answers_.joinable()) return;
     engine_->Break();
@@ -287,15 +298,10 @@ TEST_F(VllmServiceTest, RefusesWithoutAnEngine) {
 TEST_F(VllmServiceTest, NamesTheFieldsThatTheSchedulerRefuses) {
   Start(ServerOptions(), &Scheduler::Create);
   Connect();
-  FakeEngine fake(address());
-  const auto engines = v1::EngineService::NewStub(channel_);
   v1::AttachRequest attach = AttachRequestFor(SmallLayout());
   attach.set_vocabulary_size(100);
   attach.mutable_model()->set_context_tokens(9);
-  grpc::ClientContext attach_context;
-  ASSERT_TRUE(engines->Attach(&attach_context, attach, &fake.attached).ok());
-  fake.OpenStream();
-  ASSERT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
+  const auto fake = Attach(attach);
   const auto refused =
       [this](const std::function<void(engine::GenerateRequest*)>& spoil,
              const char* text) {
@@ -330,7 +336,7 @@ TEST_F(VllmServiceTest, NamesTheFieldsThatTheSchedulerRefuses) {
         for (int i = 0; i < 5; ++i) r->mutable_tokenized()->add_input_ids(1);
       },
       "tokenized.input_ids: expected at most 8");
-  fake.Break();
+  fake->Break();
 }
 
 TEST_F(VllmServiceTest, AQuotaLimitsWhatARequestWithoutALimitMayTake) {
@@ -372,21 +378,13 @@ TEST_F(VllmServiceTest, RefusesMessagesThatAreNone) {
 
 TEST_F(VllmServiceTest, TellsTheModelTheServerAndTheLoad) {
   Connect();
-  FakeEngine fake(address());
-  const auto engines = v1::EngineService::NewStub(channel_);
   v1::AttachRequest attach = AttachRequestFor(SmallLayout());
   attach.set_vocabulary_size(100);
   attach.add_end_token_ids(2);
   attach.mutable_model()->set_name("m");
   attach.mutable_model()->set_model_type("llama");
   attach.mutable_model()->set_context_tokens(512);
-  const std::string zip =
-      "PK\x03\x04" + std::string((size_t{1} << 20) + 5, 'z');
-  attach.mutable_model()->set_tokenizer_zip(zip);
-  grpc::ClientContext attach_context;
-  ASSERT_TRUE(engines->Attach(&attach_context, attach, &fake.attached).ok());
-  fake.OpenStream();
-  ASSERT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
+  const auto fake = Attach(attach);
 
   grpc::ClientContext model_context;
   engine::GetModelInfoResponse model;
@@ -400,9 +398,39 @@ TEST_F(VllmServiceTest, TellsTheModelTheServerAndTheLoad) {
   EXPECT_EQ(model.vocab_size(), 100u);
   EXPECT_THAT(model.eos_token_ids(), ElementsAre(2));
 
-  grpc::ClientContext tokenizer_context;
+  const Call call(stub_.get(), MakeGenerate("r", 5, true));
+  ASSERT_TRUE(WaitUntil([this] { return Stats().num_running() == 1; }));
+  grpc::ClientContext server_context;
+  engine::GetServerInfoResponse server;
+  ASSERT_TRUE(stub_
+                  ->GetServerInfo(&server_context,
+                                  engine::GetServerInfoRequest(), &server)
+                  .ok());
+  EXPECT_EQ(server.server_type(), "vllm-grpc");
+  EXPECT_EQ(server.active_requests(), 1u);
+  EXPECT_EQ(server.block_size(), 16);
+  grpc::ClientContext loads_context;
+  engine::GetLoadsResponse loads;
+  ASSERT_TRUE(
+      stub_->GetLoads(&loads_context, engine::GetLoadsRequest(), &loads).ok());
+  ASSERT_EQ(loads.loads_size(), 1);
+  EXPECT_EQ(loads.loads(0).num_running_reqs(), 1);
+  EXPECT_EQ(loads.loads(0).num_used_tokens(), 160);  // 10 blocks
+  EXPECT_EQ(loads.loads(0).max_total_num_tokens(), 63 * 16);
+  EXPECT_DOUBLE_EQ(loads.loads(0).token_usage(), 10.0 / 63);
+  fake->Break();
+}
+
+TEST_F(VllmServiceTest, FewReadTheTokenizerAtATime) {
+  Connect();
+  v1::AttachRequest attach = AttachRequestFor(SmallLayout());
+  const std::string zip =
+      "PK\x03\x04" + std::string((size_t{1} << 20) + 5, 'z');
+  attach.mutable_model()->set_tokenizer_zip(zip);
+  const auto fake = Attach(attach);
+  grpc::ClientContext context;
   const auto reader =
-      stub_->GetTokenizer(&tokenizer_context, common::GetTokenizerRequest());
+      stub_->GetTokenizer(&context, common::GetTokenizerRequest());
   std::vector<std::string> digests;
   std::string bytes;
   common::GetTokenizerChunk chunk;
@@ -426,29 +454,7 @@ TEST_F(VllmServiceTest, TellsTheModelTheServerAndTheLoad) {
   }
   EXPECT_THAT(readers.back()->reader->Finish(),
               GrpcError(grpc::RESOURCE_EXHAUSTED, "GetTokenizer"));
-  readers.clear();
-
-  const Call call(stub_.get(), MakeGenerate("r", 5, true));
-  ASSERT_TRUE(WaitUntil([this] { return Stats().num_running() == 1; }));
-  grpc::ClientContext server_context;
-  engine::GetServerInfoResponse server;
-  ASSERT_TRUE(stub_
-                  ->GetServerInfo(&server_context,
-                                  engine::GetServerInfoRequest(), &server)
-                  .ok());
-  EXPECT_EQ(server.server_type(), "vllm-grpc");
-  EXPECT_EQ(server.active_requests(), 1u);
-  EXPECT_EQ(server.block_size(), 16);
-  grpc::ClientContext loads_context;
-  engine::GetLoadsResponse loads;
-  ASSERT_TRUE(
-      stub_->GetLoads(&loads_context, engine::GetLoadsRequest(), &loads).ok());
-  ASSERT_EQ(loads.loads_size(), 1);
-  EXPECT_EQ(loads.loads(0).num_running_reqs(), 1);
-  EXPECT_EQ(loads.loads(0).num_used_tokens(), 160);  // 10 blocks
-  EXPECT_EQ(loads.loads(0).max_total_num_tokens(), 63 * 16);
-  EXPECT_DOUBLE_EQ(loads.loads(0).token_usage(), 10.0 / 63);
-  fake.Break();
+  fake->Break();
 }
 
 TEST_F(VllmServiceTest, FlushCacheWaitsForRequests) {
