@@ -89,8 +89,8 @@ class Call {
 
 // A stream that nobody reads any more.
 template <typename Message>
-struct Subscriber {
-  ~Subscriber() { context.TryCancel(); }
+struct OpenStream {
+  ~OpenStream() { context.TryCancel(); }
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReader<Message>> reader;
 };
@@ -444,10 +444,10 @@ TEST_F(VllmServiceTest, FewReadTheTokenizerAtATime) {
   EXPECT_EQ(digests[3], "");
   EXPECT_EQ(digests[4], Sha256Hex(zip));
 
-  std::vector<std::unique_ptr<Subscriber<common::GetTokenizerChunk>>> readers;
+  std::vector<std::unique_ptr<OpenStream<common::GetTokenizerChunk>>> readers;
   for (int i = 0; i < 17; ++i) {
     readers.push_back(
-        std::make_unique<Subscriber<common::GetTokenizerChunk>>());
+        std::make_unique<OpenStream<common::GetTokenizerChunk>>());
     readers.back()->reader = stub_->GetTokenizer(&readers.back()->context,
                                                  common::GetTokenizerRequest());
     EXPECT_EQ(readers.back()->reader->Read(&chunk), i < 16) << i;
@@ -514,10 +514,10 @@ TEST_F(VllmServiceTest, FewCallsWaitToFlushAndNoneThatIsCancelled) {
 
 TEST_F(VllmServiceTest, FewSubscribe) {
   StartAnswers();
-  std::vector<std::unique_ptr<Subscriber<common::KvEventBatch>>> readers;
+  std::vector<std::unique_ptr<OpenStream<common::KvEventBatch>>> readers;
   common::KvEventBatch batch;
   for (int i = 0; i < 9; ++i) {
-    readers.push_back(std::make_unique<Subscriber<common::KvEventBatch>>());
+    readers.push_back(std::make_unique<OpenStream<common::KvEventBatch>>());
     readers.back()->reader = stub_->SubscribeKvEvents(
         &readers.back()->context, common::SubscribeKvEventsRequest());
     EXPECT_EQ(readers.back()->reader->Read(&batch), i < 8) << i;
