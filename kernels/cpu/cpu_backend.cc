@@ -148,7 +148,6 @@ class BlockAttention {
                         j * group_size, (next - j) * group_size)});
       }
     }
-
     Normalize(block, output);
   }
 

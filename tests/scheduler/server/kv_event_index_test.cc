@@ -385,10 +385,41 @@ TEST_F(KvEventIndexTest, MediaAreContent) {
   EXPECT_THAT(hashes, SizeIs(2));
 }
 
+constexpr int32_t kRandomBlocks = 40;
+
+// Inserts or removes a block or a region.
+void ChangeAtRandom(int32_t op, Rng& rng, uint64_t* next_region,
+                    CountedCache* counted) {
+  const int32_t block = RandomInt(rng, 0, kRandomBlocks - 1);
+  const std::vector<int32_t> regions = counted->regions();
+  const ContentScope scope = {
+      .tenant = std::to_string(RandomInt(rng, 0, 1)),
+      .cache_salt = std::to_string(RandomInt(rng, 0, 1))};
+  const Tokens tokens = {RandomInt(rng, 0, 3), RandomInt(rng, 0, 3)};
+  if (!regions.empty() && RandomChance(rng, 0.05)) {
+    counted->Remove(regions[static_cast<size_t>(
+        RandomInt(rng, 0, static_cast<int32_t>(regions.size()) - 1))]);
+  } else if (counted->Has(block)) {
+    // The cache empties and fills again.
+    if (RandomChance(rng, op / 500 % 2 == 0 ? 0.3 : 0.9)) {
+      counted->Remove(block);
+    }
+  } else if (RandomChance(rng, 0.1) && regions.size() < 10) {
+    counted->InsertRegion(block, (*next_region)++, scope,
+                          {1, 2, 3, 4, tokens[0], tokens[1]});
+  } else if (!regions.empty() && RandomChance(rng, 0.2)) {
+    counted->Insert(block, regions[0], scope, tokens);
+  } else {
+    const int32_t before = RandomInt(rng, 0, kRandomBlocks - 1);
+    const bool follows = counted->Has(before) && RandomChance(rng, 0.7);
+    counted->Insert(block, follows ? before : PrefixCache::kNone, scope,
+                    tokens);
+  }
+}
+
 // Consumers of every pace know exactly what prompts can begin with, whenever
 // the index has read everything. The nightly test has over 100,000 events.
 TEST(KvEventIndexRandomTest, ConsumersKnowWhatIsCached) {
-  constexpr int32_t kBlocks = 40;
   constexpr int32_t kOps = 12'000;
   const uint64_t num_seeds = CaseCount(1);
   int64_t num_events = 0;
@@ -398,7 +429,7 @@ TEST(KvEventIndexRandomTest, ConsumersKnowWhatIsCached) {
   for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Rng rng(seed);
-    CountedCache counted(kBlocks);
+    CountedCache counted(kRandomBlocks);
     struct Follower {
       CacheFollower reader;
       KvEventIndex index;
@@ -408,31 +439,7 @@ TEST(KvEventIndexRandomTest, ConsumersKnowWhatIsCached) {
     std::vector<Follower> followers(3);
     uint64_t next_region = 1;
     for (int32_t op = 0; op < kOps; ++op) {
-      const int32_t block = RandomInt(rng, 0, kBlocks - 1);
-      const std::vector<int32_t> regions = counted.regions();
-      const ContentScope scope = {
-          .tenant = std::to_string(RandomInt(rng, 0, 1)),
-          .cache_salt = std::to_string(RandomInt(rng, 0, 1))};
-      const Tokens tokens = {RandomInt(rng, 0, 3), RandomInt(rng, 0, 3)};
-      if (!regions.empty() && RandomChance(rng, 0.05)) {
-        counted.Remove(regions[static_cast<size_t>(
-            RandomInt(rng, 0, static_cast<int32_t>(regions.size()) - 1))]);
-      } else if (counted.Has(block)) {
-        // The cache empties and fills again.
-        if (RandomChance(rng, op / 500 % 2 == 0 ? 0.3 : 0.9)) {
-          counted.Remove(block);
-        }
-      } else if (RandomChance(rng, 0.1) && regions.size() < 10) {
-        counted.InsertRegion(block, next_region++, scope,
-                             {1, 2, 3, 4, tokens[0], tokens[1]});
-      } else if (!regions.empty() && RandomChance(rng, 0.2)) {
-        counted.Insert(block, regions[0], scope, tokens);
-      } else {
-        const int32_t before = RandomInt(rng, 0, kBlocks - 1);
-        const bool follows = counted.Has(before) && RandomChance(rng, 0.7);
-        counted.Insert(block, follows ? before : PrefixCache::kNone, scope,
-                       tokens);
-      }
+      ChangeAtRandom(op, rng, &next_region, &counted);
       for (size_t i = 0; i < followers.size(); ++i) {
         if (!RandomChance(rng, 1.0 / static_cast<double>(1 << (3 * i)))) {
           continue;
