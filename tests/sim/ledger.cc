@@ -375,8 +375,11 @@ int64_t Ledger::StepsToDrain() const {
   int64_t steps = 16;
   for (const auto& [name, id] : names_) {
     const Request& request = requests_.at(id).request;
-    steps += (options_.max_steps_in_flight + 2) *
-             (std::ssize(request.prompt) + request.max_tokens + 4);
+    const int64_t length = std::ssize(request.prompt) + request.max_tokens + 4;
+    steps += (options_.max_steps_in_flight + 2) * length;
+    // A request is computed again for each compression that is refused when
+    // entries were moved already. There is one for each page at most.
+    if (was_refused_) steps += length * length / layout_.page_size;
   }
   return steps;
 }
