@@ -253,7 +253,7 @@ class BlockAttention {
   KvTile part_;  // the rows of a tile that are in a query's window
   std::unique_ptr<float[]> floats_;  // null if the block has few queries
   // [kQueryBlockTokens, group_size]
-  absl::InlinedVector<SoftmaxState, 8 * kQueryBlockTokens> states_;
+  absl::InlinedVector<SoftmaxState, std::size_t{8} * kQueryBlockTokens> states_;
 };
 
 // CpuBackend runs every operation on the calling thread, and attention also on

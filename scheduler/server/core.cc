@@ -170,7 +170,7 @@ absl::Status Core::Generate(GenerateCommand* command) {
         index == 0 ? std::move(command->request) : AnswerOf(fork, index),
         nullptr, command->default_eviction && index == 0};
     const std::string id = submit.request.id;
-    const absl::Status status = Submit(&submit);
+    absl::Status status = Submit(&submit);
     if (!status.ok()) {
       RemoveClient(session);
       return status;

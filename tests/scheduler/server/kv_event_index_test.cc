@@ -197,7 +197,7 @@ class CountedCache {
       std::string path;
       const Entry* at = &own;
       while (true) {
-        path = at->text + path;
+        path.insert(0, at->text);
         const EntrySerial before =
             at->tail != kNoSerial ? at->tail : at->parent;
         const auto found = entry_of.find(before);
