@@ -1,6 +1,7 @@
 #include "scheduler/server/kv_event_publisher.h"
 
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
@@ -9,18 +10,21 @@
 #include <deque>
 #include <future>
 #include <iterator>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include <absl/status/status.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 #include <absl/strings/strip.h>
 #include <zmq.hpp>
 #include <zmq_addon.hpp>
 
 #include "blockmgr/base/status_macros.h"
-#include "scheduler/server/kv_event_packing.h"
 #include "scheduler/server/kv_event_index.h"
+#include "scheduler/server/kv_event_packing.h"
 #include "scheduler/server/listen_address.h"
 #include "scheduler/server/rate_limited_warning.h"
 
@@ -88,10 +92,30 @@ zmq::message_t Frame(absl::string_view bytes) {
   return zmq::message_t(bytes.data(), bytes.size());
 }
 
+// Makes way at the path of an ipc:// endpoint. libzmq would remove whatever is
+// there: a file, or the socket of another daemon.
+absl::Status ClearPath(absl::string_view field, const std::string& endpoint) {
+  absl::string_view path = endpoint;
+  if (!absl::ConsumePrefix(&path, "ipc://")) return absl::OkStatus();
+  if (absl::StartsWith(path, "@") ||
+      path.size() >= sizeof(sockaddr_un::sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ": expected the path of a file, of at most ",
+        sizeof(sockaddr_un::sun_path) - 1, " bytes, got ", endpoint));
+  }
+  const absl::Status cleared =
+      RemoveStaleSocket({.target = endpoint, .path = std::string(path)});
+  return absl::Status(
+      cleared.code(),
+      absl::StrCat(field, ": ",
+                   absl::StripPrefix(cleared.message(), "listen: ")));
+}
+
 // Listens, and returns the endpoint that peers connect to.
 absl::StatusOr<std::string> Bind(absl::string_view field,
                                  const std::string& endpoint,
                                  zmq::socket_t* socket) {
+  BM_RETURN_IF_ERROR(ClearPath(field, endpoint));
   // As at the daemon's own socket: its user and group may connect.
   const mode_t mask = umask(0117);
   socket->set(zmq::sockopt::ipv6, absl::StrContains(endpoint, '[') ? 1 : 0);

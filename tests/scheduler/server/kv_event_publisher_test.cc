@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -392,6 +394,30 @@ TEST_F(KvEventPublisherTest, AnEndpointInUseIsAnError) {
   EXPECT_THAT(Server::Start(options, FakeScheduler::Make),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("kv_events_endpoint: cannot listen at tcp")));
+}
+
+// libzmq would take a path whatever is there.
+TEST_F(KvEventPublisherTest, APathIsTakenFromNobody) {
+  const auto error_at = [this](const std::string& path) {
+    ServerOptions options;
+    options.listen = "unix:" + folder_.path() + "/other.sock";
+    options.kv_events.endpoint = "ipc://" + path;
+    return Server::Start(options, &FakeScheduler::Make).status();
+  };
+  const std::string file = folder_.path() + "/file";
+  std::ofstream(file) << "text";
+  EXPECT_THAT(error_at(file),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("kv_events_endpoint: " + file)));
+  EXPECT_TRUE(std::filesystem::is_regular_file(file));
+  EXPECT_THAT(error_at(folder_.path() + "/replay"),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("kv_events_endpoint: ")));
+  for (const std::string& path :
+       {std::string("@name"), std::string(200, 'a')}) {
+    EXPECT_THAT(error_at(path), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("kv_events_endpoint: ")));
+  }
 }
 
 TEST(KvEventOptionsTest, EndpointsAreLocalUnlessToldOtherwise) {
