@@ -33,7 +33,7 @@ CurveChart Example(bool log_y) {
 }
 
 std::vector<XmlElement> Draw(const CurveChart& chart) {
-  const std::vector<XmlElement> elements = XmlReader::Read(DrawCurves(chart));
+  std::vector<XmlElement> elements = XmlReader::Read(DrawCurves(chart));
   ExpectPicture(elements);
   return elements;
 }
