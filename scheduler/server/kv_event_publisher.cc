@@ -246,7 +246,7 @@ class KvEventPublisher::Sockets {
  private:
   void Answer(const std::vector<zmq::message_t>& frames) {
     const bool has_topic = frames.size() == 4;
-    if ((frames.size() != 3 && !has_topic) || frames[1].size() != 0 ||
+    if ((frames.size() != 3 && !has_topic) || !frames[1].empty() ||
         frames[2].size() != 8) {
       warning_.Warn(absl::StrCat(
           "expected an empty frame and a frame of 8 bytes in a request of a ",

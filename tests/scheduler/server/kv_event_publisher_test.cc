@@ -25,7 +25,6 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -136,6 +135,7 @@ std::vector<uint32_t> Cached(const std::vector<Batch>& batches) {
     }
   }
   std::vector<uint32_t> tokens;
+  tokens.reserve(blocks.size());
   for (const auto& [hash, token] : blocks) tokens.push_back(token);
   std::ranges::sort(tokens);
   return tokens;
