@@ -117,7 +117,7 @@ absl::StatusOr<int> Plain(const absl::Status& status) {
   return EXIT_SUCCESS;
 }
 
-// What the flags of all commands are read into.
+// Commands holds the values of the flags of all commands.
 struct Commands {
   BenchOptions serve_bench;
   ServeOptions serve;

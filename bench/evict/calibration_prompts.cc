@@ -127,7 +127,8 @@ void Append(const std::vector<int32_t>& tokens, std::vector<int32_t>* all) {
   all->insert(all->end(), tokens.begin(), tokens.end());
 }
 
-// What a chat message has before the text, and after the question.
+// A chat format puts these tokens before the text, and this text after the
+// question.
 struct ChatFrame {
   std::vector<int32_t> before;
   std::string after;

@@ -1,6 +1,7 @@
-// What questions about a context turn out to need of its entries, measured with
-// a language model: LU-KV's oracle (arXiv 2602.08585, equation 4). And what
-// repeating the context needs of them: KVzip's scores (arXiv 2505.23416).
+// MeasureOracle measures how much each entry of a context matters to a language
+// model: when it answers questions about the context (LU-KV's oracle, arXiv
+// 2602.08585, equation 4), and when it repeats the context (KVzip's scores,
+// arXiv 2505.23416).
 #ifndef BENCH_EVICT_MODEL_ORACLE_H_
 #define BENCH_EVICT_MODEL_ORACLE_H_
 

@@ -35,7 +35,7 @@ struct ProfileFlags {
   std::string model;                // --model-name
   std::string scorer;               // --scorer
   std::vector<std::string> tables;  // --table, for a scorer that names one
-  // Of --model and --tiny: what is measured.
+  // The next fields say what is measured. Only --model and --tiny read them.
   std::vector<std::string> texts;  // --text
   std::vector<std::string> tasks;  // --tasks; empty means all
   int32_t num_threads = 0;         // --threads; 0 means all of the machine
@@ -58,8 +58,8 @@ struct ProfileSource {
   std::shared_ptr<const LanguageModel> model;
   std::unique_ptr<ThreadPool> threads;
   std::vector<ContextPrompt> prompts;
-  // What to remember the result by: --model-name or the model's own name, and
-  // what it was measured on.
+  // The result is named so: --model-name or the model's own name, and what it
+  // was measured on.
   std::string name;
 };
 

@@ -36,7 +36,8 @@ struct Tensors {
   // How far a position rotates each pair of a head, [head_dim / 2]. Empty: as
   // rope_theta says.
   std::vector<double> inverse_frequencies;
-  // What queries times keys are multiplied by. 0: 1 / sqrt(head_dim).
+  // The products of queries and keys are multiplied by this. 0 stands for 1 /
+  // sqrt(head_dim).
   float score_scale = 0.0f;
   std::vector<LayerTensors> layers;
 

@@ -132,7 +132,8 @@ absl::StatusOr<Filler> ReadFiller(const std::vector<std::string>& files) {
   std::string all;
   const size_t num_files = std::min(files.size(), kMaxFiles);
   for (size_t i = 0; i < num_files; ++i) {
-    // Of many files, some of all folders.
+    // If there are more files than needed, every n-th is read, so that all
+    // folders are represented.
     const std::string& name = files[i * files.size() / num_files];
     std::ifstream file(name, std::ios::binary);
     if (!file) {

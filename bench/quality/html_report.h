@@ -12,10 +12,11 @@
 
 namespace blockmgr {
 
-// Of every group: accuracy and KL over the fraction that is kept, with bands of
-// 95 %, accuracy by turn, and the table. Of every task with several lengths or
-// depths: a map of depth and length for each cell. `about` says what was
-// measured, as names and values.
+// Returns a page that needs no other file. Each group gets charts of accuracy
+// and KL over the fraction that is kept, with bands of 95 %, a chart of
+// accuracy by turn, and a table. Each cell of a task with several lengths or
+// depths gets a map of depth and length. `about` says what was measured, as
+// names and values.
 std::string HtmlReport(std::span<const GroupSummary> groups,
                        const nlohmann::ordered_json& about);
 

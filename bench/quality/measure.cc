@@ -31,7 +31,7 @@ struct AnswerPlace {
   double depth = -1.0;
 };
 
-// What is compressed, and what comes after.
+// A Conversation is a prompt, which is compressed, and the turns behind it.
 struct Conversation {
   Tokens prompt;
   Tokens tail;
@@ -209,7 +209,7 @@ absl::StatusOr<Distributions> PromptMeasurement::Run(
   Request parent =
       MakeRequest("compressed", conversation.prompt, kParentTokens);
   parent.eviction = eviction;
-  // What is computed before the compression is the full cache's.
+  // All tokens before the compression are computed with the full cache.
   BM_ASSIGN_OR_RETURN(
       const RequestId parent_id,
       line_.Submit(

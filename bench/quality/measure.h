@@ -32,7 +32,7 @@ struct AnswerOutcome {
   friend bool operator==(const AnswerOutcome&, const AnswerOutcome&) = default;
 };
 
-// What one cell gave for one prompt.
+// CellOutcome is the result of one cell for one prompt.
 struct CellOutcome {
   std::vector<AnswerOutcome> answers;
   double kept_share = 1.0;    // of the entries of the compressed tokens

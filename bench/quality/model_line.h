@@ -45,7 +45,7 @@ struct LogitsReader {
   std::function<void(int32_t position, std::span<const float> logits)> read;
 };
 
-// What became of a request so far.
+// LineOutcome is the state of a request so far, or its end.
 struct LineOutcome {
   FinishEffect finish;  // of request 0 while it lives
   int32_t num_tokens = 0;
