@@ -156,8 +156,8 @@ std::vector<int32_t> Draw(int32_t n, int32_t count, Random* random) {
   std::vector<int32_t> all(static_cast<size_t>(n));
   for (int32_t i = 0; i < n; ++i) all[static_cast<size_t>(i)] = i;
   for (int32_t i = 0; i < count; ++i) {
-    std::swap(all[static_cast<size_t>(i)],
-              all[static_cast<size_t>(i + random->Below(n - i))]);
+    const int32_t other = i + random->Below(n - i);
+    std::swap(all[static_cast<size_t>(i)], all[static_cast<size_t>(other)]);
   }
   all.resize(static_cast<size_t>(count));
   return all;
@@ -330,6 +330,7 @@ class PromptMaker {
 
 std::vector<std::string> CalibrationTasks() {
   std::vector<std::string> tasks;
+  tasks.reserve(kFacts.size() + 1);
   for (const FactKind& kind : kFacts) tasks.emplace_back(kind.task);
   tasks.emplace_back(kTextTask);
   return tasks;

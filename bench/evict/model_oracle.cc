@@ -230,6 +230,7 @@ absl::StatusOr<ModelOracle> MeasureOracle(const LanguageModel& model,
   oracle.tensors = EmptyTensors(model, length);
   RunContext(prompt.context, run.get(), &oracle.tensors);
   std::vector<LayerUse> layers;
+  layers.reserve(static_cast<size_t>(model.shape().num_layers));
   for (int32_t i = 0; i < model.shape().num_layers; ++i) {
     layers.emplace_back(oracle.tensors, i, run->ProjectedSizes(i), max_tokens);
   }
@@ -258,6 +259,7 @@ absl::StatusOr<std::vector<std::vector<float>>> MeasureReplayScores(
   RunContext(context, run.get(), &tensors);
   const size_t num_sizes = Unsigned(model.shape().num_q_heads) * context.size();
   std::vector<LayerUse> layers;
+  layers.reserve(static_cast<size_t>(model.shape().num_layers));
   for (int32_t i = 0; i < model.shape().num_layers; ++i) {
     layers.emplace_back(tensors, i, std::vector<float>(num_sizes, 1.0f),
                         max_tokens);

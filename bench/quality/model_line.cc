@@ -66,8 +66,9 @@ ModelLine::ModelLine(std::unique_ptr<Scheduler> scheduler,
                                     std::span<const float> logits) {
                                const LogitsReader* reader =
                                    ReaderOf(slot, position);
-                               if (reader != nullptr)
+                               if (reader != nullptr) {
                                  reader->read(position, logits);
+                               }
                              },
                          .wants_logits =
                              [this](SequenceSlot slot, int32_t position) {
