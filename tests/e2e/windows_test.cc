@@ -211,6 +211,7 @@ TEST_P(WindowsLineTest, ForksComputeWhatTheyWouldAlone) {
     SCOPED_TRACE(caching);
     LineOptions options = Options(65, 800);
     options.scheduler = SmallScheduler(caching, 3);
+    options.hold_at_step = 60;  // The leader has 50 tokens, and not all.
     Line line(options);
     line.Open();
     std::mt19937_64 random(65);
@@ -223,17 +224,18 @@ TEST_P(WindowsLineTest, ForksComputeWhatTheyWouldAlone) {
       requests.back().set_fork_of("leader");
     }
     line.SubmitTogether(requests);
+    line.WaitForHold();
     line.WaitForTokens("leader", 50);
     const std::vector<int32_t> outputs = line.TokensOf("leader");
+    std::vector<v1::SubmitRequest> beams;
     for (const bool same : {true, false}) {
       std::vector<int32_t> tokens = prompt;
       tokens.insert(tokens.end(), outputs.begin(), outputs.begin() + 49);
       tokens.push_back(same ? outputs[49] : (outputs[49] + 1) % 64);
-      v1::SubmitRequest beam =
-          Line::MakeRequest(same ? "same" : "other", tokens, 30);
-      beam.set_fork_of("leader");
-      ASSERT_TRUE(line.Submit(beam).ok());
+      beams.push_back(Line::MakeRequest(same ? "same" : "other", tokens, 30));
+      beams.back().set_fork_of("leader");
     }
+    line.SubmitTogether(beams);
     const std::map<std::string, Answer> answers = line.WaitForAnswers(6);
     line.ExpectNothingLeaked();
     EXPECT_GE(line.GetStats().num_forks(), 3u);
