@@ -127,7 +127,8 @@ std::vector<int32_t> AnswerAlone(int32_t text, const RequestEviction& eviction,
   return line.TokensOf("alone");
 }
 
-// Without mode pressure, whose evictions depend on when blocks were short.
+// Without mode pressure, whose evictions depend on when blocks were short:
+// UnderPressure below.
 class ModelEvictionsTest
     : public testing::TestWithParam<std::tuple<std::string, EvictionMode>> {};
 
@@ -228,6 +229,61 @@ TEST(ModelEvictionWaysTest, ForkedAndOnHits) {
     line.Submit(RequestOf("hit", 0, eviction));
     line.RunToTheEnd();
     EXPECT_EQ(line.TokensOf("hit"), alone);
+  }
+}
+
+// Has a request alone compressed by commands, where others were squeezed.
+void AnswerAsSqueezed(int32_t text, const RequestEviction& eviction,
+                      const std::vector<LineEviction>& squeezes,
+                      ModelLine* line) {
+  line->Submit(RequestOf("alone", text, RequestEviction()));
+  for (const LineEviction& squeeze : squeezes) {
+    while (line->TokensOf("alone").size() + 1 < squeeze.num_tokens) {
+      ASSERT_TRUE(line->Step());
+    }
+    EvictionCommand command;
+    command.policy = eviction.policy;
+    command.target = eviction.target;
+    command.cut = squeeze.effect.cut;
+    command.table = eviction.table;
+    line->Evict("alone", std::move(command));
+  }
+  line->RunToTheEnd();
+}
+
+// Requests that are squeezed because blocks are short answer like requests that
+// are alone, and are compressed by commands at the same places.
+TEST(ModelEvictionWaysTest, UnderPressure) {
+  for (const char* policy : kSome) {
+    SCOPED_TRACE(policy);
+    const RequestEviction eviction =
+        EvictionOf(policy, EvictionMode::kPressure, "0.3");
+    // Two prompts fit, but not their answers.
+    ModelLineOptions options = OptionsOf(26);
+    options.scheduler.max_steps_in_flight = 1;
+    options.scheduler.enable_prefix_caching = false;
+    ModelLine line(options);
+    for (int32_t text = 0; text < 2; ++text) {
+      line.Submit(RequestOf(absl::StrCat(text), text, eviction));
+    }
+    line.RunToTheEnd();
+    EXPECT_EQ(line.stats().num_preemptions, 0u);
+    EXPECT_GT(line.stats().num_evictions, 0u);
+    options.num_blocks = 48;
+    for (int32_t text = 0; text < 2; ++text) {
+      const std::string id = absl::StrCat(text);
+      const std::vector<LineEviction>& squeezes = line.EvictionsOf(id);
+      ModelLine alone(options);
+      AnswerAsSqueezed(text, eviction, squeezes, &alone);
+      EXPECT_EQ(line.TokensOf(id), alone.TokensOf("alone"));
+      const std::vector<LineEviction>& commanded = alone.EvictionsOf("alone");
+      ASSERT_EQ(commanded.size(), squeezes.size());
+      for (size_t i = 0; i < squeezes.size(); ++i) {
+        EXPECT_EQ(commanded[i].num_tokens, squeezes[i].num_tokens);
+        EXPECT_EQ(commanded[i].effect.kept_entries,
+                  squeezes[i].effect.kept_entries);
+      }
+    }
   }
 }
 

@@ -86,6 +86,13 @@ void ModelLine::Submit(Request request) {
   names_[*number] = id;
 }
 
+void ModelLine::Evict(const std::string& id, EvictionCommand command) {
+  const auto named = std::ranges::find(
+      names_, id, [](const auto& entry) { return entry.second; });
+  ASSERT_NE(named, names_.end());
+  ASSERT_OK(scheduler_->Evict(named->first, std::move(command)));
+}
+
 void ModelLine::Ask(const std::string& id, const ModelQuestion& question,
                     int32_t more, const std::string& fork_of) {
   Request request;
@@ -127,6 +134,10 @@ bool ModelLine::Step() {
   }
   for (const TokenEffect& effect : effects.tokens) {
     tokens_[names_.at(effect.request)].push_back(effect.token);
+  }
+  for (EvictionEffect& effect : effects.evictions) {
+    const std::string& id = names_.at(effect.request);
+    evictions_[id].push_back({tokens_[id].size(), std::move(effect)});
   }
   return true;
 }

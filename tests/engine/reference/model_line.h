@@ -58,6 +58,13 @@ struct ModelLineOptions {
   SchedulerOptions scheduler = {};
 };
 
+// An eviction that a request has told of, together with its token number
+// `num_tokens`.
+struct LineEviction {
+  size_t num_tokens = 0;
+  EvictionEffect effect;
+};
+
 // Scheduler and engine without a daemon.
 class ModelLine {
  public:
@@ -65,6 +72,8 @@ class ModelLine {
 
   // Submits a request, whose id names its tokens.
   void Submit(Request request);
+  // Orders an eviction of a request, for the next step.
+  void Evict(const std::string& id, EvictionCommand command);
   // Asks for an answer that is as long as the reference's, and `more` tokens.
   void Ask(const std::string& id, const ModelQuestion& question, int32_t more,
            const std::string& fork_of = "");
@@ -80,6 +89,9 @@ class ModelLine {
   const ModelLayout& layout() const { return layout_; }
   const std::vector<int32_t>& TokensOf(const std::string& id) {
     return tokens_[id];
+  }
+  const std::vector<LineEviction>& EvictionsOf(const std::string& id) {
+    return evictions_[id];
   }
   SchedulerStats stats() const { return scheduler_->stats(); }
   size_t most_in_flight() const { return most_in_flight_; }
@@ -102,6 +114,7 @@ class ModelLine {
   int64_t num_logprobs_ = 0;
   std::map<RequestId, std::string> names_;
   std::map<std::string, std::vector<int32_t>> tokens_;
+  std::map<std::string, std::vector<LineEviction>> evictions_;
 };
 
 }  // namespace blockmgr
