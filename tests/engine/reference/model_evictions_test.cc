@@ -211,7 +211,9 @@ TEST(ModelEvictionWaysTest, OnSharedCompressedPrefixes) {
   }
 }
 
+// A fork goes on from the middle of an output, behind its parent's compression.
 TEST(ModelEvictionWaysTest, ForkedAndOnHits) {
+  constexpr int32_t kOutputs = 8;
   for (const char* policy : kSome) {
     SCOPED_TRACE(policy);
     const RequestEviction eviction =
@@ -219,12 +221,17 @@ TEST(ModelEvictionWaysTest, ForkedAndOnHits) {
     const std::vector<int32_t> alone = AnswerAlone(0, eviction);
     ModelLine line(OptionsOf(96));
     line.Submit(RequestOf("first", 0, eviction));
+    while (line.TokensOf("first").size() < kOutputs) ASSERT_TRUE(line.Step());
     Request fork = RequestOf("fork", 0, RequestEviction());
     fork.fork_of = "first";  // and compressed as it
+    fork.prompt.insert(fork.prompt.end(), alone.begin(),
+                       alone.begin() + kOutputs);
+    fork.max_tokens = kAnswerTokens - kOutputs;
     line.Submit(std::move(fork));
     line.RunToTheEnd();
     EXPECT_EQ(line.TokensOf("first"), alone);
-    EXPECT_EQ(line.TokensOf("fork"), alone);
+    EXPECT_EQ(line.TokensOf("fork"),
+              std::vector<int32_t>(alone.begin() + kOutputs, alone.end()));
     EXPECT_EQ(line.stats().num_forks, 1u);
     line.Submit(RequestOf("hit", 0, eviction));
     line.RunToTheEnd();
