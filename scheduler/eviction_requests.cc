@@ -218,6 +218,16 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   return absl::OkStatus();
 }
 
+std::string SharingWarning(const RequestEviction& eviction) {
+  const int32_t window = eviction.policy.query_window();
+  if (!eviction.share_prefix || window == 0) return "";
+  return absl::StrCat(
+      "eviction.share_prefix: ", FormatPolicy(eviction.policy),
+      " keeps what the last ", window,
+      " tokens of a prefix attend to, and evicts what later questions ask for; "
+      "expected a scorer that observes no queries, such as keydiff");
+}
+
 absl::Status ValidateCommand(const RequestState& request,
                              const EvictionCommand& command,
                              const SchedulerState& state) {

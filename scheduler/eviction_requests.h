@@ -2,6 +2,8 @@
 #ifndef SCHEDULER_EVICTION_REQUESTS_H_
 #define SCHEDULER_EVICTION_REQUESTS_H_
 
+#include <string>
+
 #include <absl/status/status.h>
 
 #include "blockmgr/base/model_layout.h"
@@ -16,6 +18,12 @@ namespace blockmgr {
 absl::Status ValidateEviction(const RequestEviction& eviction,
                               const ModelLayout& layout,
                               const SchedulerOptions& options);
+
+// Returns what the user of a valid eviction should be warned of; empty if there
+// is nothing. Compressed prefixes are shared by requests whose questions come
+// behind the prefix. A scorer that observes the last queries of the prefix keeps
+// what those queries attend to, and evicts what later questions ask for.
+std::string SharingWarning(const RequestEviction& eviction);
 
 // Checks a command for a live request, as Scheduler::Evict says.
 absl::Status ValidateCommand(const RequestState& request,

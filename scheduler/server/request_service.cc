@@ -6,6 +6,7 @@
 
 #include <google/protobuf/message.h>
 
+#include "scheduler/eviction_requests.h"
 #include "scheduler/server/grpc_status.h"
 #include "scheduler/server/peer_text.h"
 #include "scheduler/server/raw_messages.h"
@@ -125,6 +126,10 @@ grpc::ServerUnaryReactor* RequestService::Submit(
         if (!parsed.ok()) {
           reactor->Finish(ToGrpc(parsed.status()));
           return;
+        }
+        if (const std::string warning = SharingWarning(parsed->eviction);
+            !warning.empty()) {
+          sharing_.Warn(ForLog(warning));
         }
         core_->Post(SubmitCommand{
             submit.client_session(), *std::move(parsed),

@@ -13,6 +13,7 @@
 
 #include "proto/blockmgr/v1/request.grpc.pb.h"
 #include "scheduler/server/core_thread.h"
+#include "scheduler/server/rate_limited_warning.h"
 #include "scheduler/server/worker.h"
 
 namespace blockmgr {
@@ -46,6 +47,7 @@ class RequestService final
   const int64_t max_pending_bytes_;
   const int64_t max_submit_bytes_;
   Worker worker_;  // makes and writes the messages of token streams
+  RateLimitedWarning sharing_;  // of compressed prefixes, by any client
 };
 
 }  // namespace blockmgr

@@ -11,6 +11,7 @@
 #include <spdlog/spdlog.h>
 
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/eviction_requests.h"
 #include "scheduler/require_range.h"
 #include "scheduler/server/admin_service.h"
 #include "scheduler/server/connections.h"
@@ -168,6 +169,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   // Else every engine would be refused.
   BM_RETURN_IF_ERROR(
       ValidateEviction(core.core.default_eviction, options.scheduler));
+  if (const std::string warning = SharingWarning(core.core.default_eviction);
+      !warning.empty()) {
+    spdlog::warn("{}", warning);
+  }
 
   std::unique_ptr<Server> server(new Server);
   BM_ASSIGN_OR_RETURN(server->listener_,

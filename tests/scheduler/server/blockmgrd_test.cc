@@ -408,6 +408,15 @@ TEST_F(BlockmgrdTest, RefusesFlagsThatExcludeEachOther) {
           "--budget-table: expected NAME=FILE, got 'needle'");
 }
 
+TEST_F(BlockmgrdTest, WarnsOfADefaultThatSharesWhatObservesQueries) {
+  Daemon daemon(log(), {"--listen", address_, "--keep-ratio", "0.2",
+                        "--share-compressed-prefixes", "--eviction",
+                        "snapkv(window=16) | adakv | topk"});
+  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  EXPECT_THAT(daemon.Log(),
+              HasSubstr("keeps what the last 16 tokens of a prefix attend to"));
+}
+
 TEST_F(BlockmgrdTest, SaysWhereMetricsAndEventsAre) {
   Daemon daemon(log(), {"--listen", address_, "--metrics-listen", "127.0.0.1:0",
                         "--kv-events-endpoint", "tcp://127.0.0.1:0",

@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(ServerTest, TokensOfARequestArriveInOrder) {
   const auto engine = StartEngine(SmallLayout());
@@ -49,6 +50,26 @@ TEST_F(ServerTest, TheEngineIsToldWhatToRun) {
   EXPECT_EQ(plan.starts(0).info().request_id(), "r");
   EXPECT_EQ(plan.starts(0).info().lora(), "adapter");
   EXPECT_EQ(plan.starts(0).info().engine_data(), "temperature 0.7");
+  engine->Break();
+}
+
+TEST_F(ServerTest, WarnsOfSharedPrefixesThatObserveQueries) {
+  const CapturedLog log;
+  const auto engine = StartEngine(SmallLayout());
+  FakeFrontend frontend(address(), "a");
+  v1::SubmitRequest request = MakeSubmit("a", "keydiff", 3);
+  v1::RequestEviction* eviction = request.mutable_eviction();
+  eviction->set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
+  eviction->mutable_policy()->mutable_keydiff();
+  eviction->mutable_target()->set_tokens_per_head(4);
+  eviction->set_share_prefix(true);
+  ASSERT_TRUE(frontend.Submit(request).ok());
+  EXPECT_THAT(log.text(), Not(HasSubstr("share_prefix")));
+  request.set_request_id("snapkv");
+  eviction->mutable_policy()->mutable_snapkv()->set_window(16);
+  ASSERT_TRUE(frontend.Submit(request).ok());
+  EXPECT_THAT(log.text(),
+              HasSubstr("keeps what the last 16 tokens of a prefix attend to"));
   engine->Break();
 }
 
