@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
 namespace blockmgr {
@@ -31,9 +32,9 @@ std::optional<int32_t> FindStop(const TokenTexts& texts,
   std::string text;
   text.reserve(before + last.size());
   for (const int32_t output : outputs.subspan(first)) {
-    text += TextOf(texts, output);
+    absl::StrAppend(&text, TextOf(texts, output));
   }
-  text += last;
+  absl::StrAppend(&text, last);
   for (size_t i = 0; i < stop.size(); ++i) {
     // A string that begins here, or later, ends in the last token's text.
     const size_t begin = before - std::min(before, stop[i].size() - 1);

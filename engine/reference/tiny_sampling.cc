@@ -179,8 +179,8 @@ std::optional<int32_t> TinyEngine::StopAfter(const RequestInfo* info,
                                              int32_t token) const {
   if (info == nullptr || !info->sampling.has_value()) return std::nullopt;
   const SamplingParams& params = *info->sampling;
-  const std::span<const int32_t> outputs =
-      tokens.subspan(static_cast<size_t>(info->num_prompt_tokens));
+  const std::span<const int32_t> outputs = tokens.subspan(
+      std::min(tokens.size(), static_cast<size_t>(info->num_prompt_tokens)));
   if (std::ssize(outputs) < params.min_tokens) return std::nullopt;
   return FindStop(token_texts_, outputs, token, params.stop);
 }
