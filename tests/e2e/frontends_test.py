@@ -2,7 +2,7 @@
 """What clients that others wrote see of scripts/chat.sh: the openai client, by
 the gateway smg, of daemons with a language model.
 
-  frontends_test.py FOLDER_OF_PROGRAMS PACKAGES
+  frontends_test.py FOLDER_OF_PROGRAMS PACKAGES [TEST..]
 
 Runs with the Python of scripts/fleet_packages.sh, which is PACKAGES.
 """
@@ -257,9 +257,8 @@ class Load:
     """Clients that ask one question after the other, half of them for streams.
     Nobody tries again: what goes wrong is told to them."""
 
-    def __init__(self, url, model, num_clients):
-        self._client = openai.OpenAI(base_url=url + "/v1", api_key="none",
-                                     timeout=PATIENCE_S, max_retries=0)
+    def __init__(self, client, model, num_clients):
+        self._client = client
         self._model = model
         self._has_ended = threading.Event()
         self._lock = threading.Lock()
@@ -339,6 +338,18 @@ class LossTest(unittest.TestCase):
         self.addCleanup(gateway.wait)
         self.addCleanup(gateway.kill)
         self.wait_for_workers()
+        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none",
+                                    timeout=PATIENCE_S, max_retries=0)
+        self.model = self.client.models.list().data[0].id
+        wait_until(self.answers, "the gateway has a tokenizer")
+
+    def answers(self):
+        try:
+            self.client.chat.completions.create(
+                model=self.model, messages=[QUESTION], max_tokens=1)
+        except openai.InternalServerError:
+            return False
+        return True
 
     def num_healthy(self):
         try:
@@ -353,8 +364,7 @@ class LossTest(unittest.TestCase):
 
     def test_requests_are_retried_or_told_and_none_hangs(self):
         lost, _ = self.replicas
-        model = json.loads(fetch(self.url + "/v1/models"))["data"][0]["id"]
-        load = Load(self.url, model, num_clients=6)
+        load = Load(self.client, self.model, num_clients=6)
         load.wait_for_more(6)
         self.assertEqual(load.errors, [])
         wait_until(lambda: lost.metric("blockmgr_requests_running") > 0,
@@ -380,4 +390,4 @@ class LossTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
