@@ -22,8 +22,8 @@ std::optional<int32_t> FindStop(const TokenTexts& texts,
                                 std::span<const std::string> stop) {
   const absl::string_view last = TextOf(texts, token);
   if (stop.empty() || last.empty()) return std::nullopt;
-  const size_t longest =
-      std::ranges::max_element(stop, {}, &std::string::size)->size();
+  size_t longest = 0;
+  for (const std::string& one : stop) longest = std::max(longest, one.size());
   size_t first = outputs.size();
   size_t before = 0;  // bytes of the text before that of `token`
   while (first > 0 && before + 1 < longest) {
