@@ -411,7 +411,7 @@ absl::Status ReadServedModel(Flags* flags) {
   }
   const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Create(*file);
   if (!tokenizer.ok()) {
-    spdlog::warn("stop strings are refused: {}", tokenizer.status().message());
+    spdlog::warn("stop strings are refused: {}", tokenizer.status().ToString());
     return absl::OkStatus();
   }
   flags->token_texts = tokenizer->TextsWithoutControl();
