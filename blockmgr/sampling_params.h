@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace blockmgr {
@@ -35,6 +36,7 @@ struct SamplingParams {
   bool ignore_eos = false;
   std::optional<int32_t> logprobs = std::nullopt;
   std::optional<int32_t> prompt_logprobs = std::nullopt;
+  std::vector<std::string> stop = {};
 
   friend bool operator==(const SamplingParams&,
                          const SamplingParams&) = default;
@@ -55,8 +57,9 @@ enum class SamplingField : uint8_t {
   kMinTokens = 10,
   kLogprobs = 11,
   kPromptLogprobs = 12,
+  kStop = 13,
 };
-inline constexpr int32_t kNumSamplingFields = 12;
+inline constexpr int32_t kNumSamplingFields = 13;
 
 // EngineSampling is what an engine announces of its sampling.
 struct EngineSampling {

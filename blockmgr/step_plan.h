@@ -277,6 +277,14 @@ struct RunLogProbs {
   TokenLogProbs outputs = {};
 };
 
+// The text of a run's request contains one of its stop strings, and the string
+// ends in the token that the run sampled last (StepResult::sampled). The
+// request ends with this token.
+struct StopMatch {
+  int32_t run = 0;   // index into plan.slots
+  int32_t stop = 0;  // index into SamplingParams::stop
+};
+
 struct StepResult {
   StepId id{0};
   // The token that each run sampled last, -1 where samples[i] is 0.
@@ -300,6 +308,10 @@ struct StepResult {
   // The log-probabilities of runs whose requests ask for them, by ascending
   // run.
   std::vector<RunLogProbs> logprobs;
+  // The runs whose requests end by a stop string, by ascending run. If a stop
+  // string ends in a draft, the engine accepts the drafts before this token
+  // only, and the token is the run's `sampled`.
+  std::vector<StopMatch> stop_matches;
   std::vector<EvictionOutcome> evictions;
   // Blocks that have lost what this step or an earlier one wrote to them, for
   // example because a transfer failed. The engine names copies made of lost

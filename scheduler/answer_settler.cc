@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ absl::Status AnswerSettler::Settle(const StepResult& result, Effects* effects) {
   LoseHostBlocks(result.lost_host_blocks);
   size_t num_accepted = 0;
   auto logprobs = result.logprobs.begin();
+  auto stop = result.stop_matches.begin();
   for (size_t i = 0; i < step.runs.size(); ++i) {
     RunAnswer answer{.sampled = result.sampled[i]};
     if (!result.num_accepted.empty()) {
@@ -36,6 +38,10 @@ absl::Status AnswerSettler::Settle(const StepResult& result, Effects* effects) {
     if (logprobs != result.logprobs.end() &&
         logprobs->run == static_cast<int32_t>(i)) {
       answer.logprobs = &*logprobs++;
+    }
+    if (stop != result.stop_matches.end() &&
+        stop->run == static_cast<int32_t>(i)) {
+      answer.stop = (stop++)->stop;
     }
     SettleRun(step.runs[i], answer, effects);
   }
@@ -103,14 +109,20 @@ void AnswerSettler::SettleRun(const StepInFlight::Run& run,
   request.max_settled = std::max(request.max_settled, end);
   if (!run.samples) return;
   --request.num_placeholders;
-  if (!stops) stops = AddOutput(&request, answer.sampled, effects);
+  std::optional<int32_t> stop;
+  if (!stops) {
+    stops = AddOutput(&request, answer.sampled, effects);
+    if (!stops) stop = answer.stop;
+  }
   if (answer.logprobs != nullptr) {
     TellOutputLogProbs(request, num_outputs, *answer.logprobs, effects);
   }
+  stops |= stop.has_value();
   if (stops || request.num_outputs() >= request.max_tokens) {
     lifecycle_.Retire(&request,
                       stops ? FinishReason::kStop : FinishReason::kLength,
                       absl::OkStatus(), effects);
+    effects->finished.back().stop = stop;
     return;
   }
   if (answer.num_drafts != request.num_drafts) {

@@ -90,6 +90,44 @@ absl::Status ValidateLogProbs(const SchedulerState& state,
   return absl::OkStatus();
 }
 
+absl::Status ValidateStopMatches(const StepInFlight& step,
+                                 const StepResult& result) {
+  int32_t least = 0;
+  for (size_t i = 0; i < result.stop_matches.size(); ++i) {
+    const std::string field = absl::StrCat("stop_matches[", i, "]");
+    const StopMatch& match = result.stop_matches[i];
+    BM_RETURN_IF_ERROR(RequireRange(absl::StrCat(field, ".run"), match.run,
+                                    least, std::ssize(step.runs) - 1,
+                                    "runs of the step, ascending"));
+    least = match.run + 1;
+    const auto index = static_cast<size_t>(match.run);
+    const StepInFlight::Run& run = step.runs[index];
+    if (!run.samples) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": expected none of run ", match.run,
+                       ", as the run does not sample, got stop ", match.stop));
+    }
+    if (run.is_stale()) continue;
+    const RequestState& request = *run.request;
+    const std::optional<SamplingParams>& asked = request.info->sampling;
+    const int64_t num_stops = asked ? std::ssize(asked->stop) : 0;
+    if (match.stop < 0 || match.stop >= num_stops) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ".stop: expected one of the request's ",
+                       num_stops, " stop strings, got ", match.stop));
+    }
+    const int32_t num_outputs =
+        request.num_outputs() + 1 +
+        (result.num_accepted.empty() ? 0 : result.num_accepted[index]);
+    if (num_outputs <= request.min_tokens) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, ": expected none in the first ", request.min_tokens,
+          " outputs (min_tokens), got output ", num_outputs));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateDrafts(const StepInFlight& step,
                             const StepResult& result) {
   const auto check_size = [&step](const char* field, size_t size) {
@@ -183,6 +221,7 @@ absl::Status ValidateResult(const SchedulerState& state,
   BM_RETURN_IF_ERROR(ValidateDrafts(step, result));
   BM_RETURN_IF_ERROR(ValidateTokenData(step, result));
   BM_RETURN_IF_ERROR(ValidateLogProbs(state, step, result));
+  BM_RETURN_IF_ERROR(ValidateStopMatches(step, result));
   int64_t num_orders = 0;
   for (const StepInFlight::Order& order : step.orders) {
     num_orders += order.num_outcomes();

@@ -147,6 +147,9 @@ struct FinishEffect {
   RequestId request{0};
   FinishReason reason = FinishReason::kLength;
   absl::Status status;  // not OK for kFailed
+  // With kStop: the index in SamplingParams::stop of the string that ended the
+  // request. Empty if a stop token or an end token did.
+  std::optional<int32_t> stop = std::nullopt;
   int32_t num_output_tokens = 0;
   int32_t num_cached_tokens = 0;  // prefix hit or fork at first admission
   int32_t num_preemptions = 0;

@@ -17,6 +17,10 @@ namespace {
 constexpr int64_t kMaxEndTokens = 64;
 constexpr int64_t kMaxLogitBiases = 1024;
 constexpr double kMaxBias = 100.0;
+// An engine compares the end of every request's text with each of them after
+// every token.
+constexpr int64_t kMaxStopStrings = 64;
+constexpr int64_t kMaxStopBytes = 256;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 // As RequireRange, for numbers that may be NaN.
@@ -93,6 +97,21 @@ absl::Status ValidateRanges(const SamplingParams& sampling,
                       sampling.prompt_logprobs.value_or(0), 0, kMaxLogprobs);
 }
 
+absl::Status ValidateStopStrings(const std::vector<std::string>& stop) {
+  if (std::ssize(stop) > kMaxStopStrings) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.stop: expected at most ", kMaxStopStrings,
+                     ", got ", stop.size()));
+  }
+  for (size_t i = 0; i < stop.size(); ++i) {
+    if (!stop[i].empty() && std::ssize(stop[i]) <= kMaxStopBytes) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.stop[", i, "]: expected 1 to ", kMaxStopBytes,
+                     " bytes, got ", stop[i].size()));
+  }
+  return absl::OkStatus();
+}
+
 // Checks that the engine supports every field that is in use.
 absl::Status ValidateSupport(const SamplingParams& sampling,
                              const EngineSampling& engine) {
@@ -133,6 +152,8 @@ absl::Status ValidateSupport(const SamplingParams& sampling,
            optional(SamplingField::kLogprobs, "logprobs", sampling.logprobs),
            optional(SamplingField::kPromptLogprobs, "prompt_logprobs",
                     sampling.prompt_logprobs),
+           Use{SamplingField::kStop, "stop", !sampling.stop.empty(), "none",
+               absl::StrCat(sampling.stop.size())},
        }) {
     if (!use.is_used || engine.Supports(use.field)) continue;
     return absl::FailedPreconditionError(
@@ -178,6 +199,7 @@ absl::Status ValidateSampling(const Request& request,
   BM_RETURN_IF_ERROR(ValidateRanges(*request.sampling, request.max_tokens));
   BM_RETURN_IF_ERROR(
       ValidateBiases(request.sampling->logit_bias, engine.vocabulary_size));
+  BM_RETURN_IF_ERROR(ValidateStopStrings(request.sampling->stop));
   return ValidateSupport(*request.sampling, engine);
 }
 

@@ -220,6 +220,7 @@ struct RunAnswer {
   int32_t num_drafts = 0;                 // ready for the next step
   absl::string_view data = {};            // for the frontend
   const RunLogProbs* logprobs = nullptr;  // null if there are none
+  std::optional<int32_t> stop = {};       // the string that `sampled` ends
 };
 
 }  // namespace blockmgr

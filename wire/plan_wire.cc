@@ -315,6 +315,10 @@ void FromProto(const v1::StepResult& proto, StepResult* result) {
     FromProto(from.prompt(), &to.prompt);
     FromProto(from.outputs(), &to.outputs);
   }
+  result->stop_matches.clear();
+  for (const v1::StopMatch& match : proto.stop_matches()) {
+    result->stop_matches.push_back({.run = match.run(), .stop = match.stop()});
+  }
   result->lost_blocks.clear();
   for (const int32_t block : proto.lost_blocks()) {
     result->lost_blocks.push_back(BlockId{block});
@@ -355,6 +359,11 @@ void ToProto(const StepResult& result, v1::StepResult* proto) {
     if (!rows.outputs.tokens.empty()) {
       ToProto(rows.outputs, message->mutable_outputs());
     }
+  }
+  for (const StopMatch& match : result.stop_matches) {
+    v1::StopMatch* message = proto->add_stop_matches();
+    message->set_run(match.run);
+    message->set_stop(match.stop);
   }
   for (const BlockId block : result.lost_blocks) {
     proto->add_lost_blocks(Index(block));

@@ -50,6 +50,7 @@ absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& proto) {
   BM_GET(logprobs);
   BM_GET(prompt_logprobs);
 #undef BM_GET
+  sampling.stop.assign(proto.stop().begin(), proto.stop().end());
   for (const v1::LogitBias& bias : proto.logit_bias()) {
     if (bias.token_id() > kMaxToken) {
       return TooLarge(absl::StrCat("sampling.logit_bias[",
@@ -77,6 +78,7 @@ void ToProto(const SamplingParams& sampling, v1::SamplingParams* proto) {
   if (sampling.prompt_logprobs.has_value()) {
     proto->set_prompt_logprobs(*sampling.prompt_logprobs);
   }
+  proto->mutable_stop()->Add(sampling.stop.begin(), sampling.stop.end());
   for (const LogitBias& bias : sampling.logit_bias) {
     v1::LogitBias* const added = proto->add_logit_bias();
     added->set_token_id(static_cast<uint32_t>(bias.token));

@@ -101,6 +101,7 @@ absl::StatusOr<SamplingParams> SamplingOf(const engine::SamplingParams& proto) {
     sampling.prompt_logprobs = proto.prompt_logprobs();
   }
   if (proto.has_seed()) sampling.seed = proto.seed();
+  sampling.stop.assign(proto.stop().begin(), proto.stop().end());
   for (const auto& [token, bias] : proto.logit_bias()) {
     sampling.logit_bias.push_back({.token = token, .bias = bias});
   }

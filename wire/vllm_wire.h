@@ -31,8 +31,8 @@ struct GenerateCall {
 inline constexpr char kOptionsMetadata[] = "blockmgr-options";
 
 // `options` is the metadata entry; empty: there is none. Ranges of sampling
-// fields are for the scheduler to check. Text is not looked at, so stop strings
-// and what concerns special tokens have no effect.
+// fields are for the scheduler to check. What concerns the text that the
+// gateway makes has no effect.
 absl::StatusOr<GenerateCall> FromProto(
     const vllm::grpc::engine::GenerateRequest& proto,
     absl::string_view options);

@@ -33,9 +33,11 @@
 #include "engine/reference/served_gguf.h"
 #include "engine/reference/sim_engine.h"
 #include "engine/reference/sim_flags.h"
+#include "engine/reference/stop_strings.h"
 #include "engine/reference/tiny_backends.h"
 #include "engine/reference/tiny_engine.h"
 #include "engine/reference/tiny_model.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "kernels/backend.h"
 #include "program/command_line.h"
 #include "scheduler/server/default_address.h"
@@ -142,6 +144,7 @@ struct Flags {
   SimModel sim;
   double time_scale = 1.0;
   int32_t num_shards = 1;
+  TokenTexts token_texts;  // of the model's file; empty: not known
   std::vector<std::string> query_stats;
   QueryStatsTables query_stats_tables;  // that query_stats names
 };
@@ -390,7 +393,8 @@ absl::StatusOr<std::shared_ptr<const LanguageModel>> MakeModel(
   return RandomModel(shape, flags.seed);
 }
 
-// Has the client announce the model of a file, with its tokenizer.
+// Has the client announce the model of a file, with its tokenizer, and stop
+// strings if the texts of its tokens are known.
 absl::Status ReadServedModel(Flags* flags) {
   flags->client.model.name = flags->served_model_name;
   if (flags->model_file.empty()) return absl::OkStatus();
@@ -405,6 +409,13 @@ absl::Status ReadServedModel(Flags* flags) {
   if (!error.empty()) {
     spdlog::warn("gateways get no tokenizer of this model: {}", error);
   }
+  const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Create(*file);
+  if (!tokenizer.ok()) {
+    spdlog::warn("stop strings are refused: {}", tokenizer.status().ToString());
+    return absl::OkStatus();
+  }
+  flags->token_texts = tokenizer->TextsWithoutControl();
+  flags->client.sampling.fields |= EngineSampling::BitOf(SamplingField::kStop);
   return absl::OkStatus();
 }
 
@@ -446,7 +457,8 @@ absl::Status ServeModel(const Flags& flags,
                      .num_host_blocks = flags.client.num_host_blocks,
                      .max_drafts = flags.num_drafts,
                      .num_threads = flags.num_threads,
-                     .query_stats = flags.query_stats_tables},
+                     .query_stats = flags.query_stats_tables,
+                     .token_texts = flags.token_texts},
                     std::move(forward));
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,

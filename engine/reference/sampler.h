@@ -31,8 +31,10 @@ class Sampler {
   // REQUIRES: vocabulary > 0.
   explicit Sampler(int32_t vocabulary);
 
-  // The fields that the sampler supports: all.
-  static constexpr uint32_t kFields = EngineSampling::kAllFields;
+  // The fields that the sampler supports: all but `stop`, for which an engine
+  // has to know the texts of tokens (TinyEngineOptions::token_texts).
+  static constexpr uint32_t kFields =
+      EngineSampling::kAllFields & ~EngineSampling::BitOf(SamplingField::kStop);
 
   // Returns the token behind `tokens`, which are the prompt and the outputs so
   // far. Without `info`, or without its SamplingParams, that is the most likely

@@ -17,6 +17,7 @@ TinyEngine::TinyEngine(std::shared_ptr<const LanguageModel> model,
       layout_(layout),
       max_drafts_(options.max_drafts),
       query_stats_(options.query_stats),
+      token_texts_(options.token_texts),
       threads_(options.num_threads),
       sampler_(model_->shape().vocabulary),
       tables_(layout_, options.max_sequences, options.num_host_blocks),
@@ -60,6 +61,7 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   result->num_accepted.assign(plan.num_drafts.size(), 0);
   result->accepted.clear();
   result->logprobs.clear();
+  result->stop_matches.clear();
   result->num_drafts.assign(max_drafts_ > 0 ? plan.slots.size() : 0, 0);
   result->lost_blocks.clear();
   result->lost_host_blocks.clear();

@@ -41,6 +41,7 @@
 #include "blockmgr/step_plan.h"
 #include "engine/reference/forward_pass.h"
 #include "engine/reference/sampler.h"
+#include "engine/reference/stop_strings.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
 #include "engine/reference/tiny_shard.h"
@@ -85,6 +86,8 @@ struct TinyEngineOptions {
   // The tables that expected_attention(stats=NAME) reads. REQUIRES: they are
   // for a model of this shape.
   QueryStatsTables query_stats = {};
+  // For stop strings. Empty: the engine finds none.
+  TokenTexts token_texts = {};
 };
 
 class TinyEngine {
@@ -129,6 +132,11 @@ class TinyEngine {
   // Has a device draw what it can after the rows of ComputeLogits: fills
   // drawn_.
   void DrawOnDevice(const StepPlan& plan);
+  // Returns the stop string of a request that ends in `token`, the output
+  // behind `tokens`.
+  std::optional<int32_t> StopAfter(const RequestInfo* info,
+                                   std::span<const int32_t> tokens,
+                                   int32_t token) const;
   // Samples for one run, and adds rows if the request asks for them.
   void SampleRun(const StepPlan& plan, size_t run, TokenLogProbs* rows,
                  StepResult* result);
@@ -172,6 +180,7 @@ class TinyEngine {
   const ModelLayout layout_;
   const int32_t max_drafts_;
   const QueryStatsTables query_stats_;
+  const TokenTexts token_texts_;
   ThreadPool threads_;
   Sampler sampler_;
   EngineTables tables_;

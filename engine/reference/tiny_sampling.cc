@@ -174,6 +174,17 @@ void TinyEngine::ShowLogits(const StepPlan& plan, size_t run) {
   }
 }
 
+std::optional<int32_t> TinyEngine::StopAfter(const RequestInfo* info,
+                                             std::span<const int32_t> tokens,
+                                             int32_t token) const {
+  if (info == nullptr || !info->sampling.has_value()) return std::nullopt;
+  const SamplingParams& params = *info->sampling;
+  const std::span<const int32_t> outputs = tokens.subspan(
+      std::min(tokens.size(), static_cast<size_t>(info->num_prompt_tokens)));
+  if (std::ssize(outputs) < params.min_tokens) return std::nullopt;
+  return FindStop(token_texts_, outputs, token, params.stop);
+}
+
 void TinyEngine::SampleRun(const StepPlan& plan, size_t run,
                            TokenLogProbs* rows, StepResult* result) {
   const SequenceSlot slot = plan.slots[run];
@@ -183,16 +194,27 @@ void TinyEngine::SampleRun(const StepPlan& plan, size_t run,
                                       : RowsFor(info->sampling->logprobs, rows);
   const int32_t num_drafts = plan.num_drafts.empty() ? 0 : plan.num_drafts[run];
   auto row = static_cast<size_t>(query_offsets_[run + 1] - 1 - num_drafts);
+  const auto tokens_to = [&](size_t last) {
+    return std::span<const int32_t>(tables_.row(slot).tokens)
+        .first(static_cast<size_t>(positions_[last]) + 1);
+  };
   int32_t token = SampleAfter(slot, row, logprobs);
+  std::optional<int32_t> stop = StopAfter(info, tokens_to(row), token);
   if (num_drafts > 0) {
     int32_t& num_accepted = result->num_accepted[run];
     // A draft is right if it is what would have been sampled without it.
-    while (num_accepted < num_drafts && token == tokens_[row + 1]) {
+    while (!stop.has_value() && num_accepted < num_drafts &&
+           token == tokens_[row + 1]) {
       result->accepted.push_back(token);
       ++num_accepted;
       token = SampleAfter(slot, ++row, logprobs);
+      stop = StopAfter(info, tokens_to(row), token);
     }
     tables_.RejectDrafts(slot, num_drafts, num_accepted);
+  }
+  if (stop.has_value()) {
+    result->stop_matches.push_back(
+        {.run = static_cast<int32_t>(run), .stop = *stop});
   }
   result->sampled[run] = token;
   tables_.AddSampled(slot, token);

@@ -187,6 +187,9 @@ void Tokenizer::AddWords(const TokenizerData& data, bool all) {
   bytes_.reserve(data.tokens.size());
   for (size_t i = 0; i < data.tokens.size(); ++i) {
     std::optional<std::string> bytes;
+    if (data.token_type[i] == kControlToken) {
+      control_tokens_.push_back(static_cast<int32_t>(i));
+    }
     if (data.token_type[i] == kNormalToken) {
       bytes = ReadSpelledBytes(data.tokens[i]);
     }
@@ -262,6 +265,14 @@ std::string Tokenizer::Decode(std::span<const int32_t> tokens) const {
     text += bytes_[static_cast<size_t>(token)];
   }
   return text;
+}
+
+std::vector<std::string> Tokenizer::TextsWithoutControl() const {
+  std::vector<std::string> texts = bytes_;
+  for (const int32_t token : control_tokens_) {
+    texts[static_cast<size_t>(token)].clear();
+  }
+  return texts;
 }
 
 absl::StatusOr<absl::string_view> Tokenizer::chat_template() const {

@@ -60,6 +60,10 @@ class Tokenizer {
   // in the vocabulary has none. A token may be a part of a character.
   std::string Decode(std::span<const int32_t> tokens) const;
 
+  // Returns the bytes of every token, as in a text that leaves control tokens
+  // out: these have none.
+  std::vector<std::string> TextsWithoutControl() const;
+
   int32_t vocabulary_size() const {
     return static_cast<int32_t>(bytes_.size());
   }
@@ -90,8 +94,9 @@ class Tokenizer {
   WordSplitter splitter_;
   BytePairs pairs_;
   SpecialTokens user_defined_;
-  SpecialTokens special_;                 // user-defined and control
-  std::vector<std::string> bytes_;        // by token
+  SpecialTokens special_;           // user-defined and control
+  std::vector<std::string> bytes_;  // by token
+  std::vector<int32_t> control_tokens_;
   std::array<int32_t, 256> byte_tokens_;  // kNoToken: the byte is left out
   // Words that are one token.
   absl::flat_hash_map<std::string, int32_t> words_;

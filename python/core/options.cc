@@ -40,7 +40,8 @@ constexpr std::array<absl::string_view, kNumSamplingFields> kSamplingFields = {
     "seed",
     "min_tokens",
     "logprobs",
-    "prompt_logprobs"};
+    "prompt_logprobs",
+    "stop"};
 
 using Tenants = std::map<std::string, std::map<std::string, int64_t>>;
 

@@ -14,6 +14,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "blockmgr/block_hash.h"
 #include "blockmgr/sampling_params.h"
@@ -87,7 +88,8 @@ SamplingParams MakeSampling(double temperature, int32_t top_k, double top_p,
                             const std::map<int32_t, double>& logit_bias,
                             std::optional<int64_t> seed, int32_t min_tokens,
                             bool ignore_eos, std::optional<int32_t> logprobs,
-                            std::optional<int32_t> prompt_logprobs) {
+                            std::optional<int32_t> prompt_logprobs,
+                            std::vector<std::string> stop) {
   SamplingParams params = {.temperature = temperature,
                            .top_k = top_k,
                            .top_p = top_p,
@@ -99,7 +101,8 @@ SamplingParams MakeSampling(double temperature, int32_t top_k, double top_p,
                            .min_tokens = min_tokens,
                            .ignore_eos = ignore_eos,
                            .logprobs = logprobs,
-                           .prompt_logprobs = prompt_logprobs};
+                           .prompt_logprobs = prompt_logprobs,
+                           .stop = std::move(stop)};
   for (const auto& [token, bias] : logit_bias) {
     params.logit_bias.push_back({token, bias});
   }
@@ -120,11 +123,13 @@ void BindSampling(nb::module_& m) {
              const std::map<int32_t, double>& logit_bias,
              std::optional<int64_t> seed, int32_t min_tokens, bool ignore_eos,
              std::optional<int32_t> logprobs,
-             std::optional<int32_t> prompt_logprobs) {
+             std::optional<int32_t> prompt_logprobs,
+             std::vector<std::string> stop) {
             new (self) SamplingParams(MakeSampling(
                 temperature, top_k, top_p, min_p, repetition_penalty,
                 presence_penalty, frequency_penalty, logit_bias, seed,
-                min_tokens, ignore_eos, logprobs, prompt_logprobs));
+                min_tokens, ignore_eos, logprobs, prompt_logprobs,
+                std::move(stop)));
           },
           nb::kw_only(), nb::arg("temperature") = 1.0, nb::arg("top_k") = 0,
           nb::arg("top_p") = 1.0, nb::arg("min_p") = 0.0,
@@ -133,7 +138,7 @@ void BindSampling(nb::module_& m) {
           nb::arg("logit_bias") = nb::dict(), nb::arg("seed") = nb::none(),
           nb::arg("min_tokens") = 0, nb::arg("ignore_eos") = false,
           nb::arg("logprobs") = nb::none(),
-          nb::arg("prompt_logprobs") = nb::none())
+          nb::arg("prompt_logprobs") = nb::none(), nb::arg("stop") = nb::list())
       .def_ro("temperature", &SamplingParams::temperature)
       .def_ro("top_k", &SamplingParams::top_k)
       .def_ro("top_p", &SamplingParams::top_p)
@@ -147,6 +152,7 @@ void BindSampling(nb::module_& m) {
       .def_ro("ignore_eos", &SamplingParams::ignore_eos)
       .def_ro("logprobs", &SamplingParams::logprobs)
       .def_ro("prompt_logprobs", &SamplingParams::prompt_logprobs)
+      .def_ro("stop", &SamplingParams::stop)
       .def(
           "__eq__",
           [](const SamplingParams& self, nb::handle other) {

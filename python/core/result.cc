@@ -9,6 +9,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -108,6 +109,7 @@ StepResult MakeResult(uint64_t step, ArrayArgument sampled,
                       ArrayArgument num_drafts,
                       const std::vector<nb::bytes>& token_data,
                       std::vector<RunLogProbs> logprobs,
+                      const std::vector<std::pair<int32_t, int32_t>>& stops,
                       IntsArgument lost_blocks, IntsArgument lost_host_blocks) {
   StepResult result;
   result.id = StepId{step};
@@ -126,6 +128,9 @@ StepResult MakeResult(uint64_t step, ArrayArgument sampled,
     result.token_data.emplace_back(data.c_str(), data.size());
   }
   result.logprobs = std::move(logprobs);
+  for (const auto& [run, stop] : stops) {
+    result.stop_matches.push_back({.run = run, .stop = stop});
+  }
   result.evictions = std::move(evictions);
   result.lost_blocks = CopyInts<BlockId>("lost_blocks", lost_blocks);
   result.lost_host_blocks =
@@ -162,26 +167,29 @@ void BindResultTypes(nb::module_& m) {
              std::vector<EvictionOutcome> evictions, ArrayArgument num_accepted,
              ArrayArgument accepted, ArrayArgument num_drafts,
              const std::vector<nb::bytes>& token_data,
-             std::vector<RunLogProbs> logprobs, IntsArgument lost_blocks,
-             IntsArgument lost_host_blocks) {
-            new (self) StepResult(
-                MakeResult(step, sampled, std::move(evictions), num_accepted,
-                           accepted, num_drafts, token_data,
-                           std::move(logprobs), lost_blocks, lost_host_blocks));
+             std::vector<RunLogProbs> logprobs,
+             const std::vector<std::pair<int32_t, int32_t>>& stop_matches,
+             IntsArgument lost_blocks, IntsArgument lost_host_blocks) {
+            new (self) StepResult(MakeResult(
+                step, sampled, std::move(evictions), num_accepted, accepted,
+                num_drafts, token_data, std::move(logprobs), stop_matches,
+                lost_blocks, lost_host_blocks));
           },
           nb::arg("step"), nb::arg("sampled"),
           nb::arg("evictions") = nb::list(), nb::kw_only(),
           nb::arg("num_accepted") = nb::none(),
           nb::arg("accepted") = nb::none(), nb::arg("num_drafts") = nb::none(),
           nb::arg("token_data") = nb::list(), nb::arg("logprobs") = nb::list(),
+          nb::arg("stop_matches") = nb::list(),
           nb::arg("lost_blocks") = nb::tuple(),
           nb::arg("lost_host_blocks") = nb::tuple(),
           "step: plan.step. sampled: int32 [runs], -1 where samples is 0. "
           "evictions: one\noutcome for each of plan.evictions. num_accepted, "
           "num_drafts: int32 [runs], and\naccepted: int32 [sum of "
           "num_accepted], "
-          "with drafts. token_data: bytes for each run,\nor none. lost_blocks, "
-          "lost_host_blocks: ids.")
+          "with drafts. token_data: bytes for each run,\nor none. "
+          "stop_matches: (run, index in sampling.stop) of runs whose last "
+          "token ends a\nstop string. lost_blocks, lost_host_blocks: ids.")
       .def_prop_ro("step",
                    [](const StepResult& self) { return Index(self.id); })
       .def_prop_ro(
@@ -223,6 +231,9 @@ void BindEffectTypes(nb::module_& m) {
           [](const FinishEffect& self) { return ErrorOf(self.status); },
           nb::sig("def error(self) -> blockmgr.errors.Error | None"),
           "The exception that says why it failed, or None.")
+      .def_ro("stop", &FinishEffect::stop,
+              "The index in sampling.stop of the string that ended it, or "
+              "None.")
       .def_ro("num_output_tokens", &FinishEffect::num_output_tokens)
       .def_ro("num_cached_tokens", &FinishEffect::num_cached_tokens)
       .def_ro("num_preemptions", &FinishEffect::num_preemptions);

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <string>
 #include <utility>
 
 #include <absl/strings/escaping.h>
 
+#include "blockmgr/base/check.h"
 #include "wire/vllm_wire.h"
 
 namespace blockmgr {
@@ -27,12 +29,12 @@ double NowSeconds() {
       .count();
 }
 
-int64_t HashOf(EntrySerial serial) { return static_cast<int64_t>(serial); }
+int64_t ToId(uint64_t hash) { return static_cast<int64_t>(hash); }
 
 // Returns an upper bound of the bytes.
-int64_t AddMedia(const std::string& media, common::KvBlock* block) {
+int64_t AddMedia(const std::vector<MediaItem>& media, common::KvBlock* block) {
   int64_t bytes = 0;
-  for (const MediaItem& item : DecodeMedia(media)) {
+  for (const MediaItem& item : media) {
     common::KvMultimodalKey* const key =
         block->add_extra_keys()->mutable_multimodal();
     key->set_identifier(absl::BytesToHexString(item.hash));
@@ -54,49 +56,36 @@ KvEventBatches::KvEventBatches(const common::SubscribeKvEventsRequest& request,
       next_number_(std::max<uint64_t>(request.start_sequence_number(), 1)) {}
 
 void KvEventBatches::Take(PrefixCacheReading reading) {
-  const PrefixCacheDelta& delta = reading.delta;
   page_size_ = reading.page_size;
-  if (delta.reset) {
-    forgets_ = true;
-    collects_ = true;
-    told_.clear();
-    removed_.clear();
-    stored_.clear();
-  }
-  for (const EntrySerial serial : delta.removed) {
-    if (stored_.erase(serial) == 0 && told_.erase(serial) > 0) {
-      removed_.push_back(serial);
-    }
-  }
-  for (const auto& [serial, root] : delta.scopes) {
-    scopes_[serial] = std::make_shared<const ContentScope>(DecodeRoot(root));
-  }
-  for (size_t i = 0; i < delta.blocks.size(); ++i) {
-    const PrefixCacheDelta::Block& block = delta.blocks[i];
-    if (told_.contains(block.serial)) continue;
-    const std::span<const int32_t> tokens = delta.TokensOf(i);
-    stored_[block.serial] = {.parent = block.parent,
-                             .tokens = {tokens.begin(), tokens.end()},
-                             .media = block.media};
-  }
-  if (delta.current) collects_ = false;
+  events_ = index_.Apply(reading).blocks;
+  event_ = 0;
+  block_ = 0;
+  for (KvEvent& event : events_) LeaveOutTenants(&event);
+  std::erase_if(events_, [](const KvEvent& event) {
+    return event.kind != KvEvent::Kind::kCleared && event.hashes.empty();
+  });
 }
 
 const google::protobuf::Message* KvEventBatches::Next(int64_t max_bytes) {
   batch_.Clear();
-  if (collects_) return nullptr;
-  if (forgets_) {
-    forgets_ = false;
-    batch_.mutable_snapshot()->set_count(1);
-    AddEvent()->mutable_cleared();
-  } else {
-    const int64_t bytes = AddRemoved(max_bytes);
-    AddStored(max_bytes - bytes);
+  int64_t bytes = 0;
+  while (event_ < events_.size() && bytes < max_bytes) {
+    const KvEvent& event = events_[event_];
+    if (event.kind == KvEvent::Kind::kCleared) {
+      // It is the first one, and alone in its batch.
+      batch_.mutable_snapshot()->set_count(1);
+      AddEvent()->mutable_cleared();
+      ++event_;
+      break;
+    }
+    bytes += event.kind == KvEvent::Kind::kRemoved
+                 ? AddRemoved(event, max_bytes - bytes)
+                 : AddStored(event, max_bytes - bytes);
+    if (block_ < event.hashes.size()) break;
+    ++event_;
+    block_ = 0;
   }
-  if (batch_.events().empty()) {
-    scopes_.clear();
-    return nullptr;
-  }
+  if (batch_.events().empty()) return nullptr;
   has_begun_ = true;
   batch_.set_sequence_number(next_number_++);
   FinishBatch(/*load_only=*/false);
@@ -120,59 +109,67 @@ const google::protobuf::Message* KvEventBatches::TakeLoad(
   return &batch_;
 }
 
-KvEventBatches::Scope KvEventBatches::ScopeAfter(EntrySerial parent) const {
-  const auto block = told_.find(parent);
-  if (block != told_.end()) return block->second;
-  const auto scope = scopes_.find(parent);
-  if (scope == scopes_.end() || !scope->second->tenant.empty()) return nullptr;
-  return scope->second;
-}
-
-int64_t KvEventBatches::AddRemoved(int64_t max_bytes) {
-  if (removed_.empty()) return 0;
-  const size_t most = static_cast<size_t>(max_bytes / kHashBytes);
-  const size_t count = std::min(removed_.size(), most);
-  common::KvBlocksRemoved& event = *AddEvent()->mutable_removed();
-  event.set_tier(common::KV_CACHE_TIER_DEVICE);
-  event.set_medium(kMedium);
-  const auto end = removed_.begin() + static_cast<std::ptrdiff_t>(count);
-  std::for_each(removed_.begin(), end, [&event](EntrySerial serial) {
-    event.add_block_hashes(HashOf(serial));
-  });
-  removed_.erase(removed_.begin(), end);
-  return static_cast<int64_t>(count) * kHashBytes;
-}
-
-int64_t KvEventBatches::AddStored(int64_t max_bytes) {
-  int64_t bytes = 0;
-  common::KvBlocksStored* event = nullptr;
-  EntrySerial before = kNoSerial;  // the last one of the event
-  while (!stored_.empty() && bytes < max_bytes) {
-    const auto node = stored_.extract(stored_.begin());
-    const Block& block = node.mapped();
-    const Scope scope = ScopeAfter(block.parent);
-    if (scope == nullptr) continue;  // behind a region, or a tenant's
-    if (event == nullptr || block.parent != before) {
-      event = AddEvent()->mutable_stored();
-      event->set_tier(common::KV_CACHE_TIER_DEVICE);
-      event->set_medium(kMedium);
-      if (told_.contains(block.parent)) {
-        event->set_parent_block_hash(HashOf(block.parent));
-      }
-      if (!scope->lora.empty()) event->set_lora_name(scope->lora);
-      if (!scope->cache_salt.empty()) event->set_cache_salt(scope->cache_salt);
-      bytes +=
-          kEventBytes + std::ssize(scope->lora) + std::ssize(scope->cache_salt);
-    }
-    before = node.key();
-    told_.emplace(before, scope);
-    common::KvBlock& added = *event->add_blocks();
-    added.set_block_hash(HashOf(before));
-    added.set_block_size(page_size_);
-    added.mutable_token_ids()->Add(block.tokens.begin(), block.tokens.end());
-    bytes += kEventBytes + kMostTokenBytes * std::ssize(block.tokens) +
-             AddMedia(block.media, &added);
+void KvEventBatches::LeaveOutTenants(KvEvent* event) {
+  switch (event->kind) {
+    case KvEvent::Kind::kCleared:
+      of_tenants_.clear();
+      return;
+    case KvEvent::Kind::kRemoved:
+      if (of_tenants_.empty()) return;
+      std::erase_if(event->hashes, [this](uint64_t hash) {
+        return of_tenants_.erase(hash) > 0;
+      });
+      return;
+    case KvEvent::Kind::kBlocks:
+      if (event->scope->tenant.empty()) return;
+      of_tenants_.insert(event->hashes.begin(), event->hashes.end());
+      event->hashes.clear();
+      return;
+    case KvEvent::Kind::kPrefix:
+      BM_CHECK(event->kind != KvEvent::Kind::kPrefix);  // not among blocks
   }
+}
+
+int64_t KvEventBatches::AddRemoved(const KvEvent& event, int64_t max_bytes) {
+  common::KvBlocksRemoved& removed = *AddEvent()->mutable_removed();
+  removed.set_tier(common::KV_CACHE_TIER_DEVICE);
+  removed.set_medium(kMedium);
+  int64_t bytes = kEventBytes;
+  // At least one, or the stream would not go on.
+  do {
+    removed.add_block_hashes(ToId(event.hashes[block_]));
+    bytes += kHashBytes;
+    ++block_;
+  } while (block_ < event.hashes.size() && bytes < max_bytes);
+  return bytes;
+}
+
+int64_t KvEventBatches::AddStored(const KvEvent& event, int64_t max_bytes) {
+  common::KvBlocksStored& stored = *AddEvent()->mutable_stored();
+  stored.set_tier(common::KV_CACHE_TIER_DEVICE);
+  stored.set_medium(kMedium);
+  if (block_ > 0) {
+    stored.set_parent_block_hash(ToId(event.hashes[block_ - 1]));
+  } else if (event.parent.has_value()) {
+    stored.set_parent_block_hash(ToId(*event.parent));
+  }
+  const ContentScope& scope = *event.scope;
+  if (!scope.lora.empty()) stored.set_lora_name(scope.lora);
+  if (!scope.cache_salt.empty()) stored.set_cache_salt(scope.cache_salt);
+  int64_t bytes =
+      kEventBytes + std::ssize(scope.lora) + std::ssize(scope.cache_salt);
+  const size_t page_size = event.tokens.size() / event.hashes.size();
+  do {
+    common::KvBlock& added = *stored.add_blocks();
+    added.set_block_hash(ToId(event.hashes[block_]));
+    added.set_block_size(page_size_);
+    const std::span<const int32_t> tokens =
+        std::span(event.tokens).subspan(block_ * page_size, page_size);
+    added.mutable_token_ids()->Add(tokens.begin(), tokens.end());
+    bytes += kEventBytes + kMostTokenBytes * std::ssize(tokens) +
+             AddMedia(event.media[block_], &added);
+    ++block_;
+  } while (block_ < event.hashes.size() && bytes < max_bytes);
   return bytes;
 }
 

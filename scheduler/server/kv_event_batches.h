@@ -3,10 +3,8 @@
 //
 // The stream begins with a batch that tells the subscriber to forget what it
 // knew. Then every block is stored, parents before their children, and after
-// that every change is told. Batches with events have consecutive numbers.
-//
-// Until the cache has been read to its end once, all blocks that have come are
-// held, which takes about as much memory as the cache's own records.
+// that every change is told. Batches with events have consecutive numbers. The
+// events, and the hashes of blocks, are those of KvEventIndex, as on ZeroMQ.
 //
 // Left out are compressed prefixes and the blocks behind them, for which there
 // is no event, and blocks of tenants, of which the messages know nothing.
@@ -15,17 +13,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <string>
 #include <vector>
 
-#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
-#include "blockmgr/block_hash.h"
-#include "blockmgr/prefix_cache_delta.h"
 #include "proto/smg/grpc/common.pb.h"
 #include "scheduler/server/call_limit.h"
+#include "scheduler/server/kv_event_index.h"
 #include "scheduler/server/prefix_cache_watches.h"
 #include "scheduler/server/token_rate.h"
 
@@ -45,18 +39,12 @@ class KvEventBatches final : public PrefixCacheTeller {
                                             double age) override;
 
  private:
-  using Scope = std::shared_ptr<const ContentScope>;
-  struct Block {
-    EntrySerial parent = kNoSerial;
-    std::vector<int32_t> tokens;
-    std::string media;
-  };
-
-  // The scope of a block with this parent, if the block can be told; or null.
-  Scope ScopeAfter(EntrySerial parent) const;
-  // These fill the batch, and return an upper bound of the bytes.
-  int64_t AddRemoved(int64_t max_bytes);
-  int64_t AddStored(int64_t max_bytes);
+  // Takes out what is about blocks of tenants.
+  void LeaveOutTenants(KvEvent* event);
+  // These add what is left of the event at hand, as far as there is room, and
+  // return an upper bound of the bytes.
+  int64_t AddRemoved(const KvEvent& event, int64_t max_bytes);
+  int64_t AddStored(const KvEvent& event, int64_t max_bytes);
   smg::grpc::common::KvCacheEvent* AddEvent();
   // Sets what every batch has.
   void FinishBatch(bool load_only);
@@ -74,15 +62,13 @@ class KvEventBatches final : public PrefixCacheTeller {
   smg::grpc::common::EngineLoad load_;
   double load_seconds_ = 0;  // when it was taken
 
-  // Blocks that the subscriber knows.
-  absl::flat_hash_map<EntrySerial, Scope> told_;
-  // What is left to be told. Blocks are not told before the cache has been read
-  // to its end once, as parents may come later than their children until then.
-  bool forgets_ = false;
-  bool collects_ = true;
-  std::vector<EntrySerial> removed_;
-  std::map<EntrySerial, Block> stored_;
-  absl::flat_hash_map<EntrySerial, Scope> scopes_;  // of stored_
+  KvEventIndex index_;
+  absl::flat_hash_set<uint64_t> of_tenants_;  // hashes of blocks left out
+  // What is left to be told: events from event_ on, of the first one the blocks
+  // from block_ on.
+  std::vector<KvEvent> events_;
+  size_t event_ = 0;
+  size_t block_ = 0;
   int32_t page_size_ = 0;
   smg::grpc::common::KvEventBatch batch_;
 };

@@ -1,5 +1,6 @@
 // KvEventIndex: turns readings of the prefix cache into the events that vLLM's
-// consumers understand.
+// consumers understand, on ZeroMQ (kv_event_publisher.h) and in streams of gRPC
+// (kv_event_batches.h).
 //
 // A reading tells items in no particular order, and tells of items that no
 // prompt can begin with. Consumers of events drop a block whose parent they do

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 #include <msgpack.hpp>
 
 namespace blockmgr {
@@ -51,10 +53,16 @@ void PackTokens(const std::vector<int32_t>& tokens, Packer* packer) {
   }
 }
 
+// Returns a text that two scopes have in common only if both their tenants and
+// their salts are equal. Without a tenant it is the salt, unless that reads as
+// if there were one.
 std::string SaltOf(const ContentScope& scope) {
-  return scope.tenant.empty()
-             ? scope.cache_salt
-             : absl::StrCat("tenant=", scope.tenant, ";", scope.cache_salt);
+  constexpr absl::string_view kTenant = "tenant=";
+  if (scope.tenant.empty() && !absl::StartsWith(scope.cache_salt, kTenant)) {
+    return scope.cache_salt;
+  }
+  return absl::StrCat(kTenant, scope.tenant.size(), ":", scope.tenant, ";",
+                      scope.cache_salt);
 }
 
 // Packs, for each block, what its content depends on besides tokens.

@@ -20,7 +20,9 @@
 //           "block_size": n, "medium": "GPU", "lora_name": text or nil,
 //           "media": [[hash, begin, length], ..], "cache_salt": text}
 //
-// vLLM knows no tenants. The salt of a tenant's blocks is "tenant=NAME;SALT".
+// vLLM knows no tenants. The salt of a tenant's blocks is
+// "tenant=BYTES:NAME;SALT" with the number of the name's bytes. A salt without
+// a tenant that begins with "tenant=" is told in this form, too, with 0 bytes.
 #ifndef SCHEDULER_SERVER_KV_EVENT_PACKING_H_
 #define SCHEDULER_SERVER_KV_EVENT_PACKING_H_
 

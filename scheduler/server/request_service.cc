@@ -103,6 +103,7 @@ class ClientStream final : public TokenStream {
       chunk->set_first_index(finish.num_output_tokens);
     }
     chunk->set_finish_reason(ToProto(finish.reason));
+    if (finish.stop.has_value()) chunk->set_stop(*finish.stop);
     chunk->set_error(Shorten(finish.status.message()));
     chunk->set_num_cached_tokens(finish.num_cached_tokens);
     chunk->set_num_preemptions(finish.num_preemptions);

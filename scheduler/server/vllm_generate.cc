@@ -118,6 +118,7 @@ GenerateStream::GenerateStream(CoreThread* core, Worker* worker,
   if (first.sampling->prompt_logprobs.has_value()) prompt_ = first.prompt;
   stop_token_ids_ = first.stop_token_ids;
   std::ranges::sort(stop_token_ids_);
+  stop_ = first.sampling->stop;
   answers_.resize(static_cast<size_t>(call->num_answers));
 }
 
@@ -242,8 +243,11 @@ void GenerateStream::FillComplete(int32_t index, Answer* answer) {
       (!streams_ || answer->outputs.empty())) {
     TakePromptRows(complete.mutable_input_logprobs());
   }
-  if (finish.reason == FinishReason::kStop && !answer->outputs.empty() &&
-      std::ranges::binary_search(stop_token_ids_, answer->outputs.back())) {
+  if (finish.stop.has_value()) {
+    complete.set_matched_stop_str(stop_[static_cast<size_t>(*finish.stop)]);
+  } else if (finish.reason == FinishReason::kStop && !answer->outputs.empty() &&
+             std::ranges::binary_search(stop_token_ids_,
+                                        answer->outputs.back())) {
     complete.set_matched_token_id(
         static_cast<uint32_t>(answer->outputs.back()));
   }

@@ -59,6 +59,7 @@ class GenerateStream final : public TokenStream {
   const bool streams_;
   std::vector<int32_t> prompt_;          // with prompt_logprobs only
   std::vector<int32_t> stop_token_ids_;  // ascending
+  std::vector<std::string> stop_;        // strings
   uint32_t num_prompt_tokens_ = 0;
 
   // The worker.

@@ -338,3 +338,22 @@ def test_threads_take_turns():
     # A request may have ended before it is cancelled.
     assert all(isinstance(error, blockmgr.NotFoundError) for error in problems)
     scheduler.check_invariants()
+
+
+def test_a_stop_string_ends_a_request():
+    scheduler = blockmgr.Scheduler(
+        small_layout(), blockmgr.SchedulerOptions(sampling_fields=("stop",)))
+    request = scheduler.submit(
+        "a", [1, 2], 9,
+        sampling=blockmgr.SamplingParams(temperature=0, stop=["x", "y"]))
+    plan = scheduler.schedule()
+    assert plan.starts[0].info.sampling.stop == ["x", "y"]
+    sampled = np.array([7], np.int32)
+    with pytest.raises(blockmgr.InvalidArgumentError, match="stop_matches"):
+        scheduler.update(blockmgr.StepResult(plan.step, sampled,
+                                             stop_matches=[(0, 2)]))
+    effects = scheduler.update(blockmgr.StepResult(plan.step, sampled,
+                                                   stop_matches=[(0, 1)]))
+    finish = effects.finished[0]
+    assert (finish.request, finish.reason, finish.stop) == (request, "stop", 1)
+    assert effects.tokens.tolist() == [7]

@@ -285,6 +285,112 @@ TEST(SchedulerUpdateTest, AStopTokenEndsARequestWithLaterStepsInFlight) {
   EXPECT_THAT(driver.served(id).outputs, SizeIs(1));
 }
 
+// The canary decodes all of a request's text again after every token, and the
+// driver compares with the request alone.
+TEST(StopStringTest, EndTheRequestWhateverIsInFlight) {
+  const std::vector<std::string> all = {"caca", "abcab", "bbb", "ccc"};
+  int32_t num_stopped = 0;
+  int32_t num_requests = 0;
+  for (const int32_t max_steps_in_flight : {1, 2, 4}) {
+    for (const int32_t num_speculative_tokens : {0, 5}) {
+      SchedulerOptions options = CachingOptions(max_steps_in_flight);
+      options.num_speculative_tokens = num_speculative_tokens;
+      options.sampling.fields = EngineSampling::kAllFields;
+      // So few blocks that requests are preempted.
+      SchedulerDriver driver(SmallLayout(4, 40), options,
+                             {.vocabulary = 9,
+                              .max_drafts = num_speculative_tokens,
+                              .wrong_draft_one_in = 9});
+      std::vector<RequestId> ids;
+      for (int32_t i = 0; i < 12; ++i) {
+        Request request = MakeRequest(std::to_string(i), 6, 40, i / 2);
+        request.sampling = SamplingParams{
+            .temperature = 0, .min_tokens = 5 * (i % 3), .stop = all};
+        request.sampling->stop.resize(static_cast<size_t>(1 + i % 4));
+        if (i % 2 == 1) request.fork_of = std::to_string(i - 1);
+        ids.push_back(Submit(&driver, request));
+      }
+      driver.Finish();
+      for (const RequestId id : ids) {
+        num_stopped += driver.served(id).finish->stop.has_value() ? 1 : 0;
+        ++num_requests;
+      }
+      EXPECT_GT(driver.scheduler().stats().num_preemptions, 0u);
+    }
+  }
+  EXPECT_GT(num_stopped, num_requests / 4);
+  EXPECT_LT(num_stopped, num_requests);
+}
+
+TEST(StopStringTest, AStopTokenCountsBeforeAString) {
+  SchedulerOptions options = PlainOptions();
+  options.sampling.fields = EngineSampling::kAllFields;
+  SchedulerDriver driver(SmallLayout(4, 20), options, {.vocabulary = 1});
+  Request request = MakeRequest("a", 4, 9);
+  request.sampling =
+      SamplingParams{.temperature = 0, .stop = {CanaryEngine::TextOf(0)}};
+  const RequestId by_string = Submit(&driver, request);
+  request.id = "b";
+  request.stop_token_ids = {0};
+  const RequestId by_token = Submit(&driver, request);
+  driver.Finish();
+  EXPECT_EQ(driver.served(by_string).finish->reason, FinishReason::kStop);
+  EXPECT_EQ(driver.served(by_string).finish->stop, 0);
+  EXPECT_EQ(driver.served(by_token).finish->reason, FinishReason::kStop);
+  EXPECT_EQ(driver.served(by_token).finish->stop, std::nullopt);
+}
+
+TEST(StopStringTest, MatchesThatCannotBeAreRefused) {
+  SchedulerOptions options = PlainOptions();
+  options.max_num_batched_tokens = 20;
+  options.sampling.fields = EngineSampling::kAllFields;
+  SchedulerDriver driver(SmallLayout(4, 30), options);
+  Request request = MakeRequest("a", 4, 9);
+  request.sampling =
+      SamplingParams{.temperature = 0, .stop = {"never", "ever"}};
+  Submit(&driver, request);
+  request = MakeRequest("b", 4, 9, 1);
+  request.sampling =
+      SamplingParams{.temperature = 0, .min_tokens = 1, .stop = {"never"}};
+  Submit(&driver, request);
+  Submit(&driver, MakeRequest("c", 4, 9, 2));
+  Submit(&driver, MakeRequest("d", 20, 9, 3));  // a first chunk
+  ASSERT_TRUE(driver.Issue());
+  ASSERT_THAT(driver.plan().samples, ElementsAre(1, 1, 1, 0));
+  const std::vector<std::pair<std::string, std::vector<StopMatch>>> cases = {
+      {"stop_matches[0].run: expected 0 to 3", {{-1, 0}}},
+      {"stop_matches[0].run: expected 0 to 3", {{4, 0}}},
+      {"stop_matches[1].run: expected 1 to 3", {{0, 0}, {0, 0}}},
+      {"stop_matches[0].stop: expected one of the request's 2 stop strings, "
+       "got 2",
+       {{0, 2}}},
+      {"stop_matches[0].stop: expected one of the request's 2 stop strings, "
+       "got -1",
+       {{0, -1}}},
+      {"stop_matches[0]: expected none in the first 1 outputs (min_tokens), "
+       "got output 1",
+       {{1, 0}}},
+      {"stop_matches[0].stop: expected one of the request's 0 stop strings, "
+       "got 0",
+       {{2, 0}}},
+      {"stop_matches[0]: expected none of run 3, as the run does not sample",
+       {{3, 0}}},
+  };
+  driver.AnswerWith([&](StepResult* result) {
+    const uint64_t before = driver.scheduler().StateHash();
+    Effects effects;
+    for (const auto& [text, matches] : cases) {
+      result->stop_matches = matches;
+      EXPECT_THAT(
+          driver.scheduler().Update(*result, &effects),
+          StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+      EXPECT_EQ(driver.scheduler().StateHash(), before);
+    }
+    result->stop_matches.clear();
+  });
+  driver.Finish();
+}
+
 TEST(SchedulerUpdateTest, ReleasedBlocksWaitForTheStepsInFlight) {
   SchedulerDriver driver(SmallLayout(1, 10), PlainOptions(3));
   const RequestId a = Submit(&driver, MakeRequest("a", 4, 1));

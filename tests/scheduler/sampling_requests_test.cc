@@ -91,6 +91,14 @@ TEST(SamplingRequestsTest, NamesTheFieldThatIsOutOfItsRange) {
        [](SamplingParams* s) { s->logprobs = 21; }},
       {"prompt_logprobs: expected 0 to 20, got -1",
        [](SamplingParams* s) { s->prompt_logprobs = -1; }},
+      {"stop: expected at most 64, got 65",
+       [](SamplingParams* s) { s->stop.assign(65, "a"); }},
+      {"stop[1]: expected 1 to 256 bytes, got 0",
+       [](SamplingParams* s) {
+         s->stop = {"a", ""};
+       }},
+      {"stop[0]: expected 1 to 256 bytes, got 257",
+       [](SamplingParams* s) { s->stop = {std::string(257, 'a')}; }},
   };
   for (const auto& [text, spoil] : cases) {
     Request request = Sampled("a", {});
@@ -131,6 +139,8 @@ TEST(SamplingRequestsTest, NamesTheFieldThatTheEngineDoesNotSupport) {
        [](SamplingParams* s) { s->logprobs = 0; }},
       {SamplingField::kPromptLogprobs, "prompt_logprobs: expected none",
        [](SamplingParams* s) { s->prompt_logprobs = 0; }},
+      {SamplingField::kStop, "stop: expected none",
+       [](SamplingParams* s) { s->stop = {"a"}; }},
   };
   EXPECT_THAT(cases, SizeIs(kNumSamplingFields));
   for (const Case& c : cases) {
@@ -162,10 +172,10 @@ TEST(SamplingRequestsTest, AnyEngineTakesGreedyRequests) {
 
 TEST(SamplingRequestsTest, NamesWhatAnEngineAnnouncesWrongly) {
   const std::vector<std::pair<std::string, EngineSampling>> cases = {
-      {"sampling_fields: expected numbers of 1 to 12, got others",
+      {"sampling_fields: expected numbers of 1 to 13, got others",
        {.fields = 1}},
-      {"sampling_fields: expected numbers of 1 to 12, got others",
-       {.fields = 1 << 13}},
+      {"sampling_fields: expected numbers of 1 to 13, got others",
+       {.fields = 1 << 14}},
       {"vocabulary_size: expected 0 to 2147483647, got -1",
        {.vocabulary_size = -1}},
       {"end_token_ids[1]: expected a token id below 50 (the engine's "
@@ -292,7 +302,7 @@ TEST(SamplingInfoTest, TheEngineIsToldWhatItNeeds) {
   options.sampling.end_token_ids = {50, 7};
   Monotone engine(options);
   EXPECT_EQ(engine.Submit(MakeRequest("a", 3, 5)).sampling, std::nullopt);
-  SamplingParams params{.top_k = 4, .seed = -3, .logprobs = 2};
+  SamplingParams params{.top_k = 4, .seed = -3, .logprobs = 2, .stop = {"x"}};
   Request request = Sampled("b", params);
   request.stop_token_ids = {8, 7};
   const RequestInfo& plain = engine.Submit(request);

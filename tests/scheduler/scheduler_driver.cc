@@ -345,9 +345,9 @@ void SchedulerDriver::TakeFinish(const FinishEffect& effect) {
   Served& served = served_.at(effect.request);
   if (served.finish.has_value()) Fail("a request ended twice");
   served.finish = effect;
-  const std::vector<int32_t> alone =
-      engine_.OutputsAlone(served.request.prompt, served.request.max_tokens,
-                           served.request.stop_token_ids);
+  const std::vector<int32_t> alone = engine_.OutputsAlone(
+      served.request.prompt, served.request.max_tokens,
+      served.request.stop_token_ids, served.request.sampling);
   const bool complete = effect.reason == FinishReason::kLength ||
                         effect.reason == FinishReason::kStop;
   if (effect.num_output_tokens != std::ssize(served.outputs) ||
@@ -358,10 +358,16 @@ void SchedulerDriver::TakeFinish(const FinishEffect& effect) {
     Fail(absl::StrCat("request ", Index(effect.request),
                       " did not output what it does alone"));
   }
-  const bool stopped =
-      complete && std::ranges::count(served.request.stop_token_ids,
-                                     served.outputs.back()) > 0;
-  if (complete && stopped != (effect.reason == FinishReason::kStop)) {
+  if (!complete) return;
+  const bool by_token = std::ranges::count(served.request.stop_token_ids,
+                                           served.outputs.back()) > 0;
+  std::optional<int32_t> stop;
+  if (!by_token) {
+    stop = CanaryEngine::StopAfter(served.request.sampling, served.outputs);
+  }
+  const bool stopped = by_token || stop.has_value();
+  if (stopped != (effect.reason == FinishReason::kStop) ||
+      stop != effect.stop) {
     Fail("a wrong finish reason");
   }
 }

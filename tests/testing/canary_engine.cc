@@ -14,6 +14,7 @@ CanaryEngine::CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
       options_(options),
       tables_(layout, max_sequences, options.num_host_blocks),
       contents_(max_sequences),
+      infos_(max_sequences),
       memory_(layout.num_pages() * layout.page_size),
       host_memory_(options.num_host_blocks) {}
 
@@ -44,7 +45,8 @@ int32_t CanaryEngine::SampleAfter(uint64_t chain) const {
 
 std::vector<int32_t> CanaryEngine::OutputsAlone(
     std::span<const int32_t> prompt, int32_t max_tokens,
-    std::span<const int32_t> stop_token_ids) const {
+    std::span<const int32_t> stop_token_ids,
+    const std::optional<SamplingParams>& sampling) const {
   uint64_t chain = 0;
   for (const int32_t token : prompt) chain = Extend(chain, token);
   std::vector<int32_t> outputs;
@@ -52,8 +54,43 @@ std::vector<int32_t> CanaryEngine::OutputsAlone(
     outputs.push_back(SampleAfter(chain));
     chain = Extend(chain, outputs.back());
     if (std::ranges::count(stop_token_ids, outputs.back()) > 0) break;
+    if (StopAfter(sampling, outputs).has_value()) break;
   }
   return outputs;
+}
+
+std::string CanaryEngine::TextOf(int32_t token) {
+  const uint64_t draw = SplitMix64(static_cast<uint64_t>(token));
+  return {"abc"[draw % 3], "abc"[draw / 3 % 3]};
+}
+
+std::optional<int32_t> CanaryEngine::StopAfter(
+    const std::optional<SamplingParams>& sampling,
+    std::span<const int32_t> outputs) {
+  if (!sampling.has_value() || std::ssize(outputs) <= sampling->min_tokens) {
+    return std::nullopt;
+  }
+  std::string text;
+  for (const int32_t token : outputs) text += TextOf(token);
+  const size_t before = text.size() - TextOf(outputs.back()).size();
+  for (size_t i = 0; i < sampling->stop.size(); ++i) {
+    const size_t last = text.rfind(sampling->stop[i]);
+    if (last == std::string::npos) continue;
+    if (last + sampling->stop[i].size() > before) {
+      return static_cast<int32_t>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<int32_t> CanaryEngine::StopAt(SequenceSlot slot,
+                                            size_t length) const {
+  const RequestInfo* info = infos_[Index(slot)].get();
+  if (info == nullptr) return std::nullopt;
+  return StopAfter(info->sampling,
+                   std::span(row(slot).tokens)
+                       .first(length)
+                       .subspan(static_cast<size_t>(info->num_prompt_tokens)));
 }
 
 absl::Status CanaryEngine::Enqueue(const StepPlan& plan) {
@@ -80,6 +117,7 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
   for (const SequenceSlot slot : plan.released) contents_of(slot) = Contents{};
   for (const SequenceStart& start : plan.starts) {
     BM_RETURN_IF_ERROR(Start(start));
+    infos_[Index(start.slot)] = start.info;
   }
   for (const RegionId region : plan.dropped_regions) regions_.erase(region);
   BM_RETURN_IF_ERROR(CheckNewBlocks(queued));
@@ -133,6 +171,11 @@ absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
                                           (IsDamaged(slot) ? 1 : 0)));
     tables_.AddSampled(slot, result->sampled.back());
     ExtendChain(slot);
+    const std::optional<int32_t> stop = StopAt(slot, row(slot).tokens.size());
+    if (stop.has_value()) {
+      result->stop_matches.push_back(
+          {.run = static_cast<int32_t>(i), .stop = *stop});
+    }
     if (options_.max_drafts > 0) ProposeDrafts(slot);
   }
   if (options_.max_drafts > 0) {
@@ -259,6 +302,8 @@ void CanaryEngine::Verify(const StepPlan& plan, size_t run,
   while (num_accepted < num_drafts) {
     const int32_t next = num_known + num_accepted;
     if (SampleAfter(contents.chain[next - 1] ^ damage) != tokens[next]) break;
+    // Then it is sampled, as the last token.
+    if (StopAt(slot, next + 1).has_value()) break;
     result->accepted.push_back(tokens[next]);
     ++num_accepted;
   }

@@ -27,8 +27,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
@@ -118,10 +120,19 @@ class CanaryEngine {
   const std::vector<CanaryEviction>& evictions(RegionId id) const {
     return regions_.at(id).contents.evictions;
   }
-  // What a request that runs alone outputs.
+  // What a request that runs alone outputs. Of `sampling`, stop strings and
+  // min_tokens count.
   std::vector<int32_t> OutputsAlone(
       std::span<const int32_t> prompt, int32_t max_tokens,
-      std::span<const int32_t> stop_token_ids) const;
+      std::span<const int32_t> stop_token_ids,
+      const std::optional<SamplingParams>& sampling = std::nullopt) const;
+  // The text of a token, for stop strings: two letters.
+  static std::string TextOf(int32_t token);
+  // The first stop string that ends in the text of the last of `outputs`. All
+  // of their text is looked at.
+  static std::optional<int32_t> StopAfter(
+      const std::optional<SamplingParams>& sampling,
+      std::span<const int32_t> outputs);
 
  private:
   struct Tag {
@@ -203,6 +214,9 @@ class CanaryEngine {
   absl::Status CheckTag(SequenceSlot slot, int32_t group, int32_t head_index,
                         int32_t position, SlotIndex place) const;
   int32_t SampleAfter(uint64_t chain) const;
+  // The stop string of the slot's request that ends in its first `length`
+  // tokens.
+  std::optional<int32_t> StopAt(SequenceSlot slot, size_t length) const;
   // Slots of a block, of all heads, in order.
   std::vector<SlotIndex> SlotsOf(BlockId block) const;
 
@@ -262,8 +276,9 @@ class CanaryEngine {
   const ModelLayout layout_;
   const CanaryOptions options_;
   EngineTables tables_;
-  std::vector<Contents> contents_;                 // by slot
-  absl::flat_hash_map<RegionId, Region> regions_;  // kept
+  std::vector<Contents> contents_;                         // by slot
+  std::vector<std::shared_ptr<const RequestInfo>> infos_;  // by slot
+  absl::flat_hash_map<RegionId, Region> regions_;          // kept
   absl::flat_hash_map<SwapId, Contents> swaps_;
   std::vector<Tag> memory_;  // by SlotIndex
   std::deque<Queued> queue_;

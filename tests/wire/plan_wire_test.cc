@@ -232,6 +232,7 @@ TEST(PlanWireTest, EveryFieldOfAResultLeaves) {
   result.token_data = {"", "b"};
   result.logprobs = {{.run = 0, .prompt = {.tokens = {4}, .logprobs = {-1}}},
                      {.run = 1, .outputs = {.tokens = {5}, .logprobs = {-2}}}};
+  result.stop_matches = {{.run = 1, .stop = 3}};
   result.evictions = {{.ok = true,
                        .error = "",
                        .counts = {16, 32},
@@ -261,6 +262,9 @@ TEST(PlanWireTest, EveryFieldOfAResultLeaves) {
   EXPECT_FALSE(proto.logprobs(1).has_prompt());
   EXPECT_THAT(proto.logprobs(1).outputs().logprobs(), ElementsAre(-2));
   EXPECT_EQ(proto.logprobs(1).GetDescriptor()->field_count(), 3);
+  ASSERT_EQ(proto.stop_matches_size(), 1);
+  EXPECT_EQ(proto.stop_matches(0).run(), 1);
+  EXPECT_EQ(proto.stop_matches(0).stop(), 3);
 }
 
 StepPlan FullPlan() {
@@ -421,6 +425,7 @@ TEST(PlanWireTest, ResultReplacesWhatWasThere) {
   result.num_drafts = {2, 2, 2};
   result.token_data = {"of before"};
   result.logprobs = {{.run = 3, .prompt = {.tokens = {4}, .logprobs = {-1}}}};
+  result.stop_matches = {{.run = 0, .stop = 1}, {.run = 1, .stop = 0}};
   v1::StepResult proto;
   proto.set_step(4);
   proto.add_sampled(-1);
@@ -447,6 +452,9 @@ TEST(PlanWireTest, ResultReplacesWhatWasThere) {
     rows->mutable_outputs()->add_token_ids(token);
     rows->mutable_outputs()->add_logprobs(-0.5f);
   }
+  v1::StopMatch* match = proto.add_stop_matches();
+  match->set_run(1);
+  match->set_stop(63);
   FromProto(proto, &result);
   EXPECT_EQ(result.id, StepId{4});
   EXPECT_THAT(result.sampled, ElementsAre(-1, 17));
@@ -468,7 +476,10 @@ TEST(PlanWireTest, ResultReplacesWhatWasThere) {
   EXPECT_EQ(result.logprobs[0].outputs,
             (TokenLogProbs{
                 .num_top = 1, .tokens = {6, 7}, .logprobs = {-0.5f, -0.5f}}));
-  EXPECT_EQ(proto.GetDescriptor()->field_count(), 10);
+  ASSERT_THAT(result.stop_matches, SizeIs(1));
+  EXPECT_EQ(result.stop_matches[0].run, 1);
+  EXPECT_EQ(result.stop_matches[0].stop, 63);
+  EXPECT_EQ(proto.GetDescriptor()->field_count(), 11);
 }
 
 }  // namespace

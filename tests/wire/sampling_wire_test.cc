@@ -33,7 +33,8 @@ SamplingParams FullParams() {
           .min_tokens = 7,
           .ignore_eos = true,
           .logprobs = 0,
-          .prompt_logprobs = 20};
+          .prompt_logprobs = 20,
+          .stop = {"\n\n", "\xC3\xA9"}};
 }
 
 TEST(SamplingWireTest, ParametersArrive) {
@@ -108,9 +109,9 @@ TEST(SamplingWireTest, FieldsThatThereAreNotAreNamed) {
   proto.add_sampling_fields(v1::SAMPLING_FIELD_UNSPECIFIED);
   EXPECT_THAT(SamplingFromProto(proto),
               StatusIs(kBadArgument,
-                       "sampling_fields[1]: expected a field from 1 to 12, "
+                       "sampling_fields[1]: expected a field from 1 to 13, "
                        "got 0"));
-  proto.set_sampling_fields(1, static_cast<v1::SamplingField>(13));
+  proto.set_sampling_fields(1, static_cast<v1::SamplingField>(14));
   EXPECT_THAT(SamplingFromProto(proto),
               StatusIs(kBadArgument, HasSubstr("sampling_fields[1]")));
   proto.clear_sampling_fields();

@@ -82,7 +82,8 @@ TEST(VllmWireTest, TakesEveryFieldOfSampling) {
   sampling.set_prompt_logprobs(1);
   (*sampling.mutable_logit_bias())[5] = 2;
   (*sampling.mutable_logit_bias())[3] = -1;
-  sampling.add_stop("not looked at");
+  sampling.add_stop("two");
+  sampling.add_stop("strings");
   ASSERT_OK_AND_ASSIGN(const GenerateCall call, FromProto(proto, ""));
   const SamplingParams expected{.temperature = 0,
                                 .top_k = 4,
@@ -94,7 +95,8 @@ TEST(VllmWireTest, TakesEveryFieldOfSampling) {
                                 .logit_bias = {{3, -1}, {5, 2}},
                                 .min_tokens = 2,
                                 .ignore_eos = true,
-                                .prompt_logprobs = 1};
+                                .prompt_logprobs = 1,
+                                .stop = {"two", "strings"}};
   EXPECT_EQ(call.request.sampling, expected);
 }
 

@@ -40,6 +40,7 @@ struct SamplingSetting {
 // The answer to one request.
 struct SampledAnswer {
   std::vector<int32_t> tokens;
+  std::optional<int32_t> stop;  // FinishEffect::stop
   TokenLogProbs prompt;
   TokenLogProbs outputs;
 
@@ -64,6 +65,15 @@ void AppendRows(const TokenLogProbs& piece, TokenLogProbs* all) {
                        piece.logprobs.end());
 }
 
+// Token 8 * i + j is "ij", and those from 56 on add nothing.
+TokenTexts SmallTexts() {
+  TokenTexts texts(kSmallVocabulary);
+  for (int32_t i = 0; i < 56; ++i) {
+    texts[static_cast<size_t>(i)] = absl::StrCat(i / 8, i % 8);
+  }
+  return texts;
+}
+
 SamplingOutcome ServeSampled(const SamplingSetting& setting,
                              const std::vector<Request>& requests) {
   const auto model = SmallModel(7);
@@ -76,14 +86,15 @@ SamplingOutcome ServeSampled(const SamplingSetting& setting,
   TinyEngine engine(model, layout, *std::move(backends),
                     {.max_sequences = 8,
                      .num_host_blocks = setting.num_host_blocks,
-                     .max_drafts = setting.num_speculative_tokens});
+                     .max_drafts = setting.num_speculative_tokens,
+                     .token_texts = SmallTexts()});
   SchedulerOptions options = PlainOptions();
   options.num_speculative_tokens = setting.num_speculative_tokens;
   options.max_steps_in_flight = setting.max_steps_in_flight;
   options.num_host_blocks = setting.num_host_blocks;
   options.long_prefill_token_threshold = setting.chunk;
   options.enable_prefix_caching = setting.enable_prefix_caching;
-  options.sampling = {.fields = Sampler::kFields,
+  options.sampling = {.fields = EngineSampling::kAllFields,
                       .vocabulary_size = kSmallVocabulary};
   const std::unique_ptr<Scheduler> scheduler =
       *Scheduler::Create(layout, options);
@@ -107,6 +118,9 @@ SamplingOutcome ServeSampled(const SamplingSetting& setting,
   for (const LogProbsEffect& effect : effects.logprobs) {
     SampledAnswer& got = run.requests[Index(effect.request)];
     AppendRows(effect.logprobs, effect.of_prompt ? &got.prompt : &got.outputs);
+  }
+  for (const FinishEffect& effect : effects.finished) {
+    run.requests[Index(effect.request)].stop = effect.stop;
   }
   run.stats = scheduler->stats();
   return run;
@@ -215,6 +229,68 @@ TEST(TinySamplingTest, TokensAreTheSameWithDrafts) {
     EXPECT_GT(run.stats.num_accepted_tokens, 20u);
     EXPECT_GT(run.stats.num_draft_tokens, run.stats.num_accepted_tokens);
   }
+}
+
+// How much of an answer without stop strings is left with them, and which one
+// ends it. Decodes everything after every token.
+SampledAnswer CutAtStop(const std::vector<int32_t>& tokens,
+                        const SamplingParams& params) {
+  const TokenTexts texts = SmallTexts();
+  SampledAnswer cut;
+  std::string text;
+  for (const int32_t token : tokens) {
+    const size_t before = text.size();
+    text += texts[static_cast<size_t>(token)];
+    cut.tokens.push_back(token);
+    if (std::ssize(cut.tokens) <= params.min_tokens) continue;
+    for (size_t i = 0; i < params.stop.size() && !cut.stop.has_value(); ++i) {
+      const size_t last = text.rfind(params.stop[i]);
+      if (last != std::string::npos && last + params.stop[i].size() > before) {
+        cut.stop = static_cast<int32_t>(i);
+      }
+    }
+    if (cut.stop.has_value()) break;
+  }
+  return cut;
+}
+
+TEST(TinySamplingTest, StopStringsEndARequestWhereItsTextHasOne) {
+  std::vector<Request> requests;
+  std::vector<SampledAnswer> expected;
+  size_t num_stopped = 0;
+  for (int32_t i = 0; i < 12; ++i) {
+    Request request = SampledRequests()[0];
+    request.id = absl::StrCat(i);
+    request.prompt[0] = i;
+    // Half of them are peaked and repetitive, for drafts to be right.
+    request.sampling = SamplingParams{.seed = i};
+    if (i % 2 == 1) {
+      request.sampling->temperature = 0.1;
+      request.sampling->frequency_penalty = -0.5;
+    }
+    const std::vector<int32_t> tokens =
+        ServeSampled({}, {request}).requests.at(1).tokens;
+    request.sampling->stop = {"007",   "21", "345",
+                              "64206", "51", absl::StrCat("6", 10 + i)};
+    request.sampling->min_tokens = i % 3 * 10;
+    requests.push_back(request);
+    expected.push_back(CutAtStop(tokens, *request.sampling));
+    num_stopped += expected.back().stop.has_value() ? 1 : 0;
+  }
+  ASSERT_GT(num_stopped, 4u);
+  uint64_t num_accepted = 0;
+  for (const SamplingSetting& setting :
+       {SamplingSetting{}, SamplingSetting{.max_steps_in_flight = 4},
+        SamplingSetting{.num_blocks = 30, .max_steps_in_flight = 2},
+        SamplingSetting{.num_blocks = 30, .num_host_blocks = 100},
+        SamplingSetting{.num_speculative_tokens = 4}}) {
+    const SamplingOutcome run = ServeSampled(setting, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(run.requests.at(i + 1), expected[i]) << "request " << i;
+    }
+    num_accepted += run.stats.num_accepted_tokens;
+  }
+  EXPECT_GT(num_accepted, 20u);
 }
 
 TEST(TinySamplingTest, ForksDifferByTheirSeedsOnly) {

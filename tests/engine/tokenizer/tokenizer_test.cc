@@ -29,6 +29,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr int64_t kNormal = 1;
 constexpr int64_t kControl = 3;
@@ -131,6 +132,11 @@ TEST(TokenizerTest, ControlTokensAreFoundIfAsked) {
   EXPECT_THAT(tokenizer.Encode("<end>", false),
               ElementsAre('<', 'e', 'n', 'd', '>'));
   EXPECT_EQ(tokenizer.Decode({{'a', end, 'b'}}), "a<end>b");
+  std::vector<std::string> texts = tokenizer.TextsWithoutControl();
+  ASSERT_THAT(texts, SizeIs(258));
+  EXPECT_EQ(texts[static_cast<size_t>(end)], "");
+  EXPECT_EQ(texts[0xFF], "\xFF");
+  EXPECT_EQ(texts[' '], " ");
 }
 
 TEST(TokenizerTest, UserDefinedTokensAreAlwaysFound) {

@@ -1,6 +1,7 @@
 #include "scheduler/server/kv_event_batches.h"
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +17,7 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
+using ::testing::SizeIs;
 namespace common = ::smg::grpc::common;
 
 constexpr int64_t kMaxBytes = int64_t{1} << 20;
@@ -34,45 +35,49 @@ PrefixCacheReading Reading(bool reset, bool current) {
   return reading;
 }
 
-// A block of the tokens 10 * serial and the next.
-void Add(EntrySerial serial, EntrySerial parent, PrefixCacheDelta* delta) {
+// A block with the tokens 10 * content and the next.
+void AddContent(EntrySerial serial, EntrySerial parent, uint64_t content,
+                PrefixCacheDelta* delta) {
   delta->blocks.push_back({.serial = serial, .parent = parent});
-  const auto token = static_cast<int32_t>(10 * serial);
+  const auto token = static_cast<int32_t>(10 * content);
   delta->tokens.push_back(token);
   delta->tokens.push_back(token + 1);
 }
-
-// As "#3 cleared", "#4 stored 2,3 after 1", "#5 removed 2".
-std::string Describe(const common::KvEventBatch& batch) {
-  std::vector<std::string> events;
-  for (const common::KvCacheEvent& event : batch.events()) {
-    std::vector<int64_t> ids;
-    if (event.has_cleared()) {
-      events.emplace_back("cleared");
-    } else if (event.has_removed()) {
-      events.push_back(absl::StrCat(
-          "removed ", absl::StrJoin(event.removed().block_hashes(), ",")));
-    } else {
-      for (const common::KvBlock& block : event.stored().blocks()) {
-        ids.push_back(block.block_hash());
-        EXPECT_THAT(
-            block.token_ids(),
-            ElementsAre(10 * block.block_hash(), 10 * block.block_hash() + 1));
-        EXPECT_EQ(block.block_size(), 2);
-      }
-      events.push_back(absl::StrCat("stored ", absl::StrJoin(ids, ",")));
-      if (event.stored().has_parent_block_hash()) {
-        absl::StrAppend(&events.back(), " after ",
-                        event.stored().parent_block_hash());
-      }
-    }
-  }
-  return absl::StrCat("#", batch.sequence_number(), " ",
-                      absl::StrJoin(events, "; "));
+void Add(EntrySerial serial, EntrySerial parent, PrefixCacheDelta* delta) {
+  AddContent(serial, parent, serial, delta);
 }
 
 class KvEventBatchesTest : public ::testing::Test {
  protected:
+  // As "#3 cleared", "#4 stored 2,3 after 1", "#5 removed 2", with the contents
+  // of blocks for their hashes.
+  std::string Describe(const common::KvEventBatch& batch) {
+    std::vector<std::string> events;
+    for (const common::KvCacheEvent& event : batch.events()) {
+      std::vector<uint32_t> contents;
+      for (const int64_t hash : event.removed().block_hashes()) {
+        contents.push_back(contents_.at(hash));
+      }
+      for (const common::KvBlock& block : event.stored().blocks()) {
+        EXPECT_EQ(block.block_size(), 2);
+        EXPECT_THAT(block.token_ids(), SizeIs(2));
+        EXPECT_EQ(block.token_ids(0) + 1, block.token_ids(1));
+        contents.push_back(block.token_ids(0) / 10);
+        contents_[block.block_hash()] = contents.back();
+      }
+      events.push_back(
+          event.has_cleared()
+              ? "cleared"
+              : absl::StrCat(event.has_removed() ? "removed " : "stored ",
+                             absl::StrJoin(contents, ",")));
+      if (event.stored().has_parent_block_hash()) {
+        absl::StrAppend(&events.back(), " after ",
+                        contents_.at(event.stored().parent_block_hash()));
+      }
+    }
+    return absl::StrCat("#", batch.sequence_number(), " ",
+                        absl::StrJoin(events, "; "));
+  }
   static common::SubscribeKvEventsRequest Request(uint64_t start) {
     common::SubscribeKvEventsRequest request;
     request.set_start_sequence_number(start);
@@ -90,6 +95,7 @@ class KvEventBatchesTest : public ::testing::Test {
     return texts;
   }
 
+  std::map<int64_t, uint32_t> contents_;  // by hash
   TokenRate rate_;
   KvEventBatches batches_{Request(0), &rate_, 8};
 };
@@ -100,13 +106,13 @@ TEST_F(KvEventBatchesTest, BeginsWithAllThatIsCachedParentsFirst) {
   first.delta.scopes[kScope] = RootOf({});
   Add(5, 3, &first.delta);
   Add(2, kScope, &first.delta);
-  EXPECT_THAT(Tell(std::move(first)), IsEmpty());
+  EXPECT_THAT(Tell(std::move(first)), ElementsAre("#1 cleared", "#2 stored 2"));
   PrefixCacheReading second = Reading(false, true);
   second.delta.removed = {4};
   Add(3, 2, &second.delta);
   Add(6, 2, &second.delta);
   EXPECT_THAT(Tell(std::move(second)),
-              ElementsAre("#1 cleared", "#2 stored 2,3,5; stored 6 after 2"));
+              ElementsAre("#3 stored 3,5 after 2; stored 6 after 2"));
 }
 
 TEST_F(KvEventBatchesTest, TellsChangesWithoutAGap) {
@@ -127,6 +133,33 @@ TEST_F(KvEventBatchesTest, TellsChangesWithoutAGap) {
   EXPECT_THAT(Tell(std::move(reset)), ElementsAre("#5 cleared"));
 }
 
+// An index that has forgotten a block knows it when it is computed again.
+TEST_F(KvEventBatchesTest, HashesFollowFromContentAsOnZeroMq) {
+  PrefixCacheReading first = Reading(true, true);
+  first.delta.scopes[kScope] = RootOf({});
+  AddContent(2, kScope, 70, &first.delta);
+  AddContent(3, 2, 71, &first.delta);
+  KvEventIndex index;
+  const std::vector<KvEvent> events = index.Apply(first).blocks;
+  Tell(std::move(first));
+  const std::map<int64_t, uint32_t> before = contents_;
+  EXPECT_THAT(before, SizeIs(2));
+  for (const uint64_t hash : events.back().hashes) {
+    EXPECT_TRUE(before.contains(static_cast<int64_t>(hash)));
+  }
+  PrefixCacheReading second = Reading(false, true);
+  second.delta.removed = {3, 2};
+  second.delta.scopes[4] = RootOf({});
+  AddContent(5, 4, 70, &second.delta);
+  AddContent(6, 5, 71, &second.delta);
+  // The same tokens behind others, or in another scope, are others.
+  AddContent(7, 6, 70, &second.delta);
+  second.delta.scopes[8] = RootOf({.cache_salt = "salt"});
+  AddContent(9, 8, 70, &second.delta);
+  Tell(std::move(second));
+  EXPECT_THAT(contents_, SizeIs(4));
+}
+
 TEST_F(KvEventBatchesTest, LongReadingsAreSeveralBatches) {
   PrefixCacheReading reading = Reading(true, true);
   reading.delta.scopes[kScope] = RootOf({});
@@ -136,6 +169,10 @@ TEST_F(KvEventBatchesTest, LongReadingsAreSeveralBatches) {
   EXPECT_THAT(Tell(std::move(reading), 1),
               ElementsAre("#1 cleared", "#2 stored 2", "#3 stored 3 after 2",
                           "#4 stored 4 after 3"));
+  PrefixCacheReading removal = Reading(false, true);
+  removal.delta.removed = {4, 3};
+  EXPECT_THAT(Tell(std::move(removal), 1),
+              ElementsAre("#5 removed 4", "#6 removed 3"));
 }
 
 TEST_F(KvEventBatchesTest, LeavesOutWhatTheProtocolCannotName) {
@@ -156,6 +193,9 @@ TEST_F(KvEventBatchesTest, LeavesOutWhatTheProtocolCannotName) {
   EXPECT_EQ(batch.events(0).stored().cache_salt(), "salt");
   EXPECT_EQ(batch.events(0).stored().tier(), common::KV_CACHE_TIER_DEVICE);
   EXPECT_EQ(batches_.Next(kMaxBytes), nullptr);
+  PrefixCacheReading removal = Reading(false, true);
+  removal.delta.removed = {5, 4, 7};
+  EXPECT_THAT(Tell(std::move(removal)), ElementsAre("#3 removed 7"));
 }
 
 TEST_F(KvEventBatchesTest, NamesMediaInTheirBlocks) {

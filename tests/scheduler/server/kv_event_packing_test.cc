@@ -1,8 +1,10 @@
 #include "scheduler/server/kv_event_packing.h"
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -119,9 +121,37 @@ TEST(KvEventPackingTest, ATenantIsASalt) {
                .scope = Scope({.tenant = "a", .cache_salt = "s"}),
                .tokens = {1, 2},
                .media = {{}}}});
-  EXPECT_EQ(batch[1][0]["cache_salt"], "tenant=a;s");
+  EXPECT_EQ(batch[1][0]["cache_salt"], "tenant=1:a;s");
   EXPECT_EQ(batch[1][0]["extra_keys"],
-            Json::array({Json::array({"tenant=a;s"})}));
+            Json::array({Json::array({"tenant=1:a;s"})}));
+}
+
+// No tenant and salt can be taken for others.
+TEST(KvEventPackingTest, DifferentScopesHaveDifferentSalts) {
+  std::map<std::string, std::pair<std::string, std::string>> scopes;
+  const std::vector<std::string> texts = {
+      "",    ";",       "a",          ";a",          "a;",           "a;s",
+      "1:a", "tenant=", "tenant=a",   "tenant=a;s",  "tenant=1:a;s", "s",
+      "a;;", "0:;s",    "tenant=0:;", "tenant=0:;s", ";tenant=1:a;", ";s"};
+  for (const std::string& tenant : texts) {
+    for (const std::string& salt : texts) {
+      const Json batch =
+          Decode({{.kind = Kind::kBlocks,
+                   .hashes = {1},
+                   .scope = Scope({.tenant = tenant, .cache_salt = salt}),
+                   .tokens = {1, 2},
+                   .media = {{}}}});
+      const std::string told = batch[1][0].value("cache_salt", std::string());
+      const auto [other, is_new] =
+          scopes.try_emplace(told, std::pair(tenant, salt));
+      EXPECT_TRUE(is_new) << told << " of '" << tenant << "', '" << salt
+                          << "' and '" << other->second.first << "', '"
+                          << other->second.second << "'";
+    }
+  }
+  // Consumers compare a salt with the one that a request has.
+  EXPECT_EQ(scopes.count("s"), 1u);
+  EXPECT_EQ(scopes["s"].second, "s");
 }
 
 TEST(KvEventPackingTest, CompressedPrefixesHaveTheirPlan) {

@@ -95,8 +95,20 @@ void FakeEngine::Answer(const v1::StepPlan& plan) {
   message.set_epoch(attached.epoch());
   message.set_session(attached.session());
   message.mutable_result()->set_step(plan.step());
+  for (const v1::SequenceStart& start : plan.starts()) {
+    infos_[start.slot()] = start.info();
+  }
   for (int i = 0; i < plan.slots_size(); ++i) {
     message.mutable_result()->add_sampled(42);
+    const v1::RequestInfo& info = infos_[plan.slots(i)];
+    const int32_t num_outputs =
+        plan.positions(i) + plan.num_tokens(i) - info.num_prompt_tokens() + 1;
+    if (finds_stops && info.sampling().stop_size() > 0 &&
+        num_outputs > info.sampling().min_tokens()) {
+      v1::StopMatch* match = message.mutable_result()->add_stop_matches();
+      match->set_run(i);
+      match->set_stop(info.sampling().stop_size() - 1);
+    }
     if (!token_data.empty()) {
       message.mutable_result()->add_token_data(token_data);
     }

@@ -92,13 +92,17 @@ class FakeEngine {
 
   v1::AttachResponse attached;
   std::string token_data;  // what it says of every token
-  int num_evictions = 0;   // that it has answered
+  // Behind min_tokens, it finds the last stop string of each request that has
+  // any.
+  bool finds_stops = false;
+  int num_evictions = 0;  // that it has answered
 
  private:
   std::unique_ptr<v1::EngineService::Stub> stub_;
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::EngineMessage, v1::StepPlan>>
       stream_;
+  std::map<int32_t, v1::RequestInfo> infos_;  // by slot
 };
 
 v1::SubmitRequest MakeSubmit(const std::string& session, const std::string& id,

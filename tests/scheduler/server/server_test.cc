@@ -90,6 +90,42 @@ TEST_F(ServerTest, WhatTheEngineSaysOfTokensArrives) {
   answers.join();
 }
 
+TEST_F(ServerTest, AStopStringEndsARequestAndIsNamed) {
+  Start(ServerOptions(), &Scheduler::Create);
+  const auto stub = v1::EngineService::NewStub(Connect(address()));
+  v1::AttachRequest attach = AttachRequestFor(SmallLayout());
+  attach.add_sampling_fields(v1::SAMPLING_FIELD_STOP);
+  attach.add_sampling_fields(v1::SAMPLING_FIELD_MIN_TOKENS);
+  FakeEngine engine(address());
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub->Attach(&context, attach, &engine.attached).ok());
+  engine.OpenStream();
+  ASSERT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
+  engine.finds_stops = true;
+  std::thread answers([&engine] { engine.AnswerAll(); });
+  FakeFrontend frontend(address(), "a");
+  v1::SubmitRequest submit = MakeSubmit("a", "r", 20);
+  submit.mutable_sampling()->set_temperature(0);
+  submit.mutable_sampling()->set_min_tokens(4);
+  submit.mutable_sampling()->add_stop("one");
+  submit.mutable_sampling()->add_stop("two");
+  ASSERT_TRUE(frontend.Submit(submit).ok());
+  const v1::TokenChunk r = frontend.ReadRequest("r");
+  EXPECT_EQ(r.tokens_size(), 5);
+  EXPECT_EQ(r.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(r.stop(), 1);
+  // Others end as before.
+  submit.set_request_id("s");
+  submit.clear_sampling();
+  submit.add_stop_token_ids(42);
+  ASSERT_TRUE(frontend.Submit(submit).ok());
+  const v1::TokenChunk s = frontend.ReadRequest("s");
+  EXPECT_EQ(s.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_FALSE(s.has_stop());
+  engine.Break();
+  answers.join();
+}
+
 TEST_F(ServerTest, AnotherEngineTakesThePlaceOfOneThatHangs) {
   const auto hung = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");

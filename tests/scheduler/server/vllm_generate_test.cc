@@ -27,7 +27,7 @@ class LogProbsEngine {
   explicit LogProbsEngine(const std::string& address)
       : stub_(v1::EngineService::NewStub(Connect(address))) {
     v1::AttachRequest attach = AttachRequestFor(SmallLayout());
-    for (int field = 1; field <= 12; ++field) {
+    for (int field = 1; field <= kNumSamplingFields; ++field) {
       attach.add_sampling_fields(static_cast<v1::SamplingField>(field));
     }
     v1::AttachResponse attached;

@@ -199,6 +199,49 @@ TEST_F(VllmServiceTest, StopTokensEndTheAnswerAndAreNamed) {
   EXPECT_THAT(call.complete[0].output_ids(), ElementsAre(42u));
 }
 
+TEST_F(VllmServiceTest, StopStringsEndEveryAnswerAndAreNamed) {
+  Start(ServerOptions(), &Scheduler::Create);
+  Connect();
+  v1::AttachRequest attach = AttachRequestFor(SmallLayout());
+  attach.add_sampling_fields(v1::SAMPLING_FIELD_STOP);
+  attach.add_sampling_fields(v1::SAMPLING_FIELD_MIN_TOKENS);
+  engine_ = Attach(attach);
+  engine_->finds_stops = true;
+  answers_ = std::thread([this] { engine_->AnswerAll(); });
+  engine::GenerateRequest request = MakeGenerate("r", 9, true);
+  engine::SamplingParams& sampling = *request.mutable_sampling_params();
+  sampling.set_n(2);
+  sampling.set_min_tokens(2);
+  sampling.add_stop("one");
+  sampling.add_stop("two");
+  sampling.add_stop_token_ids(41);
+  Call call(stub_.get(), request);
+  const grpc::Status status = call.Finish();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_THAT(call.complete, SizeIs(2));
+  for (const auto& [index, complete] : call.complete) {
+    EXPECT_EQ(complete.finish_reason(), "stop");
+    EXPECT_EQ(complete.matched_stop_str(), "two");
+    EXPECT_EQ(complete.completion_tokens(), 3u);
+    EXPECT_THAT(call.streamed[index], ElementsAre(42u, 42u, 42u));
+  }
+  sampling.add_stop(std::string(257, 'x'));
+  EXPECT_THAT(Error(request),
+              GrpcError(grpc::INVALID_ARGUMENT,
+                        "sampling_params.stop[2]: expected 1 to 256 bytes"));
+}
+
+TEST_F(VllmServiceTest, AnEngineThatFindsNoStopStringsIsNotGivenAny) {
+  Start(ServerOptions(), &Scheduler::Create);
+  StartAnswers();
+  engine::GenerateRequest request = MakeGenerate("r", 5, true);
+  request.mutable_sampling_params()->add_stop("one");
+  EXPECT_THAT(Error(request),
+              GrpcError(grpc::FAILED_PRECONDITION,
+                        "sampling_params.stop: expected none, as the engine "
+                        "does not support it, got 1"));
+}
+
 TEST_F(VllmServiceTest, ARequestWithoutALimitMayFillThePool) {
   Start(ServerOptions(), &Scheduler::Create);
   StartAnswers();
