@@ -22,7 +22,9 @@ using TokenTexts = std::vector<std::string>;
 //
 // Nothing is kept from token to token: the last outputs are decoded again, as
 // many as the longest string may begin in. So forks, resumed sequences and
-// drafts need no state. Cost: O(bytes of the longest string) for each string.
+// drafts need no state. Cost: O(bytes of the longest string and of `token`) for
+// each string, and one look at every output without text before `token`.
+// REQUIRES: no string is empty.
 std::optional<int32_t> FindStop(const TokenTexts& texts,
                                 std::span<const int32_t> outputs, int32_t token,
                                 std::span<const std::string> stop);

@@ -155,6 +155,11 @@ absl::Status Core::Generate(GenerateCommand* command) {
   if (draining_) return ShuttingDown();
   BM_RETURN_IF_ERROR(CheckEngine());
   BM_RETURN_IF_ERROR(LimitTokens(command->all_tokens, &command->request));
+  // A gateway finds the strings itself: an engine that cannot goes on for longer.
+  if (!scheduler_->options().sampling.Supports(SamplingField::kStop) &&
+      command->request.sampling.has_value()) {
+    command->request.sampling->stop.clear();
+  }
   const std::string call = command->request.id;
   const int32_t num_answers = command->num_answers;
   const auto [client, is_new] = clients_.try_emplace(command->session);

@@ -85,7 +85,11 @@ const google::protobuf::Message* KvEventBatches::Next(int64_t max_bytes) {
     ++event_;
     block_ = 0;
   }
-  if (batch_.events().empty()) return nullptr;
+  if (batch_.events().empty()) {
+    events_ = {};  // not kept until something changes
+    event_ = 0;
+    return nullptr;
+  }
   has_begun_ = true;
   batch_.set_sequence_number(next_number_++);
   FinishBatch(/*load_only=*/false);
@@ -110,6 +114,7 @@ const google::protobuf::Message* KvEventBatches::TakeLoad(
 }
 
 void KvEventBatches::LeaveOutTenants(KvEvent* event) {
+  BM_CHECK(event->kind != KvEvent::Kind::kPrefix);  // not among blocks
   switch (event->kind) {
     case KvEvent::Kind::kCleared:
       of_tenants_.clear();
@@ -126,7 +131,7 @@ void KvEventBatches::LeaveOutTenants(KvEvent* event) {
       event->hashes.clear();
       return;
     case KvEvent::Kind::kPrefix:
-      BM_CHECK(event->kind != KvEvent::Kind::kPrefix);  // not among blocks
+      return;
   }
 }
 

@@ -62,7 +62,8 @@ class KvEventBatches final : public PrefixCacheTeller {
   smg::grpc::common::EngineLoad load_;
   double load_seconds_ = 0;  // when it was taken
 
-  KvEventIndex index_;
+  // The most memory of a stream is its own index of all cached blocks.
+  KvEventIndex index_{/*tells_prefixes=*/false};
   absl::flat_hash_set<uint64_t> of_tenants_;  // hashes of blocks left out
   // What is left to be told: events from event_ on, of the first one the blocks
   // from block_ on.

@@ -148,7 +148,9 @@ void KvEventIndex::AddBlock(const PrefixCacheDelta::Block& block,
 void KvEventIndex::AddRegion(const PrefixCacheDelta::Region& region) {
   if (items_.contains(region.serial)) return;  // told again
   Add(region.serial, region.scope);
-  regions_[region.serial].told = region;
+  PrefixCacheDelta::Region& told = regions_[region.serial].told;
+  told = region;
+  if (!tells_prefixes_) told.content.reset();
   regions_of_tail_[region.tail].push_back(region.serial);
   Tell(region.serial);
 }
@@ -197,7 +199,7 @@ bool KvEventIndex::TellOne(EntrySerial serial) {
     item.scope = own.told.scope;
     item.is_told = item.in_prefix = true;
     item.hash = SplitMix64(serial ^ region_seed_);
-    TellRegion(own.told, item.hash);
+    if (tells_prefixes_) TellRegion(own.told, item.hash);
     own.is_waiting = false;
     own.told.content.reset();
     return true;

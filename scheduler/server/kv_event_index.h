@@ -78,6 +78,11 @@ class KvEventIndex {
   static constexpr size_t kMaxRunBlocks = 128;
   static constexpr size_t kMaxPieceTokens = 4096;
 
+  // If `tells_prefixes` is false, KvEventLists::prefixes has blocks behind
+  // compressed prefixes only, and nothing of a prefix is copied or kept.
+  explicit KvEventIndex(bool tells_prefixes = true)
+      : tells_prefixes_(tells_prefixes) {}
+
   // Returns the events that follow from a reading. REQUIRES: `reading` begins
   // where the last one ended, or has `reset`.
   KvEventLists Apply(const PrefixCacheReading& reading);
@@ -127,6 +132,7 @@ class KvEventIndex {
   // which can become usable again.
   void Withdraw(EntrySerial serial);
 
+  const bool tells_prefixes_;
   bool has_begun_ = false;
   bool has_told_ = false;  // since the last kCleared
   uint64_t region_seed_ = 0;
