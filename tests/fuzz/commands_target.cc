@@ -44,7 +44,7 @@ std::string AttachPart(int32_t window = 0, int32_t num_shards = 1) {
   (*attach.mutable_query_stats())["chat"] = "1a2b";
   for (const v1::SamplingField field :
        {v1::SAMPLING_FIELD_TEMPERATURE, v1::SAMPLING_FIELD_MIN_TOKENS,
-        v1::SAMPLING_FIELD_PROMPT_LOGPROBS}) {
+        v1::SAMPLING_FIELD_PROMPT_LOGPROBS, v1::SAMPLING_FIELD_STOP}) {
     attach.add_sampling_fields(field);
   }
   attach.set_vocabulary_size(1000000);
@@ -105,6 +105,7 @@ std::string PlainSeed(uint8_t choices) {
   fork.set_engine_data("adapter");
   fork.mutable_sampling()->set_min_tokens(3);
   fork.mutable_sampling()->set_prompt_logprobs(1);
+  fork.mutable_sampling()->add_stop("stop");
   parts.push_back(SubmitPart(fork));
   Append(Steps(4), &parts);
   v1::StepResult data;
@@ -164,6 +165,7 @@ std::string StrangeSeed() {
   result.add_logprobs()->mutable_prompt()->add_token_ids(4);
   result.mutable_logprobs(0)->mutable_outputs()->set_num_top(-1);
   result.add_lost_host_blocks(2);
+  result.add_stop_matches()->set_stop(1);
   result.add_evictions()->add_counts(3);
   std::string other = AttachPart(8);
   other.front() = 'B';

@@ -308,6 +308,8 @@ TEST(StopStringTest, EndTheRequestWhateverIsInFlight) {
             .temperature = 0, .min_tokens = 5 * (i % 3), .stop = all};
         request.sampling->stop.resize(static_cast<size_t>(1 + i % 4));
         if (i % 2 == 1) request.fork_of = std::to_string(i - 1);
+        // Also by a draft that is accepted before a string is complete.
+        if (i % 3 == 0) request.stop_token_ids = {i % 9};
         ids.push_back(Submit(&driver, request));
       }
       driver.Finish();

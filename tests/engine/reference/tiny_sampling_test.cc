@@ -279,6 +279,8 @@ TEST(TinySamplingTest, StopStringsEndARequestWhereItsTextHasOne) {
   }
   ASSERT_GT(num_stopped, 4u);
   uint64_t num_accepted = 0;
+  uint64_t num_preemptions = 0;
+  uint64_t num_swap_ins = 0;
   for (const SamplingSetting& setting :
        {SamplingSetting{}, SamplingSetting{.max_steps_in_flight = 4},
         SamplingSetting{.num_blocks = 30, .max_steps_in_flight = 2},
@@ -289,8 +291,12 @@ TEST(TinySamplingTest, StopStringsEndARequestWhereItsTextHasOne) {
       EXPECT_EQ(run.requests.at(i + 1), expected[i]) << "request " << i;
     }
     num_accepted += run.stats.num_accepted_tokens;
+    num_preemptions += run.stats.num_preemptions;
+    num_swap_ins += run.stats.num_swap_ins;
   }
   EXPECT_GT(num_accepted, 20u);
+  EXPECT_GT(num_preemptions, 0u);
+  EXPECT_GT(num_swap_ins, 0u);
 }
 
 TEST(TinySamplingTest, ForksDifferByTheirSeedsOnly) {
