@@ -52,7 +52,8 @@ if ! cmp --silent "${requirements}" "${venv}/requirements.txt"; then
   [[ -d ${venv} ]] || python3 -m venv "${venv}"
   if ! "${venv}/bin/pip" install --quiet --disable-pip-version-check \
     --requirement "${requirements}"; then
-    echo "python_hf.sh: could not fetch the packages of ${requirements}: nothing was tested" >&2
+    echo "python_hf.sh: could not fetch the packages of ${requirements}," \
+      "nothing was tested" >&2
     exit 1
   fi
   cp "${requirements}" "${venv}/requirements.txt"
