@@ -87,8 +87,7 @@ class PyCpuKernels {
         pool_(ImportPool(layout, pool)),
         threads_(CheckedThreads(num_threads)) {
     // The calls below read the pool and never write it.
-    auto* bytes =
-        static_cast<std::byte*>(const_cast<void*>(pool_.data()));  // NOLINT
+    auto* bytes = static_cast<std::byte*>(const_cast<void*>(pool_.data()));
     backend_ = ValueOrThrow(CreateCpuBackendOn(
         layout_, {bytes, static_cast<size_t>(layout_.pool_bytes())}));
   }
