@@ -249,6 +249,11 @@ class Backend {
 // Errors: a layout of several shards.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
     const ModelLayout& layout);
+// Creates a CPU backend on memory that the caller owns and that outlives the
+// backend. The bytes have the layout KvPoolLayout::PageContiguous. Errors: a
+// layout of several shards, or another size than layout.pool_bytes().
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackendOn(
+    const ModelLayout& layout, std::span<std::byte> pool);
 // Creates one CPU backend for each shard of the model.
 absl::StatusOr<std::vector<std::unique_ptr<Backend>>> CreateCpuShards(
     const ModelLayout& layout);

@@ -21,6 +21,8 @@ Runs, with warnings as errors:
   traces     of 2,000 seeds, equal between gcc and clang
   python     the wheel with all its libraries, its tests, and the examples against
              its type stubs (fetches pinned packages)
+  python_hf  blockmgr.hf with torch, transformers and kvpress (fetches some GB of
+             pinned packages)
   clang-tidy with its analyzer, on the files that changed, for an hour at most
 
 Takes hours on two cores. Needs no GPU. The last line is "N passed, N failed".
@@ -44,5 +46,6 @@ run_tests --nightly dev-all
 run_tests --nightly --no-setup release asan-all fuzz
 check "equal traces of gcc and clang" same_traces dev-all asan-all
 check "Python package as pip installs it" scripts/python.sh --types
+check "blockmgr.hf with kvpress" scripts/python_hf.sh
 run_tidy --seconds 3600
 finish_checks

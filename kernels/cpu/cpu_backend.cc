@@ -11,6 +11,8 @@
 #include <vector>
 
 #include <absl/container/inlined_vector.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
@@ -535,16 +537,26 @@ class CpuBackend final : public Backend {
   ValueNormer value_normer_;
 };
 
+absl::Status CheckOneShard(const ModelLayout& layout) {
+  if (layout.num_shards == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("num_shards: expected the layout of one shard, got ",
+                   layout.num_shards, " shards"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
     const ModelLayout& layout) {
-  if (layout.num_shards != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_shards: expected the layout of one shard, got ",
-                     layout.num_shards, " shards"));
-  }
+  BM_RETURN_IF_ERROR(CheckOneShard(layout));
   BM_ASSIGN_OR_RETURN(KvArena arena, KvArena::Create(layout));
+  return std::make_unique<CpuBackend>(std::move(arena));
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackendOn(
+    const ModelLayout& layout, std::span<std::byte> pool) {
+  BM_RETURN_IF_ERROR(CheckOneShard(layout));
+  BM_ASSIGN_OR_RETURN(KvArena arena, KvArena::Over(layout, pool));
   return std::make_unique<CpuBackend>(std::move(arena));
 }
 

@@ -1,6 +1,8 @@
 #include "kernels/cpu/kv_arena.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include <absl/status/status.h>
@@ -52,17 +54,29 @@ absl::StatusOr<KvArena> KvArena::Create(const ModelLayout& layout) {
         absl::StrCat("arena: cannot allocate ", layout.pool_bytes(),
                      " bytes for ", layout.ToString()));
   }
-  KvArena arena(layout, std::move(bytes));
+  std::byte* base = bytes.get() + PaddingOf(bytes.get());
+  KvArena arena(layout, std::move(bytes), base);
   AskForHugePages(arena.bytes());
   return arena;
 }
 
+absl::StatusOr<KvArena> KvArena::Over(const ModelLayout& layout,
+                                      std::span<std::byte> bytes) {
+  BM_RETURN_IF_ERROR(layout.Validate());
+  if (std::ssize(bytes) != layout.pool_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pool: expected ", layout.pool_bytes(), " bytes for ",
+                     layout.ToString(), ", got ", bytes.size()));
+  }
+  return KvArena(layout, nullptr, bytes.data());
+}
+
 KvArena::KvArena(const ModelLayout& layout,
-                 hwy::AlignedFreeUniquePtr<std::byte[]> bytes)
+                 hwy::AlignedFreeUniquePtr<std::byte[]> bytes, std::byte* base)
     : layout_(layout),
       pool_(KvPoolLayout::PageContiguous(layout)),
       bytes_(std::move(bytes)),
-      base_(bytes_.get() + PaddingOf(bytes_.get())) {}
+      base_(base) {}
 
 int64_t KvArena::PageOffset(PageId page) const {
   BM_CHECK(Index(page) >= 0 && Index(page) < layout_.num_pages());

@@ -14,8 +14,9 @@
 
 namespace blockmgr {
 
-// KvArena owns layout.pool_bytes() bytes, aligned to 4 KiB, in the layout
-// KvPoolLayout::PageContiguous.
+// KvArena has layout.pool_bytes() bytes in the layout
+// KvPoolLayout::PageContiguous. It owns them, aligned to 4 KiB, unless it was
+// made by Over().
 //
 // Offsets have 64 bits. An id outside the layout is a bug in the caller and
 // aborts. The bytes start indeterminate. A page that was never written costs
@@ -27,6 +28,12 @@ class KvArena {
   // Returns InvalidArgument for a layout that Validate() refuses, and
   // ResourceExhausted if the arena cannot be addressed or allocated.
   static absl::StatusOr<KvArena> Create(const ModelLayout& layout);
+  // Returns an arena over memory that the caller owns and that outlives the
+  // arena. The memory is aligned as the elements of the layout. Returns
+  // InvalidArgument for a layout that Validate() refuses, and for another size
+  // than layout.pool_bytes().
+  static absl::StatusOr<KvArena> Over(const ModelLayout& layout,
+                                      std::span<std::byte> bytes);
 
   const ModelLayout& layout() const { return layout_; }
   // The distance from a token's K row to its V row, bytes.
@@ -51,15 +58,15 @@ class KvArena {
 
  private:
   KvArena(const ModelLayout& layout,
-          hwy::AlignedFreeUniquePtr<std::byte[]> bytes);
+          hwy::AlignedFreeUniquePtr<std::byte[]> bytes, std::byte* base);
 
   int64_t PageOffset(PageId page) const;
   int64_t KeyRowOffset(SlotIndex slot) const;
 
   ModelLayout layout_;
   KvPoolLayout pool_;
-  hwy::AlignedFreeUniquePtr<std::byte[]> bytes_;
-  std::byte* base_;  // in bytes_, [layout_.pool_bytes()]
+  hwy::AlignedFreeUniquePtr<std::byte[]> bytes_;  // null after Over()
+  std::byte* base_;  // in bytes_ or the caller's, [layout_.pool_bytes()]
 };
 
 }  // namespace blockmgr

@@ -18,7 +18,7 @@ from blockmgr.errors import (AbortedError, AlreadyExistsError, Error,
                              UnavailableError)
 
 try:
-    from blockmgr._core import (BudgetTable, Effects, EngineTables, Entries,
+    from blockmgr._core import (BudgetTable, CpuKernels, Effects, EngineTables, Entries,
                                 Eviction, EvictionEffect, EvictionOrder,
                                 EvictionOutcome, FinishEffect, KeepSets,
                                 KvLayout, LogProbsEffect, MediaItem, Placement,
@@ -45,7 +45,7 @@ if not typing.TYPE_CHECKING:
 
 
 __all__ = [
-    "AbortedError", "AlreadyExistsError", "BudgetTable", "Effects",
+    "AbortedError", "AlreadyExistsError", "BudgetTable", "CpuKernels", "Effects",
     "EngineTables", "Entries", "Error", "Eviction", "EvictionEffect",
     "EvictionOrder", "EvictionOutcome", "FailedPreconditionError",
     "FinishEffect", "InternalError", "InvalidArgumentError", "KeepSets",

@@ -1,8 +1,8 @@
 // The parts of the Python module blockmgr._core, and what they share.
 //
-// Nothing here has threads or locks. The calls of one interpreter come one
-// after another, because they hold its lock (the GIL). Only pure functions on
-// large arrays give it up.
+// The calls of one interpreter come one after another, because they hold its
+// lock (the GIL). Only pure functions on large arrays give it up, and the calls
+// of CpuKernels, which has a lock of its own.
 #ifndef PYTHON_CORE_CORE_H_
 #define PYTHON_CORE_CORE_H_
 
@@ -45,6 +45,7 @@ TableHandle TableOf(const PyBudgetTable* table);
 void BindLayout(nb::module_& m);     // layout.cc
 void BindPolicy(nb::module_& m);     // policy.cc
 void BindEviction(nb::module_& m);   // eviction.cc
+void BindKernels(nb::module_& m);    // kernels.cc
 void BindOptions(nb::module_& m);    // options.cc
 void BindRequest(nb::module_& m);    // request.cc
 void BindPlan(nb::module_& m);       // plan.cc

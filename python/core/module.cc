@@ -11,6 +11,7 @@ NB_MODULE(_core, m) {
   python::BindLayout(m);
   python::BindPolicy(m);
   python::BindEviction(m);
+  python::BindKernels(m);
   python::BindOptions(m);
   python::BindRequest(m);
   python::BindPlan(m);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -294,6 +295,48 @@ TEST(KvArenaTest, PagesAreDenseAlignedAndInIdOrder) {
   const auto block = arena->layer_block(1, BlockId{4});
   EXPECT_EQ(block.data(), arena->page(layout.page_id(1, BlockId{4}, 0)));
   EXPECT_EQ(std::ssize(block), layout.num_heads * layout.page_bytes());
+}
+
+TEST(KvArenaTest, MemoryOfTheCallerIsReadAndWrittenInPlace) {
+  const ModelLayout layout = SmallLayout(DType::kFloat32);
+  std::vector<float> pool(
+      static_cast<size_t>(layout.pool_bytes()) / sizeof(float), -1.0f);
+  auto backend =
+      CreateCpuBackendOn(layout, std::as_writable_bytes(std::span(pool)));
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const std::vector<float> keys(size_t{3} * 24, 5.0f);
+  const std::vector<float> values(size_t{3} * 24, 7.0f);
+  const std::vector<int64_t> slots = {8 * 4 + 2};
+  (*backend)->Append({.layer = 1,
+                      .slot_mapping = slots,
+                      .keys = keys.data(),
+                      .values = values.data()});
+  // [layer][block][head][K, V][token][dim], written out once more.
+  std::vector<float> expected(pool.size(), -1.0f);
+  for (size_t head = 0; head < 3; ++head) {
+    const size_t page = (size_t{9} + 8) * 3 + head;
+    for (size_t i = 0; i < 24; ++i) {
+      expected[((page * 2 + 0) * 4 + 2) * 24 + i] = 5.0f;
+      expected[((page * 2 + 1) * 4 + 2) * 24 + i] = 7.0f;
+    }
+  }
+  EXPECT_EQ(pool, expected);
+  pool[(((size_t{9} + 8) * 3 + 2) * 2 * 4 + 2) * 24] = 9.0f;
+  std::vector<float> row(size_t{2} * 24);
+  (*backend)->ReadSlot(layout.slot(layout.page_id(1, BlockId{8}, 2), 2), row);
+  EXPECT_EQ(row[0], 9.0f);
+}
+
+TEST(KvArenaTest, MemoryOfAnotherSizeIsRefused) {
+  const ModelLayout layout = SmallLayout(DType::kFloat32);
+  std::vector<std::byte> pool(static_cast<size_t>(layout.pool_bytes()) + 1);
+  EXPECT_THAT(CreateCpuBackendOn(layout, pool).status().message(),
+              HasSubstr("pool: expected"));
+  ModelLayout shards = layout;
+  shards.num_shards = 3;
+  pool.pop_back();
+  EXPECT_THAT(CreateCpuBackendOn(shards, pool).status().message(),
+              HasSubstr("num_shards: expected the layout of one shard"));
 }
 
 // Page ids near 2^31 and offsets far beyond: the arithmetic alone, no arena.

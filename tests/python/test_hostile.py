@@ -58,7 +58,22 @@ def good_calls():
     budgets = np.full((2, 2), 4, np.int32)
     offsets = np.arange(5) * 12
     rows = np.zeros((1, 3), np.int32)
+    floats = blockmgr.KvLayout(num_layers=2, num_heads=2, num_blocks=40,
+                               head_dim=8, page_size=4, dtype="float32")
+    pool = np.ones((2, 40, 2, 2, 4, 8), np.float32)
+    kernels = blockmgr.CpuKernels(floats, pool)
+    own_region = blockmgr.lay_out(floats, [5, 6], keep.counts, cut=12)
     return [
+        (blockmgr.CpuKernels, (floats, pool), dict(num_threads=2)),
+        (kernels.attend, (1, np.ones((2, 2, 8), np.float32), np.array([0, 1, 2], np.int32),
+                          np.array([[1, 2], [3, 0]], np.int32),
+                          np.array([5, 1], np.int32)),
+         dict(regions=[own_region, None], scale=0.3)),
+        (kernels.score, ("tova", 1, entries, 12),
+         dict(queries=np.ones((1, 2, 8), np.float32), scale=None)),
+        (kernels.score, ("keydiff", 0, entries, 12), {}),
+        (kernels.value_norms, ("knorm | critical", 1, entries,
+                               np.ones((2, 8, 3), np.float32)), {}),
         (blockmgr.select, ("knorm | adakv", 0.5, dense), dict(page_size=4)),
         (blockmgr.select, ("snapkv | global | critical", 4, scores),
          dict(entries=entries, cut=12, length=13, value_norms=scores)),

@@ -132,7 +132,8 @@ const std::vector<Layer>& Layers() {
       // The library for Python.
       {.folder = "python",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "engine/tables", "scheduler"}},
+                       "engine/tables", "kernels/backend.h",
+                       "kernels/cpu/thread_pool.h", "scheduler"}},
       {.folder = "bench", .may_include = All(), .grpc = true, .cuda = true},
       {.folder = "tests", .may_include = All(), .grpc = true, .cuda = true},
   };

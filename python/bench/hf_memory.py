@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Memory of K and V, and latency of decode steps, over contexts of several lengths.
+
+Compares a dense transformers cache, kvpress's masking (AdaKVPress, which keeps the rows
+that it masks) and BlockmgrCache with and without a policy. Needs the wheel with
+torch, transformers and kvpress (python/requirements-hf.txt). Without --model, a
+random Llama is run: memory and time do not depend on the weights. Each measurement is
+a process of its own, so that peaks of one do not hide those of another.
+
+    python python/bench/hf_memory.py --contexts 1024,2048,4096,8192
+"""
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+VARIANTS = ("dense", "kvpress masks", "blockmgr, all kept", "blockmgr")
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", 1)[0])
+    parser.add_argument("--model", help="a folder or name for from_pretrained")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--heads", type=int, default=16, help="query heads")
+    parser.add_argument("--kv-heads", type=int, default=4)
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--contexts", default="1024,2048,4096,8192",
+                        help="tokens, separated by commas")
+    parser.add_argument("--chunk", type=int, default=0,
+                        help="tokens of a pass over the prompt (0: all)")
+    parser.add_argument("--steps", type=int, default=16, help="decode steps")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--policy", default="keydiff | adakv | topk")
+    parser.add_argument("--keep-ratio", type=float, default=0.2)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def make_model(flags, torch):
+    from transformers import (AutoModelForCausalLM, LlamaConfig,
+                              LlamaForCausalLM)
+    if flags.model:
+        return AutoModelForCausalLM.from_pretrained(flags.model).eval()
+    torch.manual_seed(1)
+    hidden = flags.heads * flags.head_dim
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=1024, hidden_size=hidden, intermediate_size=2 * hidden,
+        num_hidden_layers=flags.layers, num_attention_heads=flags.heads,
+        num_key_value_heads=flags.kv_heads, head_dim=flags.head_dim,
+        max_position_embeddings=1 << 18)).eval()
+
+
+def measure(flags, variant, context):
+    import contextlib
+
+    import torch
+    from transformers import DynamicCache
+
+    model = make_model(flags, torch)
+    press, pool = contextlib.nullcontext, None
+    if variant.startswith("blockmgr"):
+        from blockmgr.hf import BlockmgrCache, BlockPool
+        model.set_attn_implementation("blockmgr")
+        pool = BlockPool(model.config,
+                         flags.batch * (context + flags.steps + 32))
+        cache = BlockmgrCache(pool, every_chunk=True, **(
+            {} if variant != "blockmgr" else
+            dict(policy=flags.policy, keep_ratio=flags.keep_ratio)))
+    else:
+        cache = DynamicCache()
+        if variant != "dense":
+            import kvpress
+            ada = kvpress.AdaKVPress(kvpress.KeyDiffPress(1 - flags.keep_ratio))
+            press = lambda: ada(model)  # noqa: E731
+    tokens = torch.randint(0, model.config.vocab_size,
+                           (flags.batch, context + flags.steps))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    times, seen = [], 0
+    # kvpress compresses in a single pass over the prompt.
+    chunk = flags.chunk if press is contextlib.nullcontext else 0
+    sizes = [min(chunk or context, context - i)
+             for i in range(0, context, chunk or context)] + [1] * flags.steps
+    with torch.no_grad(), press():
+        for size in sizes:
+            start = time.perf_counter()
+            model(tokens[:, seen:seen + size], past_key_values=cache,
+                  position_ids=torch.arange(seen, seen + size)[None],
+                  cache_position=torch.arange(seen, seen + size),
+                  logits_to_keep=1)
+            times.append(time.perf_counter() - start)
+            seen += size
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if pool:
+        held, most = cache.used_bytes, pool.peak_bytes
+    else:
+        held = most = sum(rows.nbytes for layer in cache.layers
+                          for rows in (layer.keys, layer.values))
+    return {"prompt_s": sum(times[:-flags.steps]),
+            "decode_ms": 1e3 * statistics.median(times[-flags.steps:]),
+            "held_mib": held / 2**20, "peak_mib": most / 2**20,
+            "rss_mib": (peak - before) / 2**10}
+
+
+def main():
+    flags = parse()
+    if flags.one:
+        variant, context = flags.one.rsplit(":", 1)
+        print(json.dumps(measure(flags, variant, int(context))))
+        return
+    print(f"{'tokens':>7} {'cache':20} {'prompt s':>9} {'decode ms':>10} "
+          f"{'K and V MiB':>12} {'at most':>9} {'process grew':>13}")
+    for context in flags.contexts.split(","):
+        for variant in VARIANTS:
+            done = subprocess.run(
+                [sys.executable, *sys.argv, "--one", f"{variant}:{context}"],
+                check=True, stdout=subprocess.PIPE, text=True)
+            row = json.loads(done.stdout.splitlines()[-1])
+            print(f"{context:>7} {variant:20} {row['prompt_s']:9.2f} "
+                  f"{row['decode_ms']:10.2f} {row['held_mib']:12.2f} "
+                  f"{row['peak_mib']:9.2f} {row['rss_mib']:13.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
