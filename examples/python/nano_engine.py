@@ -20,7 +20,6 @@ prefill, forks and preemption need no code here beyond applying the plan.
 Needs the wheel (docs/python.md), and the packages of examples/python/requirements.txt.
 """
 import argparse
-import pathlib
 import sys
 
 import gguf
@@ -54,12 +53,10 @@ class Llama:
         self.head_dim = self.field(
             "llama.attention.key_length",
             self.field("llama.embedding_length") // self.num_q_heads)
-        self.context_tokens = self.field("llama.context_length")
         self.epsilon = self.field("llama.attention.layer_norm_rms_epsilon")
-        self.end_tokens = [
-            self.field(f"tokenizer.ggml.{name}_token_id")
-            for name in ("eos", "eot")
-            if f"tokenizer.ggml.{name}_token_id" in self.fields]
+        ends = [self.field(f"tokenizer.ggml.{name}_token_id", None)
+                for name in ("eos", "eot")]
+        self.end_tokens = [token for token in ends if token is not None]
         self.weights = {
             tensor.name: torch.tensor(gguf.dequantize(tensor.data,
                                                       tensor.tensor_type))
@@ -68,11 +65,10 @@ class Llama:
         expected = {f"blk.{layer}.{name}.weight" for name in TENSORS
                     for layer in range(self.num_layers)}
         expected |= {"token_embd.weight", "output_norm.weight"}
-        optional = {"output.weight", "rope_freqs.weight"}
-        if expected != set(self.weights) - optional:
-            wrong = min(expected ^ (set(self.weights) - optional))
-            raise ValueError(f"{path}: a Llama model has no tensor {wrong}, or "
-                             "this file lacks it")
+        wrong = expected ^ (set(self.weights) - {"output.weight",
+                                                 "rope_freqs.weight"})
+        if wrong:  # experts, biases, ..
+            raise ValueError(f"{path}: lacks, or should not have: {min(wrong)}")
         # A position turns pair i of a head by position * frequencies[i].
         pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float64)
         theta = self.field("llama.rope.freq_base", 10000.0)
@@ -80,10 +76,13 @@ class Llama:
         if "rope_freqs.weight" in self.weights:  # Llama 3.1
             self.frequencies /= self.weights["rope_freqs.weight"]
 
-    def field(self, name, default=None):
+    def field(self, name, *default):
         """A value of the file's metadata."""
-        found = self.fields.get(name)
-        return default if found is None else found.contents()
+        if name in self.fields:
+            return self.fields[name].contents()
+        if not default:
+            raise ValueError(f"the model's file has no {name}")
+        return default[0]
 
     def norm(self, rows, name):
         return F.rms_norm(rows, rows.shape[-1:], self.weights[f"{name}.weight"],
@@ -146,10 +145,8 @@ def sample(logits, params, position):
     return int(tokens[torch.multinomial(chances, 1, generator=generator)])
 
 
-# The scorers of evictions: keys [heads, entries, head_dim] and valid [heads,
-# entries] of a layer to scores [heads, entries]; higher is kept.
-
-
+# Scorers of evictions make of a layer's keys [heads, entries, head_dim], and of
+# valid [heads, entries], scores [heads, entries]. Higher is kept.
 def keydiff(keys, valid):
     """A key is worth more, the less it is like the mean key of its head."""
     units = F.normalize(keys, dim=-1) * valid[..., None]
@@ -221,7 +218,7 @@ class Engine:
         self.tables = blockmgr.EngineTables(layout)
         self.pool = torch.zeros(
             layout.num_layers, layout.num_blocks, layout.num_heads, 2,
-            layout.page_size, layout.head_dim, dtype=getattr(torch, layout.dtype))
+            layout.page_size, layout.head_dim)
         self.rows = self.pool.view(-1, layout.head_dim)  # one token of K or of V
         self.infos = {}  # by slot: how to sample
         # By slot: the tokens of the region's rows. Likewise by the name of a
@@ -244,8 +241,8 @@ class Engine:
                     for slot, length in zip(plan.slots.tolist(), lengths)]
 
         def attend(layer, queries, keys, values):
-            self.pool[layer, blocks, :, 0, places] = keys.to(self.pool.dtype)
-            self.pool[layer, blocks, :, 1, places] = values.to(self.pool.dtype)
+            self.pool[layer, blocks, :, 0, places] = keys
+            self.pool[layer, blocks, :, 1, places] = values
             return torch.cat([
                 self.attention(layer, queries[begin:end], positions[begin:end],
                                entries)
@@ -263,15 +260,14 @@ class Engine:
         return blockmgr.StepResult(plan.step, sampled, outcomes)
 
     def start(self, plan):
-        """What EngineTables.apply leaves to an engine, as the pool is its own."""
+        """Does what EngineTables.apply leaves to the owner of the pool."""
         for start in plan.starts:
             self.infos[start.slot] = start.info
+            positions = None
             if start.region is not None:  # a prefix that was evicted from
                 positions = self.kept_positions[start.region]
             elif start.source is not None:  # a fork
-                positions = self.region_positions.get(start.source)
-            else:
-                positions = None
+                positions = self.region_positions[start.source]
             self.region_positions[start.slot] = positions
         for region in plan.dropped_regions.tolist():
             del self.kept_positions[region]
@@ -292,8 +288,7 @@ class Engine:
         On a GPU, kernels that read page lists belong here and in `attend` above.
         """
         rows = entries.rows[layer]
-        keys = self.rows[rows].to(queries.dtype)
-        values = self.rows[rows + self.layout.page_size].to(queries.dtype)
+        keys, values = self.rows[rows], self.rows[rows + self.layout.page_size]
         # [heads, queries, entries]: what is there and not in the future.
         mask = entries.valid[layer, :, None] & (
             entries.positions[layer, :, None] <= positions[:, None])
@@ -311,9 +306,8 @@ class Engine:
         # 1. Score all entries, those behind the cut, too: they are in the mean.
         scorer = SCORERS[order.policy.scorer[0]]
         known = Entries(self.layout, self.entries(order.slot, order.length))
-        scores = torch.stack([
-            scorer(self.rows[rows].float(), valid)
-            for rows, valid in zip(known.rows, known.valid)])
+        scores = torch.stack([scorer(self.rows[rows], valid)
+                              for rows, valid in zip(known.rows, known.valid)])
         # 2. Give every head its budget, and choose its survivors.
         entries = self.entries(order.slot, order.cut)
         keep = blockmgr.select(
@@ -366,14 +360,14 @@ class Chat:
         self.tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
             SPLITTERS[kind](tokenizers.pre_tokenizers))
         self.tokenizer.decoder = tokenizers.decoders.ByteLevel()
-        control = 3  # gguf.TokenType.CONTROL
+        types = model.field("tokenizer.ggml.token_type")
         self.tokenizer.add_special_tokens([
             tokenizers.AddedToken(token, special=True, normalized=False)
-            for token, kind in zip(tokens, model.field("tokenizer.ggml.token_type"))
-            if kind == control])
-        jinja = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True)
-        self.template = jinja.from_string(model.field("tokenizer.chat_template"))
+            for token, type_ in zip(tokens, types)
+            if type_ == gguf.TokenType.CONTROL])
+        self.template = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True).from_string(
+                model.field("tokenizer.chat_template"))
         self.bos = tokens[model.field("tokenizer.ggml.bos_token_id")]
 
     def encode(self, question):
@@ -387,12 +381,12 @@ class Chat:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
 
-def layout_for(model, num_blocks, dtype="float32"):
-    """The shape of a pool for a model."""
+def layout_for(model, num_blocks):
+    """The shape of a model's KV cache, for a pool of so many blocks."""
     return blockmgr.KvLayout(
         num_layers=model.num_layers, num_heads=model.num_heads,
         num_q_heads=model.num_q_heads, head_dim=model.head_dim,
-        num_blocks=num_blocks, dtype=dtype)
+        num_blocks=num_blocks, dtype="float32")
 
 
 def scheduler_for(model, layout, **options):
@@ -401,12 +395,6 @@ def scheduler_for(model, layout, **options):
         sampling_fields=("temperature", "top_p", "seed"),
         vocabulary_size=model.vocabulary_size, end_token_ids=model.end_tokens,
         **options))
-
-
-def steps(scheduler, engine):
-    """Runs requests until all have ended; yields the effects of every step."""
-    while (plan := scheduler.schedule()) is not None:
-        yield scheduler.update(engine.run(plan))
 
 
 HELP = """\
@@ -432,10 +420,8 @@ def parse(arguments):
     add = parser.add_argument
     add("--model", required=True, metavar="FILE",
         help="GGUF file of a chat model of the Llama family")
-    add("--prompt", action="append", default=[], metavar="TEXT",
+    add("--prompt", required=True, action="append", metavar="TEXT",
         help="a question; may be repeated")
-    add("--prompt-file", action="append", default=[], metavar="FILE",
-        type=pathlib.Path, help="a file with a question; may be repeated")
     add("--max-tokens", type=int, default=64, metavar="N",
         help="length of an answer (default: %(default)s)")
     add("--keep-ratio", metavar="R",
@@ -451,16 +437,9 @@ def parse(arguments):
     add("--num-blocks", type=int, default=512, metavar="N",
         help="blocks of 16 tokens in the pool, one of them the null block "
         "(default: %(default)s)")
-    add("--dtype", default="float32", choices=("float32", "bfloat16", "float16"),
-        help="elements of K and V (default: %(default)s)")
     add("--max-num-batched-tokens", type=int, default=2048, metavar="N",
         help="tokens of a step (default: %(default)s)")
-    flags = parser.parse_args(arguments)
-    flags.prompt += [path.read_text(encoding="utf-8")
-                     for path in flags.prompt_file]
-    if not flags.prompt:
-        parser.error("expected --prompt or --prompt-file")
-    return flags
+    return parser.parse_args(arguments)
 
 
 def serve(flags):
@@ -468,14 +447,12 @@ def serve(flags):
     eviction = None
     if flags.keep_ratio is not None:
         eviction = blockmgr.Eviction(flags.eviction, flags.keep_ratio)
-        problem = unsupported(eviction.policy)
-        if problem is not None:
-            raise ValueError(problem)
     model = Llama(flags.model)
     chat = Chat(model)
-    layout = layout_for(model, flags.num_blocks, flags.dtype)
+    layout = layout_for(model, flags.num_blocks)
     scheduler = scheduler_for(
-        model, layout, max_num_batched_tokens=flags.max_num_batched_tokens)
+        model, layout, max_num_seqs=len(flags.prompt),
+        max_num_batched_tokens=flags.max_num_batched_tokens)
     engine = Engine(model, layout)
     sampling = blockmgr.SamplingParams(temperature=flags.temperature,
                                        top_p=flags.top_p, seed=flags.seed)
@@ -486,7 +463,8 @@ def serve(flags):
                                    eviction=eviction, sampling=sampling)
         prompts[request], answers[request] = (prompt, len(tokens)), []
     most_blocks = 0
-    for effects in steps(scheduler, engine):
+    while (plan := scheduler.schedule()) is not None:
+        effects = scheduler.update(engine.run(plan))
         for request, token in zip(effects.token_requests.tolist(),
                                   effects.tokens.tolist()):
             answers[request].append(token)
@@ -494,21 +472,20 @@ def serve(flags):
             if effect.error is not None:
                 raise effect.error
             print(f"[request {effect.request}: {effect.evicted_entries} entries "
-                  f"evicted, {effect.freed_blocks} blocks "
-                  f"({effect.freed_bytes / 1e6:.1f} MB) free again; in use now: "
-                  f"{scheduler.num_used_blocks}]")
+                  f"evicted, {effect.freed_blocks} blocks, {effect.freed_bytes:,} "
+                  f"bytes free again; {scheduler.num_used_blocks} blocks in use]")
         for end in effects.finished:
             if end.error is not None:
                 raise end.error
             prompt, num_tokens = prompts[end.request]
-            print(f"\n> {prompt.strip()[-70:]}  ({num_tokens} tokens, "
+            print(f"\n> {prompt.strip()[-70:]} ({num_tokens} tokens, "
                   f"{end.num_cached_tokens} of them cached)\n"
-                  f"{chat.decode(answers[end.request]).strip()}\n")
+                  f"{chat.decode(answers[end.request]).strip()}\n", flush=True)
         most_blocks = max(most_blocks, scheduler.num_used_blocks)
     stats = scheduler.stats()
     print(f"Of {layout.num_blocks - 1} blocks, {most_blocks} were used at most. "
-          f"{stats.num_evictions} evictions freed {stats.evicted_bytes / 1e6:.1f} "
-          f"MB, {stats.num_preemptions} requests were preempted.")
+          f"{stats.num_evictions} evictions freed {stats.evicted_bytes:,} bytes; "
+          f"{stats.num_preemptions} preemptions.")
 
 
 def main():

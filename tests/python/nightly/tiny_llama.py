@@ -12,7 +12,7 @@ LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, MLP, VOCABULARY = 3, 4, 2, 16, 64, 96
 THETA, EPSILON, END = 10000.0, 1e-5, 96
 
 
-def write(path, seed):
+def write(path, seed, architecture="llama", without=None, add=None):
     """Writes the file, half of it in Q8_0, and returns the weights in float64."""
     rng = np.random.default_rng(seed)
     shapes = {"token_embd.weight": (VOCABULARY, HIDDEN),
@@ -28,7 +28,9 @@ def write(path, seed):
             f"blk.{i}.ffn_down.weight": (HIDDEN, MLP)})
     norms = [f"blk.{i}.{name}_norm.weight" for i in range(LAYERS)
              for name in ("attn", "ffn")] + ["output_norm.weight"]
-    writer = gguf.GGUFWriter(path, "llama")
+    norms += [add] if add else []
+    shapes.pop(without, None)
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(LAYERS)
     writer.add_context_length(4096)
     writer.add_embedding_length(HIDDEN)
