@@ -154,9 +154,8 @@ def keydiff(keys, valid):
     return -F.cosine_similarity(keys, anchor[:, None], dim=-1)
 
 
-def knorm(keys, valid):
+def knorm(keys, _valid):
     """A key is worth more, the shorter it is."""
-    del valid
     return -keys.norm(dim=-1)
 
 
@@ -317,6 +316,7 @@ class Engine:
         # 3. Lay out the region. The scheduler does the same from the counts.
         checksum = self.tables.commit(order, keep.counts)
         region = self.tables.region(order.slot)
+        assert region is not None
         # 4. Move the survivors there. A region may lie on the sequence's own
         # pages: read all rows of a group before writing any.
         placed = blockmgr.place_survivors(self.layout, entries, keep, region)
@@ -456,18 +456,19 @@ def serve(flags):
     engine = Engine(model, layout)
     sampling = blockmgr.SamplingParams(temperature=flags.temperature,
                                        top_p=flags.top_p, seed=flags.seed)
-    prompts, answers = {}, {}  # by request
+    requests: dict = {}  # prompt, number of tokens, answer
     for i, prompt in enumerate(flags.prompt):
         tokens = chat.encode(prompt)
         request = scheduler.submit(f"prompt {i}", tokens, flags.max_tokens,
                                    eviction=eviction, sampling=sampling)
-        prompts[request], answers[request] = (prompt, len(tokens)), []
+        requests[request] = prompt, len(tokens), []
     most_blocks = 0
     while (plan := scheduler.schedule()) is not None:
+        most_blocks = max(most_blocks, scheduler.num_used_blocks)
         effects = scheduler.update(engine.run(plan))
         for request, token in zip(effects.token_requests.tolist(),
                                   effects.tokens.tolist()):
-            answers[request].append(token)
+            requests[request][2].append(token)
         for effect in effects.evictions:
             if effect.error is not None:
                 raise effect.error
@@ -477,11 +478,10 @@ def serve(flags):
         for end in effects.finished:
             if end.error is not None:
                 raise end.error
-            prompt, num_tokens = prompts[end.request]
+            prompt, num_tokens, answer = requests[end.request]
             print(f"\n> {prompt.strip()[-70:]} ({num_tokens} tokens, "
                   f"{end.num_cached_tokens} of them cached)\n"
-                  f"{chat.decode(answers[end.request]).strip()}\n", flush=True)
-        most_blocks = max(most_blocks, scheduler.num_used_blocks)
+                  f"{chat.decode(answer).strip()}\n", flush=True)
     stats = scheduler.stats()
     print(f"Of {layout.num_blocks - 1} blocks, {most_blocks} were used at most. "
           f"{stats.num_evictions} evictions freed {stats.evicted_bytes:,} bytes; "
