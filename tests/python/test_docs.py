@@ -11,7 +11,7 @@ def test_the_page_shows_the_example():
     example = (ROOT / "examples/python/nano_engine.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```",
                         (ROOT / "docs/python.md").read_text(), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 4
     for block in blocks:
         assert block in example
 
