@@ -19,8 +19,9 @@ Runs, with warnings as errors:
              client, blockmgr-evict, and CUDA kernels under the emulator
   fuzz       a minute of libFuzzer for every target
   traces     of 2,000 seeds, equal between gcc and clang
-  python     the wheel with all its libraries, its tests, and the examples against
-             its type stubs (fetches pinned packages)
+  python     the wheel with all its libraries, its tests, the examples against its
+             type stubs, and with PyTorch an engine in Python against the one in
+             C++ on a language model (fetches pinned packages)
   python_hf  blockmgr.hf with torch, transformers and kvpress (fetches some GB of
              pinned packages)
   clang-tidy with its analyzer, on the files that changed, for an hour at most
@@ -45,7 +46,7 @@ esac
 run_tests --nightly dev-all
 run_tests --nightly --no-setup release asan-all fuzz
 check "equal traces of gcc and clang" same_traces dev-all asan-all
-check "Python package as pip installs it" scripts/python.sh --types
+check "Python package as pip installs it" scripts/python.sh --types --torch
 check "blockmgr.hf with kvpress" scripts/python_hf.sh
 run_tidy --seconds 3600
 finish_checks

@@ -15,12 +15,20 @@ Options:
                        build/dev, and compile without optimisation; without it,
                        the libraries are compiled, as `pip install .` does
   --types              check the examples against the type stubs, too (mypy)
+  --torch              run tests/python/nightly, too, with PyTorch and a language
+                       model, in build/python/torch_venv (fetches some GB). Needs
+                       the programs blockmgrd and blockmgr-engine
   -h, --help           print this
+
+Environment with --torch:
+  BLOCKMGR_BIN=FOLDER  where the programs are (default: build/release/bin)
+  BLOCKMGR_MODEL=FILE  see scripts/fetch_model.sh --help
 HELP
 }
 
 build_tree=
 types=0
+torch=0
 while (($# > 0)); do
   case "$1" in
     -h | --help)
@@ -36,6 +44,7 @@ while (($# > 0)); do
       shift
       ;;
     --types) types=1 ;;
+    --torch) torch=1 ;;
     *)
       echo "python.sh: unknown argument: $1 (see scripts/python.sh --help)" >&2
       exit 2
@@ -44,30 +53,52 @@ while (($# > 0)); do
   shift
 done
 
-venv=build/python/venv
-requirements=python/requirements.txt
-if ! cmp --silent "${requirements}" "${venv}/requirements.txt"; then
+# make_venv FOLDER FILE..: a venv with the packages of these files of requirements.
+make_venv() {
+  local venv=$1 file
+  shift
+  if cat "$@" | cmp --silent - "${venv}/requirements.txt"; then return; fi
   rm --force --recursive "${venv}"
   python3 -m venv "${venv}"
+  local options=()
+  for file in "$@"; do options+=(--requirement "${file}"); done
   if ! "${venv}/bin/pip" install --quiet --disable-pip-version-check \
-    --requirement "${requirements}"; then
-    echo "python.sh: could not fetch the packages of ${requirements}" >&2
+    "${options[@]}"; then
+    echo "python.sh: could not fetch the packages of $*" >&2
     exit 1
   fi
-  cp "${requirements}" "${venv}/requirements.txt"
-fi
+  cat "$@" >"${venv}/requirements.txt"
+}
 
+# install_wheel VENV
+install_wheel() {
+  "$1/bin/pip" install --quiet --disable-pip-version-check --no-deps \
+    --force-reinstall "${wheels}"/*.whl
+}
+
+venv=build/python/venv
+wheels=build/python/wheels
+make_venv "${venv}" python/requirements.txt
 settings=()
 if [[ -n ${build_tree} ]]; then
   settings=(-Cbuild-dir=build/python/tree
     -Ccmake.define.BLOCKMGR_BUILD_TREE="${build_tree}"
     -Ccmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0)
 fi
-"${venv}/bin/pip" install --quiet --disable-pip-version-check \
-  --no-build-isolation --no-deps --force-reinstall "${settings[@]}" .
+rm --force --recursive "${wheels}"
+"${venv}/bin/pip" wheel --quiet --disable-pip-version-check \
+  --no-build-isolation --no-deps --wheel-dir "${wheels}" "${settings[@]}" .
+install_wheel "${venv}"
 "${venv}/bin/python" -m pytest --quiet tests/python
 if ((types)); then
   "${venv}/bin/pip" install --quiet --disable-pip-version-check mypy==1.18.2
-  "${venv}/bin/python" -m mypy --check-untyped-defs \
-    examples/python/embed.py python/bench/step.py
+  # PyTorch and the like are not there.
+  "${venv}/bin/python" -m mypy --check-untyped-defs --ignore-missing-imports \
+    examples/python/embed.py examples/python/nano_engine.py python/bench/step.py
+fi
+if ((torch)); then
+  make_venv build/python/torch_venv python/requirements.txt \
+    examples/python/requirements.txt tests/python/nightly/requirements.txt
+  install_wheel build/python/torch_venv
+  build/python/torch_venv/bin/python -m pytest --quiet tests/python/nightly
 fi

@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_the_page_shows_the_example():
-    example = (ROOT / "examples/python/embed.py").read_text()
+    example = (ROOT / "examples/python/nano_engine.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```",
                         (ROOT / "docs/python.md").read_text(), re.DOTALL)
     assert len(blocks) == 4
