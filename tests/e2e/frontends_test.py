@@ -263,7 +263,7 @@ class Load:
         self._has_ended = threading.Event()
         self._lock = threading.Lock()
         self.num_answers = 0
-        self.errors = []
+        self.errors = []  # (when its request began, the error)
         self._threads = [
             threading.Thread(target=self._run, args=(number,), daemon=True)
             for number in range(num_clients)]
@@ -289,6 +289,7 @@ class Load:
         turn = 0
         while not self._has_ended.is_set():
             turn += 1
+            began = time.monotonic()
             try:
                 reason = self._ask(number, turn)
                 error = (None if reason in ("stop", "length") else
@@ -300,7 +301,9 @@ class Load:
                 if error is None:
                     self.num_answers += 1
                 else:
-                    self.errors.append(error)
+                    self.errors.append((began, error))
+            if error is not None:
+                self._has_ended.wait(0.1)  # no busy loop while nobody answers
 
     def wait_for_more(self, num_answers):
         goal = self.num_answers + num_answers
@@ -377,16 +380,19 @@ class LossTest(unittest.TestCase):
         wait_until(
             lambda: lost.metric("blockmgr_requests_finished_total") > 0,
             "requests come to the replica again")
-        num_errors = len(load.errors)
+        recovered = time.monotonic()
         load.wait_for_more(12)
-        self.assertEqual(load.errors[num_errors:], [])
         self.assertTrue(load.stop(), "a request hangs")
-        for error in load.errors:
+        self.assertEqual([error for began, error in load.errors
+                          if began >= recovered], [])
+        # The dead replica took half of the requests for a moment only.
+        self.assertLess(len(load.errors), load.num_answers / 4)
+        for _, error in load.errors:
             # The gateway says so.
             self.assertIsInstance(error, openai.APIError)
             self.assertNotIsInstance(error, openai.APITimeoutError)
         print(f"{load.num_answers} answers and {len(load.errors)} errors:",
-              {str(error) for error in load.errors}, file=sys.stderr)
+              {str(error) for _, error in load.errors}, file=sys.stderr)
 
 
 if __name__ == "__main__":
