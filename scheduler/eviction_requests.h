@@ -21,8 +21,8 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
 
 // Returns what the user of a valid eviction should be warned of; empty if there
 // is nothing. Compressed prefixes are shared by requests whose questions come
-// behind the prefix. A scorer that observes the last queries of the prefix keeps
-// what those queries attend to, and evicts what later questions ask for.
+// behind the prefix. A scorer that observes the last queries of the prefix
+// keeps what those queries attend to, and evicts what later questions ask for.
 std::string SharingWarning(const RequestEviction& eviction);
 
 // Checks a command for a live request, as Scheduler::Evict says.

@@ -155,7 +155,7 @@ absl::Status Core::Generate(GenerateCommand* command) {
   if (draining_) return ShuttingDown();
   BM_RETURN_IF_ERROR(CheckEngine());
   BM_RETURN_IF_ERROR(LimitTokens(command->all_tokens, &command->request));
-  // A gateway finds the strings itself: an engine that cannot goes on for longer.
+  // A gateway finds the strings itself. An engine that cannot goes on longer.
   if (!scheduler_->options().sampling.Supports(SamplingField::kStop) &&
       command->request.sampling.has_value()) {
     command->request.sampling->stop.clear();
