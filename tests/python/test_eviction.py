@@ -80,6 +80,31 @@ def test_layouts_are_checked():
     assert own == layout() and own != layout(page_size=8) and own != 3
 
 
+@pytest.mark.parametrize("order", ["nhd_pairs", "hnd_pairs"])
+def test_strides_are_those_of_a_tensor_that_vllm_makes(order):
+    """vLLM from 0.29 on: a layer is [num_blocks, num_heads, page_size,
+    2 * head_dim], stored token by token unless told otherwise."""
+    own = blockmgr.KvLayout(num_layers=3, num_heads=4, head_dim=8, page_size=16,
+                            num_blocks=5, dtype="float16")
+    if order == "hnd_pairs":
+        tensor = np.zeros((3, 5, 4, 16, 2 * 8), np.float16)
+    else:
+        stored = np.zeros((3, 5, 16, 4, 2 * 8), np.float16)
+        tensor = stored.transpose(0, 1, 3, 2, 4)
+    # What vLLM takes apart into K and V.
+    keys, values = tensor[..., :8], tensor[..., 8:]
+    rng = np.random.default_rng(3)
+    tensor[...] = rng.standard_normal(tensor.shape)
+    strides = own.strides(order)
+    view = np.lib.stride_tricks.as_strided(
+        tensor, (3, 5, 4, 2, 16, 8),
+        [strides[name] for name in ("layer", "block", "head", "kv", "token")]
+        + [2])
+    assert np.array_equal(view[:, :, :, 0], keys)
+    assert np.array_equal(view[:, :, :, 1], values)
+    assert tensor.nbytes == own.pool_bytes
+
+
 def bad_arrays():
     good = np.zeros((2, 2, 16), np.float32)
     unaligned = np.frombuffer(b"\0" * (good.nbytes + 1), np.uint8)[1:].view(
