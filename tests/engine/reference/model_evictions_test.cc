@@ -45,8 +45,8 @@ std::vector<std::string> Policies() {
           "tova | adakv",
           "dropkv(window=16) | adakv",
           "keydiff | adakv",
-          "keydiff | lukv(profile=measured) | topk | "
-          "protect(sinks=4,recent=10%)",
+          absl::StrCat("keydiff | lukv(profile=measured) | topk | ",
+                       "protect(sinks=4,recent=10%)"),
           "keydiff(anchor=median) | global | critical",
           "expected_attention | adakv",
           "expected_attention(stats=measured) | lukv(profile=measured)",
