@@ -171,8 +171,10 @@ bool Ledger::IsWithinQuota(const Request& request, int32_t peak) const {
 int64_t Ledger::CountReserved(const Served& served) const {
   if (served.slot == kNoSequenceSlot) return 0;
   const Table& table = tables_.at(served.slot);
-  // Until it is compressed; with windows, always.
-  if (layout_.has_windows() || (served.peak > 0 && table.cut() == 0)) {
+  // Until it is compressed for the first time; with windows, always. (A request
+  // that is computed again will be compressed where it was.)
+  if (layout_.has_windows() ||
+      (served.peak > 0 && table.cut() == 0 && served.recorded.empty())) {
     return served.peak;
   }
   // Of what an order in flight gives back, and of what a loss has cost, the
