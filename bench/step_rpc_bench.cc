@@ -10,9 +10,8 @@
 //                        has all requests (0), each has a stream of
 //                        RequestService of its own (1), or a call of
 //                        VllmEngine.Generate (2).
-//   KvEvents/N/US/S      the same with KV events on ZeroMQ and S subscribers,
-//   of
-//                        which every other one does not read. To be compared
+//   KvEvents/N/US/S      the same with KV events on ZeroMQ and S subscribers.
+//                        Every other subscriber does not read. To be compared
 //                        with DecodeStep/N/US/0/0.
 //
 // US: microseconds for which the engine computes, outside of the timing, before
