@@ -1,6 +1,6 @@
-// What the daemon adds to a step: one decode step of 256 sequences through
-// blockmgrd's server, next to an empty message echoed on the same kind of
-// bidirectional stream and unix socket.
+// Measures the time that the daemon adds to a step: one decode step of 256
+// sequences through blockmgrd's server, next to an empty message echoed on the
+// same kind of bidirectional stream and unix socket.
 //
 //   EmptyMessage/US      write, echo, read
 //   DecodeStep/N/US/R/F  write the result of a step, read the next plan; N
@@ -267,7 +267,7 @@ class Daemon {
     }
 
    private:
-    // Of a connection that nobody else uses.
+    // Returns a channel whose connection nobody else uses.
     static std::shared_ptr<grpc::Channel> OwnChannel(
         const std::string& address) {
       grpc::ChannelArguments arguments;
