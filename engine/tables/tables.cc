@@ -76,6 +76,7 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
     }
   }
 
+  ++num_steps_;
   for (const SwapId swap : plan.dropped_swaps) swapped_.erase(swap);
   for (const SwapOut& out : plan.swap_outs) Leave(plan, out);
   for (const SequenceSlot slot : plan.released) Release(slot);
@@ -141,6 +142,7 @@ void EngineTables::SetDrafts(SequenceSlot slot,
 void EngineTables::Reset() {
   rows_.clear();
   pending_.clear();
+  committed_.clear();
   regions_.clear();
   swapped_.clear();
   std::ranges::fill(host_blocks_, HostBlock{});
@@ -332,6 +334,14 @@ EngineTables::Pending& EngineTables::PendingOf(SequenceSlot slot) {
   Pending& pending = pending_[index];
   if (pending.plan != num_plans_) pending = Pending{.plan = num_plans_};
   return pending;
+}
+
+EngineTables::Committed& EngineTables::CommittedOf(SequenceSlot slot) {
+  const auto index = static_cast<size_t>(Index(slot));
+  if (index >= committed_.size()) committed_.resize(index + 1);
+  Committed& committed = committed_[index];
+  if (committed.step != num_steps_) committed = Committed{.step = num_steps_};
+  return committed;
 }
 
 void EngineTables::Release(SequenceSlot slot) {

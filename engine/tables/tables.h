@@ -187,11 +187,17 @@ class EngineTables {
     uint64_t plan = 0;  // other fields are valid only if this is num_plans_
     bool released = false;
     bool scheduled = false;
-    size_t run = 0;             // index into slots, if scheduled
+    size_t run = 0;          // index into slots, if scheduled
+    int32_t num_copied = 0;  // groups with a copy
+    int32_t start = -1;      // index into starts
+  };
+
+  // The orders of the last plan that are carried out in one slot. A plan that
+  // is refused leaves them.
+  struct Committed {
+    uint64_t step = 0;  // other fields are valid only if this is num_steps_
     int32_t next_group = 0;     // lowest group that may have the next order
     RegionId name = kNoRegion;  // EvictionOrder::region of group 0's order
-    int32_t num_copied = 0;     // groups with a copy
-    int32_t start = -1;         // index into starts
   };
 
   // A sequence in the host tier.
@@ -233,6 +239,7 @@ class EngineTables {
   // Returns the slot's entry for the current plan. Resets an entry of an older
   // plan.
   Pending& PendingOf(SequenceSlot slot);
+  Committed& CommittedOf(SequenceSlot slot);
   void Release(SequenceSlot slot);
   void Start(const StepPlan& plan, const SequenceStart& start);
   void Run(const StepPlan& plan, size_t i);
@@ -346,13 +353,15 @@ class EngineTables {
 
   const ModelLayout layout_;
   const int32_t max_sequences_;
-  std::vector<SequenceTable> rows_;  // by slot, up to the highest slot used
-  std::vector<Pending> pending_;     // by slot
+  std::vector<SequenceTable> rows_;   // by slot, up to the highest slot used
+  std::vector<Pending> pending_;      // by slot
+  std::vector<Committed> committed_;  // by slot
   // The regions kept under each name, [num_groups].
   absl::flat_hash_map<RegionId, std::vector<TableRegion>> regions_;
   absl::flat_hash_map<SwapId, Swapped> swapped_;
   std::vector<HostBlock> host_blocks_;
-  uint64_t num_plans_ = 0;
+  uint64_t num_plans_ = 0;  // refused ones included
+  uint64_t num_steps_ = 0;  // plans that were applied
   uint64_t num_swap_checks_ = 0;
 };
 

@@ -88,7 +88,7 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
     return BadOrder("group: expected 0 to ", layout_.num_groups() - 1, ", got ",
                     order.group);
   }
-  if (order.group < PendingOf(order.slot).next_group) {
+  if (order.group < CommittedOf(order.slot).next_group) {
     return BadOrder("slot: a second order for slot ", Index(order.slot),
                     " in one step, of group ", order.group);
   }
@@ -193,8 +193,8 @@ absl::Status EngineTables::CheckWindowOrder(const EvictionOrder& order) const {
 
 void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
                           std::span<const int32_t> counts) {
-  Pending& pending = PendingOf(order.slot);
-  pending.next_group = order.group + 1;
+  Committed& committed = CommittedOf(order.slot);
+  committed.next_group = order.group + 1;
   std::shared_ptr<const RegionLayout> layout = LayOut(plan, order, counts);
   SequenceTable& table = table_of(order.slot);
   const auto index = static_cast<size_t>(order.group);
@@ -211,16 +211,18 @@ void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,
   group.region_is_past = false;
   if (order.group == 0) ++table.num_evictions;
   if (order.region != kNoRegion) {
-    pending.name = order.region;
+    committed.name = order.region;
     regions_[order.region] = RegionsAt(table, order.length);
-  } else if (pending.name != kNoRegion) {
-    regions_.at(pending.name)[index] = group.region;
+  } else if (committed.name != kNoRegion) {
+    regions_.at(committed.name)[index] = group.region;
   }
 }
 
 RegionId EngineTables::KeptName(SequenceSlot slot) const {
-  const Pending& pending = pending_[static_cast<size_t>(Index(slot))];
-  return pending.plan == num_plans_ ? pending.name : kNoRegion;
+  const auto index = static_cast<size_t>(Index(slot));
+  if (index >= committed_.size()) return kNoRegion;
+  const Committed& committed = committed_[index];
+  return committed.step == num_steps_ ? committed.name : kNoRegion;
 }
 
 }  // namespace blockmgr

@@ -99,8 +99,10 @@ def policy_message(policy: typing.Any) -> common_pb2.EvictionPolicy:
         target = getattr(message, _field_of(message, name))
         target.SetInParent()
         for pair in filter(None, (pair.strip() for pair in fields.split(","))):
-            key, _, text = pair.partition("=")
-            _set_field(target, key.strip(), text.strip())
+            key, _, text = (part.strip() for part in pair.partition("="))
+            if (name, key) == ("protect", "recent") and text.endswith("%"):
+                key, text = "recent_percent", text[:-1]
+            _set_field(target, key, text)
     return message
 
 
@@ -219,6 +221,7 @@ class Client:
         self.session = uuid.uuid4().hex
         self._requests: typing.Dict[str, Request] = {}
         self._num_requests = 0
+        self._cancels: typing.Set[asyncio.Task] = set()
         self._channel: typing.Any = None
         self._reader: typing.Any = None
 
@@ -305,10 +308,22 @@ class Client:
         try:
             with _own_errors():
                 await self._submit.Submit(message)
-        except BaseException:
+        except BaseException as error:
             self._requests.pop(name, None)
+            if isinstance(error, (asyncio.CancelledError,
+                                  errors.UnavailableError)):
+                # The daemon may have taken it all the same.
+                self._cancel_later(name)
             raise
         return request
+
+    def _cancel_later(self, request_id: str) -> None:
+        async def cancel():
+            with contextlib.suppress(errors.Error):  # it may be unknown
+                await self.cancel(request_id)
+        task = asyncio.ensure_future(cancel())
+        self._cancels.add(task)  # asyncio itself keeps no reference
+        task.add_done_callback(self._cancels.discard)
 
     async def cancel(self, request_id: str) -> None:
         """Ends a request. NotFoundError: it is unknown or has ended."""
@@ -326,8 +341,13 @@ class Client:
         [num_layers, num_heads, cut] for the policy "external | ..". budgets: entries
         of each (layer, head), for ".. | external", which needs no target.
         """
+        message = policy_message(policy)
+        if target is None and message.WhichOneof("budget") != "external_budgets":
+            raise errors.InvalidArgumentError(
+                f"target: expected a ratio or a number of tokens with '{policy}', "
+                "got None")
         header = eviction_pb2.EvictRequest(
-            request_id=request_id, policy=policy_message(policy),
+            request_id=request_id, policy=message,
             target=target_message("1" if target is None else target), cut=cut,
             budgets=[int(budget) for budget in budgets])
         with _own_errors():

@@ -12,6 +12,7 @@ without a policy. BlockmgrPress is a press that selects with the policies of blo
 and needs kvpress. docs/huggingface.md has examples and limits.
 """
 import dataclasses
+import threading
 import typing
 import weakref
 
@@ -64,7 +65,7 @@ def layout_of(config, num_tokens, dtype=None, page_size=16):
 
 
 class BlockPool:
-    """Blocks in one tensor on the CPU, for any number of caches.
+    """Blocks in one tensor on the CPU, for any number of caches, each of one thread.
 
     A block has room for page_size tokens in all layers and heads. num_tokens is the
     number of tokens that fit if nothing is evicted; every sequence rounds up to whole
@@ -84,6 +85,8 @@ class BlockPool:
         self.kernels = blockmgr.CpuKernels(
             layout, self.kv, num_threads or torch.get_num_threads())
         self._free = list(range(layout.num_blocks - 1, 0, -1))  # 0 is null
+        # Reentrant: a cache may be collected, and give, while another one takes.
+        self._lock = threading.RLock()
         #: The largest number of blocks that were in use at once.
         self.peak_blocks = 0
 
@@ -104,18 +107,21 @@ class BlockPool:
 
     def take(self, count):
         """Returns the ids of so many free blocks."""
-        if count > len(self._free):
-            raise ResourceExhaustedError(
-                f"pool: {count} more blocks of {self.layout.page_size} tokens are "
-                f"needed, {len(self._free)} of {self.layout.num_blocks - 1} are "
-                "free; make the pool with more num_tokens, or drop a cache")
-        taken = [self._free.pop() for _ in range(count)]
-        self.peak_blocks = max(self.peak_blocks, self.used_blocks)
-        return taken
+        with self._lock:
+            if count > len(self._free):
+                raise ResourceExhaustedError(
+                    f"pool: {count} more blocks of {self.layout.page_size} tokens "
+                    f"are needed, {len(self._free)} of "
+                    f"{self.layout.num_blocks - 1} are free; make the pool with "
+                    "more num_tokens, or drop a cache")
+            taken = [self._free.pop() for _ in range(count)]
+            self.peak_blocks = max(self.peak_blocks, self.used_blocks)
+            return taken
 
     def give(self, blocks):
         """Takes blocks back."""
-        self._free.extend(blocks)
+        with self._lock:
+            self._free.extend(blocks)
 
     def move(self, placed):
         """Carries out the moves of a Placement."""
@@ -260,7 +266,11 @@ class _State:
                 f"layer {layer}: attention of keys that were passed before")
         if layer == 0:
             self.commit_masks()
-            self.step = self._begin(key, mask)
+            try:
+                self.step = self._begin(key, mask)
+            except blockmgr.Error:
+                self.is_pending = False  # the pass can be made again
+                raise
         step = self.step
         self.modules[layer] = module
         self.scales[layer] = scale
@@ -358,10 +368,18 @@ class _State:
     def _evict_all(self):
         if self.policy is None or (self.was_evicted and not self.every_chunk):
             return
+        # After a crop, a later pass brings the queries that the scorer reads.
+        if not all(self._has_queries(i, sequence)
+                   for i, sequence in enumerate(self.sequences)):
+            return
         self.was_evicted = True
         for i, sequence in enumerate(self.sequences):
             if sequence.length > 0:
                 self._evict(i, sequence)
+
+    def _has_queries(self, i, sequence):
+        count = min(self.policy.query_window, sequence.length)
+        return count == 0 or len(self.windows[0].get(i, ())) >= count
 
     def _evict(self, i, sequence):
         policy, layout = self.policy, self.layout

@@ -26,12 +26,16 @@ class BlockmgrPress(BasePress):
     keep_ratio: float = 0.5
 
     def __post_init__(self):
-        self._policy = checked_policy(self.policy)
-        self._target = blockmgr.Target(ratio=self.keep_ratio)
-        if self._policy.budget[0] not in ("uniform", "adakv"):
+        self._checked()
+
+    def _checked(self):
+        """Returns the policy and the target of the fields, which may change."""
+        policy = checked_policy(self.policy)
+        if policy.budget[0] not in ("uniform", "adakv"):
             raise InvalidArgumentError(
                 f"policy: expected a budget of one layer, uniform or adakv, got "
-                f"{self._policy.budget[0]}")
+                f"{policy.budget[0]}")
+        return policy, blockmgr.Target(ratio=self.keep_ratio)
 
     @property
     def compression_ratio(self):
@@ -41,7 +45,6 @@ class BlockmgrPress(BasePress):
     @compression_ratio.setter
     def compression_ratio(self, value):
         self.keep_ratio = 1 - value
-        self._target = blockmgr.Target(ratio=self.keep_ratio)
 
     def compress(self, module, hidden_states, keys, values, attentions, kwargs):
         """What kvpress calls: keys and values are [batch, heads, tokens, dim]."""
@@ -49,15 +52,18 @@ class BlockmgrPress(BasePress):
             raise InvalidArgumentError(
                 f"keys: expected floats on the CPU, got {keys.dtype} on "
                 f"{keys.device}")
-        queries = self._last_queries(module, hidden_states, kwargs)
+        policy, target = self._checked()
+        queries = self._last_queries(policy, module, hidden_states, kwargs)
         gone = ~torch.stack([
-            self._kept(module, *rows) for rows in zip(keys, values, queries)])
+            self._kept(policy, target, module, *rows)
+            for rows in zip(keys, values, queries)])
         module.masked_key_indices = torch.nonzero(gone, as_tuple=True)
         return keys, values
 
-    def _last_queries(self, module, hidden_states, kwargs):
+    @staticmethod
+    def _last_queries(policy, module, hidden_states, kwargs):
         """Those that the scorer reads, of each sequence, or None for each."""
-        count = min(self._policy.query_window, hidden_states.shape[1])
+        count = min(policy.query_window, hidden_states.shape[1])
         if count == 0:
             return [None] * hidden_states.shape[0]
         queries = get_prerope_query_states(module, hidden_states[:, -count:])
@@ -66,7 +72,8 @@ class BlockmgrPress(BasePress):
         queries = queries * cos + rotate_half(queries) * sin
         return queries.transpose(1, 2).to(torch.float32).contiguous()
 
-    def _kept(self, module, keys, values, queries):
+    @staticmethod
+    def _kept(policy, target, module, keys, values, queries):
         """bool [heads, tokens] of one sequence."""
         num_heads, num_tokens, head_dim = keys.shape
         num_pages = -(-num_tokens // _PAGE_SIZE)
@@ -87,13 +94,13 @@ class BlockmgrPress(BasePress):
         entries = blockmgr.index_entries(layout, np.arange(1, num_pages + 1),
                                          num_tokens)
         scores = norms = None
-        if self._policy.scorer[0] not in ("streaming", "random"):
-            scores = kernels.score(self._policy, 0, entries, num_tokens,
+        if policy.scorer[0] not in ("streaming", "random"):
+            scores = kernels.score(policy, 0, entries, num_tokens,
                                    queries=queries, scale=module.scaling)
-        if self._policy.selector[0] == "critical":
-            norms = kernels.value_norms(self._policy, 0, entries,
+        if policy.selector[0] == "critical":
+            norms = kernels.value_norms(policy, 0, entries,
                                         projection_of(module, layout))
-        keep = blockmgr.select(self._policy, self._target, scores,
+        keep = blockmgr.select(policy, target, scores,
                                entries=entries, cut=num_tokens,
                                page_size=_PAGE_SIZE, value_norms=norms)
         kept = torch.zeros((num_heads, num_tokens), dtype=torch.bool)

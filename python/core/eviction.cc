@@ -313,7 +313,8 @@ PyKeepSets Select(const PolicyArgument& policy, const TargetArgument& target,
   Problem problem = {.policy = PolicyOf(policy)};
   if (!target.value.is_none()) {
     problem.target = TargetOf(target);
-  } else if (problem.policy.budget.kind != BudgetKind::kExternal) {
+  } else if (problem.policy.budget.kind != BudgetKind::kExternal ||
+             problem.policy.protect.recent_percent > 0) {
     ThrowInvalid("target: expected a Target with ",
                  FormatPolicy(problem.policy), ", got None");
   }
@@ -340,6 +341,7 @@ PyKeepSets Select(const PolicyArgument& policy, const TargetArgument& target,
   problem.shape = {entries.num_layers, entries.num_heads, page_size};
   problem.range = {*cut, length.value_or(*cut)};
   CheckRange(problem.range, entries, page_size);
+  ResolveRecent(problem.target, *cut, &problem.policy);
   AddBudgets(budgets, table, &problem);
   In<float> norms;
   In<float> product;

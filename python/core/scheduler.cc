@@ -265,7 +265,11 @@ void BindGauges(nb::class_<PyScheduler>& type) {
           [](const PyScheduler& self) { return self.scheduler().options(); })
       .def(
           "stats",
-          [](const PyScheduler& self) { return self.scheduler().stats(); },
+          [](const PyScheduler& self) {
+            SchedulerStats stats = self.scheduler().stats();
+            stats.metadata_bytes = self.scheduler().metadata_bytes();
+            return stats;
+          },
           "All counters and gauges. O(sequences), for occasional reports.");
 }
 

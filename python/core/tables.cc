@@ -79,7 +79,7 @@ class PyTables {
       accepted = In<int32_t>("num_accepted", num_accepted, {num_runs});
     }
     for (size_t i = 0; i < plan.slots.size(); ++i) {
-      CheckSampled(plan, i, accepted.values());
+      CheckSampled(plan, i, tokens.values(), accepted.values());
     }
     for (size_t i = 0; i < plan.slots.size(); ++i) {
       if (!plan.num_drafts.empty() && plan.num_drafts[i] > 0) {
@@ -281,12 +281,17 @@ class PyTables {
   }
 
   void CheckSampled(const StepPlan& plan, size_t i,
+                    std::span<const int32_t> sampled,
                     std::span<const int32_t> accepted) const {
     const SequenceTable& row = Row(Index(plan.slots[i]));
     if (!plan.num_drafts.empty() &&
         (accepted[i] < 0 || accepted[i] > plan.num_drafts[i])) {
       ThrowInvalid("num_accepted[", i, "]: expected 0 to ", plan.num_drafts[i],
                    ", got ", accepted[i]);
+    }
+    if (plan.samples[i] != 0 && sampled[i] < 0) {
+      ThrowInvalid("sampled[", i, "]: expected a token id of at least 0, got ",
+                   sampled[i]);
     }
     if (plan.samples[i] != 0 &&
         row.num_computed != static_cast<int64_t>(row.tokens.size())) {

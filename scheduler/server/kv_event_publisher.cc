@@ -198,7 +198,9 @@ class KvEventPublisher::Topic {
 class KvEventPublisher::Sockets {
  public:
   explicit Sockets(const KvEventOptions& options)
-      : blocks_(options.topic), prefixes_(options.compressed_topic) {
+      : blocks_(options.topic),
+        prefixes_(options.compressed_topic),
+        index_(/*tells_prefixes=*/!options.compressed_topic.empty()) {
     for (zmq::socket_t* const socket : {&publisher_, &replays_}) {
       socket->set(zmq::sockopt::linger, 0);
       socket->set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);

@@ -439,6 +439,8 @@ class ClientTest(ExamplesTest):
                 await own.evict("nobody", "knorm", 0.5)
             with self.assertRaises(blockmgr.FailedPreconditionError):
                 await request.evict("snapkv", 0.5)
+            with self.assertRaisesRegex(ValueError, "target"):
+                await request.evict("knorm")
             await again.close()
             await own.close()
             with self.assertRaises(blockmgr.Error):
@@ -449,6 +451,28 @@ class ClientTest(ExamplesTest):
         with self.assertRaises(blockmgr.UnavailableError):
             LOOP.run_until_complete(
                 client.Client(f"unix:{self.folder.name}/none").open())
+
+    def test_a_submission_that_nobody_waits_for_is_cancelled(self):
+        async def use(own):
+            class GivesUp:  # the daemon has it, and nobody hears its answer
+                def __init__(self, stub):
+                    self.stub = stub
+                    self.Cancel = stub.Cancel
+
+                async def Submit(self, message):
+                    await self.stub.Submit(message)
+                    raise asyncio.CancelledError
+            stub, own._submit = own._submit, GivesUp(own._submit)
+            with self.assertRaises(asyncio.CancelledError):
+                await own.submit([1], 10000)
+            own._submit = stub
+            for _ in range(600):
+                stats = await own.stats()
+                if stats.num_running + stats.num_waiting == 0:
+                    break
+                await asyncio.sleep(0.1)
+            self.assertEqual(stats.num_running + stats.num_waiting, 0)
+        self.run_client(use)
 
     def test_the_end_of_the_daemon_is_told(self):
         async def use(own):
@@ -489,6 +513,8 @@ class PolicyMessagesTest(unittest.TestCase):
             critical=common_pb2.EvictionPolicy.Critical(gqa_product=True),
             protect=common_pb2.EvictionPolicy.Protection(sinks=4),
             rounding=common_pb2.EvictionPolicy.ROUNDING_TOKEN))
+        message = client.policy_message("keydiff | protect(recent=10%)")
+        self.assertEqual(message.protect.recent_percent, 10)
         message = client.policy_message("external | external")
         self.assertTrue(message.HasField("external_scores"))
         self.assertTrue(message.HasField("external_budgets"))

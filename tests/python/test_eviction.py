@@ -244,6 +244,21 @@ def test_heads_get_budgets_by_their_scores():
     assert blockmgr.select("external", 0.5, scores).num_nan == 1
 
 
+def test_a_share_of_the_kept_entries_is_protected():
+    """recent=25% of the 16 entries that the target keeps are 4."""
+    scores = np.random.default_rng(5).random((1, 2, 64), np.float32)
+    policy = "external | uniform | topk | protect(sinks=0,recent={})"
+    share, number, none = (
+        blockmgr.select(policy.format(recent), 0.25, scores, page_size=1)
+        for recent in ("25%", 4, 0))
+    assert share.ranks.tolist() == number.ranks.tolist() != none.ranks.tolist()
+    for ranks in np.split(share.ranks, share.offsets[1:-1]):
+        assert ranks.tolist()[-4:] == [60, 61, 62, 63]
+    with pytest.raises(ValueError, match="target"):
+        blockmgr.select("external | external | protect(recent=25%)", None, scores,
+                        budgets=np.array([[3, 5]], np.int32))
+
+
 def test_selection_is_checked():
     scores = np.zeros((2, 2, 16), np.float32)
     entries = blockmgr.Entries.dense((2, 2), 16)

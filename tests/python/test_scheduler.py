@@ -80,6 +80,7 @@ def test_requests_get_the_models_answers(seed):
     assert stats.num_finished == len(expected)
     # A request may have ended in the step that carried its eviction.
     assert 0 < stats.num_evictions <= engine.num_evictions
+    assert stats.metadata_bytes > 0
     assert stats.as_dict()["num_output_tokens"] == sum(map(len,
                                                            outputs.values()))
 

@@ -106,6 +106,9 @@ def test_calls_at_the_wrong_time_are_exceptions():
             tables.add_sampled(wrong)
     with pytest.raises(TypeError, match="sampled"):
         tables.add_sampled(np.ones(1, np.int64))
+    with pytest.raises(ValueError, match="sampled.0.: expected a token id of at "
+                       "least 0, got -1"):
+        tables.add_sampled(np.full(1, -1, np.int32))
     tables.commit(order, counts)
     with pytest.raises(blockmgr.InvalidArgumentError, match="second order"):
         tables.commit(order, counts)

@@ -183,7 +183,7 @@ def test_a_pool_serves_caches_until_it_is_full(model):
     with pytest.raises(blockmgr.ResourceExhaustedError,
                        match="3 more blocks of 16 tokens are needed, 2 of 6"):
         run(model, second, [prompt(1, 48)])
-    second.reset()
+    # The pass was refused before anything had changed: it can be made again.
     run(model, second, [prompt(1, 32)])
     assert pool.used_blocks == 6
     first.reset()
@@ -209,6 +209,20 @@ def test_cropped_tokens_are_forgotten(model):
         cache.crop(99)
     cache.crop(-2)
     assert cache.get_seq_length() == 102
+
+
+def test_a_crop_that_takes_queries_delays_the_eviction(model):
+    """The scorer reads 32 queries, and a crop leaves 31 of them."""
+    cache = BlockmgrCache(pool_for(model), policy="snapkv(window=32) | uniform",
+                          keep_ratio=0.5, every_chunk=True)
+    run(model, cache, [prompt(1, 100)])
+    run_more(model, cache, steps_after(1), 100)
+    cache.crop(-3)
+    held = cache.used_blocks
+    run_more(model, cache, [prompt(1, 2, seed=3)], 101)
+    assert cache.get_seq_length() == 103 and cache.used_blocks == held
+    run_more(model, cache, [prompt(1, 40, seed=4)], 103)  # evicts
+    assert cache.used_blocks < held + 3
 
 
 def test_the_cache_needs_the_attention_and_the_attention_the_cache(model):

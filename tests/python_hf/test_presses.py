@@ -160,6 +160,23 @@ def test_our_press_is_our_cache(model):
     assert_same(pressed, expected, 2)
 
 
+def test_fields_of_a_press_may_change(model):
+    press = BlockmgrPress(keep_ratio=0.5)
+    press.policy, press.keep_ratio = "knorm | uniform", 0.25
+    assert press.compression_ratio == 0.75
+    kept = []
+    for made in (press, BlockmgrPress(policy="knorm | uniform", keep_ratio=0.25)):
+        cache = BlockmgrCache(pool_for(model))
+        with made(model):
+            run(model, cache, [prompt(1, LENGTH)])
+        kept.append(kept_masks(cache, 1, LENGTH))
+    assert all(torch.equal(*masks) for masks in zip(*kept, strict=True))
+    press.policy = "knorm | pyramid"
+    with pytest.raises(blockmgr.InvalidArgumentError, match="policy: expected"):
+        with press(model):
+            run(model, BlockmgrCache(pool_for(model)), [prompt(1, LENGTH)])
+
+
 class Letters:
     """A tokenizer of 160 letters, as far as kvpress's pipeline asks for one."""
 

@@ -34,6 +34,17 @@ TEST_F(EngineTablesTest, CommitReplacesTheTokensBelowTheCut) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("second order")));
 }
 
+TEST_F(EngineTablesTest, ARefusedPlanDoesNotLetAnOrderBeCarriedOutAgain) {
+  const StepPlan plan = EvictionPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  tables_.Commit(plan, plan.evictions[0], std::vector<int32_t>{16, 3, 0, 16});
+  EXPECT_THAT(tables_.Apply(plan),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(
+      tables_.CheckOrder(plan, plan.evictions[0]),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("second order")));
+}
+
 TEST_F(EngineTablesTest, CountsMustFitEntriesPagesAndDestinations) {
   StepPlan plan = EvictionPlan();
   ASSERT_OK(tables_.Apply(plan));
