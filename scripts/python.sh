@@ -13,7 +13,9 @@ there (from the package index), builds the wheel into it and runs tests/python.
 Options:
   --build-tree FOLDER  link the libraries that this build folder has, for example
                        build/dev, and compile without optimisation; without it,
-                       the libraries are compiled, as `pip install .` does
+                       the libraries are compiled, as `pip install .` does. Runs
+                       tests/python/device, too: blockmgr.cuda on the emulator
+                       of the CUDA kernels, which the folder must have
   --types              check the examples against the type stubs, too (mypy)
   --torch              run tests/python/nightly, too, with PyTorch and a language
                        model, in build/python/torch_venv (fetches some GB). Needs
@@ -90,6 +92,10 @@ rm --force --recursive "${wheels}"
   --no-build-isolation --no-deps --wheel-dir "${wheels}" "${settings[@]}" .
 install_wheel "${venv}"
 "${venv}/bin/python" -m pytest --quiet tests/python
+if [[ -n ${build_tree} ]]; then
+  BLOCKMGR_EMULATOR=build/python/tree \
+    "${venv}/bin/python" -m pytest --quiet tests/python/device
+fi
 if ((types)); then
   "${venv}/bin/pip" install --quiet --disable-pip-version-check mypy==1.18.2
   # PyTorch and the like are not there.

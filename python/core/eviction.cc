@@ -340,6 +340,7 @@ PyKeepSets Select(const PolicyArgument& policy, const TargetArgument& target,
   problem.shape = {entries.num_layers, entries.num_heads, page_size};
   problem.range = {*cut, length.value_or(*cut)};
   CheckRange(problem.range, entries, page_size);
+  ResolveRecent(problem.target, problem.range.cut, &problem.policy);
   AddBudgets(budgets, table, &problem);
   In<float> norms;
   In<float> product;
