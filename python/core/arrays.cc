@@ -134,7 +134,8 @@ void CheckDevice(const char* name, int32_t type, int32_t found,
 
 [[noreturn]] void ThrowNoTensor(const char* name, nb::handle value) {
   throw nb::type_error(
-      absl::StrCat(name, ": expected a tensor on a CUDA device, by DLPack, got ",
+      absl::StrCat(name,
+                   ": expected a tensor on a CUDA device, by DLPack, got ",
                    TypeName(value))
           .c_str());
 }
@@ -144,8 +145,7 @@ void CheckDevice(const char* name, int32_t type, int32_t found,
 nb::object CapsuleOf(const char* name, nb::handle value, int32_t device) {
   if (PyCapsule_CheckExact(value.ptr())) return nb::borrow(value);
   if (!nb::hasattr(value, "__dlpack__") ||
-      !nb::hasattr(value, "__dlpack_device__") ||
-      PyType_Check(value.ptr())) {
+      !nb::hasattr(value, "__dlpack_device__") || PyType_Check(value.ptr())) {
     ThrowNoTensor(name, value);
   }
   std::pair<int32_t, int32_t> place;

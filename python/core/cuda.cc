@@ -28,7 +28,9 @@ void BindPlans(nb::module_& m) {
       .def_ro("num_tokens", &PyPrefillPlan::num_tokens)
       .def_prop_ro(
           "words",
-          [](Self<PyPrefillPlan> self) { return ViewOf(self.p->words, self.h); },
+          [](Self<PyPrefillPlan> self) {
+            return ViewOf(self.p->words, self.h);
+          },
           "int32 [n]: to be copied to the device once for all layers.");
   nb::class_<PyEntryPlan>(
       m, "EntryPlan",

@@ -42,7 +42,8 @@ int64_t DecodeBytes(const ModelLayout& layout, int64_t num_lists,
 // are cut in chunks: the inverse of DecodeWorkspaceSlots.
 int64_t TilesOf(const ModelLayout& layout, int64_t num_lists, int64_t bytes) {
   const int64_t free_bytes = bytes - DecodeBytes(layout, num_lists, 0);
-  const int64_t slot_bytes = DecodeBytes(layout, 0, 1) - DecodeBytes(layout, 0, 0);
+  const int64_t slot_bytes =
+      DecodeBytes(layout, 0, 1) - DecodeBytes(layout, 0, 0);
   const int64_t num_slots = free_bytes / slot_bytes - num_lists - 1;
   return (num_slots + 1) * kInvariantChunkTiles - 1;
 }
@@ -55,16 +56,15 @@ AttentionLists PyAttentionLists::OfLayer(int32_t layer) const {
   lists.num_heads = layout.num_heads;
   lists.layer = layer;
   if (has_regions) {
-    const int64_t first =
-        int64_t{layer} * num_sequences * layout.num_heads;
+    const int64_t first = int64_t{layer} * num_sequences * layout.num_heads;
     lists.region_lengths = DataOf<const int32_t>(region_lengths) + first;
     lists.region_offsets = DataOf<const int64_t>(region_offsets) + first;
     lists.region_pages = DataOf<const int32_t>(region_pages);
   }
   lists.tail_blocks = DataOf<const int32_t>(block_tables);
-  lists.tail_stride =
-      num_sequences > 1 ? block_tables.stride(0)
-                        : static_cast<int64_t>(block_tables.shape(1));
+  lists.tail_stride = num_sequences > 1
+                          ? block_tables.stride(0)
+                          : static_cast<int64_t>(block_tables.shape(1));
   lists.tail_lengths = DataOf<const int32_t>(tail_lengths);
   return lists;
 }
@@ -78,8 +78,7 @@ PyAttentionLists PyCudaKernels::Lists(TensorArgument block_tables,
   lists.layout = layout_;
   lists.device = device_;
   lists.tail_lengths = ImportOf<int32_t>("tail_lengths", tail_lengths, {-1});
-  const auto num_sequences =
-      static_cast<int64_t>(lists.tail_lengths.shape(0));
+  const auto num_sequences = static_cast<int64_t>(lists.tail_lengths.shape(0));
   constexpr int64_t kMaxLists = std::numeric_limits<int32_t>::max();
   if (num_sequences * layout_.num_heads > kMaxLists) {
     ThrowInvalid("tail_lengths: expected at most ",
@@ -127,8 +126,8 @@ int64_t PyCudaKernels::DecodeWorkspaceBytes(int32_t num_sequences,
   }
   const int64_t num_lists = int64_t{num_sequences} * layout_.num_heads;
   // Each list may begin a tile of its own.
-  const int64_t num_tiles = CeilDiv(num_slots, int64_t{kDecodeTileRanks}) +
-                            num_lists;
+  const int64_t num_tiles =
+      CeilDiv(num_slots, int64_t{kDecodeTileRanks}) + num_lists;
   return DecodeBytes(
       layout_, num_lists,
       DecodeWorkspaceSlots(num_tiles, num_lists, num_decode_ctas_,
@@ -150,21 +149,20 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   const AnyArray output_rows =
       ImportRows("output", output,
                  {num_sequences, layout_.num_q_heads, layout_.head_dim}, true);
-  const AnyArray memory =
-      ImportWorkspace(workspace, DecodeWorkspaceBytes(lists.num_sequences, 0,
-                                                      balanced),
-                      "decode_workspace_bytes");
+  const AnyArray memory = ImportWorkspace(
+      workspace, DecodeWorkspaceBytes(lists.num_sequences, 0, balanced),
+      "decode_workspace_bytes");
   AnyArray sums;
   if (!lse.is_none()) {
-    sums = ImportOf<float>("lse", lse, {num_sequences, layout_.num_q_heads},
-                           true);
+    sums =
+        ImportOf<float>("lse", lse, {num_sequences, layout_.num_q_heads}, true);
   }
   DecodeParams params;
   params.scale = CheckedScale(layout_, scale);
   const int64_t num_tiles =
-      balanced ? std::numeric_limits<int32_t>::max()
-               : TilesOf(layout_, num_lists,
-                         static_cast<int64_t>(memory.size()));
+      balanced
+          ? std::numeric_limits<int32_t>::max()
+          : TilesOf(layout_, num_lists, static_cast<int64_t>(memory.size()));
   params.chunk_tiles = balanced ? 0 : kInvariantChunkTiles;
   params.max_tiles = static_cast<int32_t>(
       std::min<int64_t>(num_tiles, std::numeric_limits<int32_t>::max()));
@@ -243,9 +241,9 @@ void PyCudaKernels::Prefill(int32_t layer, const PyAttentionLists& lists,
   const AnyArray query_rows =
       ImportRows("queries", queries,
                  {plan.num_tokens, layout_.num_q_heads, layout_.head_dim});
-  const AnyArray output_rows =
-      ImportRows("output", output,
-                 {plan.num_tokens, layout_.num_q_heads, layout_.head_dim}, true);
+  const AnyArray output_rows = ImportRows(
+      "output", output,
+      {plan.num_tokens, layout_.num_q_heads, layout_.head_dim}, true);
   AnyArray sums;
   if (!lse.is_none()) {
     sums = ImportOf<float>("lse", lse, {plan.num_tokens, layout_.num_q_heads},

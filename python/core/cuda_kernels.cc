@@ -47,8 +47,7 @@ void* StreamOf(nb::handle value) {
   }
   if (nb::hasattr(value, "cuda_stream")) handle = value.attr("cuda_stream");
   uint64_t number = 0;
-  if (nb::isinstance<nb::bool_>(handle) ||
-      !nb::isinstance<nb::int_>(handle) ||
+  if (nb::isinstance<nb::bool_>(handle) || !nb::isinstance<nb::int_>(handle) ||
       !nb::try_cast(handle, number, false)) {
     ThrowNoStream(value);
   }
@@ -113,15 +112,14 @@ PyCudaKernels::~PyCudaKernels() {
 void PyCudaKernels::ImportPool(nb::handle pool) {
   const std::initializer_list<nb::dlpack::dtype> dtypes = {
       ElementTypeOf(layout_.dtype)};
-  const TensorUse use = {.is_written = true,
-                         .contiguous_from = 5,
-                         .alignment = kRowAlignment};
+  const TensorUse use = {
+      .is_written = true, .contiguous_from = 5, .alignment = kRowAlignment};
   if (!nb::isinstance<nb::list>(pool) && !nb::isinstance<nb::tuple>(pool)) {
-    tensors_.push_back(ImportTensor(
-        "pool", {pool}, kAnyDevice, dtypes,
-        {layout_.num_layers, layout_.num_blocks, layout_.num_heads, 2,
-         layout_.page_size, layout_.head_dim},
-        use));
+    tensors_.push_back(
+        ImportTensor("pool", {pool}, kAnyDevice, dtypes,
+                     {layout_.num_layers, layout_.num_blocks, layout_.num_heads,
+                      2, layout_.page_size, layout_.head_dim},
+                     use));
     device_ = tensors_[0].device_id();
     pool_ = PoolOf(tensors_[0], 1);
     pool_.layer_stride = StrideOf(tensors_[0], 0);

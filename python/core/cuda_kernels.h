@@ -101,10 +101,9 @@ class PyCudaKernels {
 
   // cuda_scores.cc
   std::shared_ptr<PyEntryPlan> PlanEntries(IntsArgument offsets,
-                                                 IntsArgument lengths) const;
-  PyEntryLists Entries(std::shared_ptr<PyEntryPlan> plan,
-                       TensorArgument words, TensorArgument slots,
-                       TensorArgument positions) const;
+                                           IntsArgument lengths) const;
+  PyEntryLists Entries(std::shared_ptr<PyEntryPlan> plan, TensorArgument words,
+                       TensorArgument slots, TensorArgument positions) const;
   int64_t ScoreWorkspaceBytes(const PolicyArgument& policy,
                               const PyEntryPlan& plan) const;
   void Score(const PolicyArgument& policy, const PyEntryLists& entries,

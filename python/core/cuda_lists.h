@@ -25,8 +25,8 @@ struct PyAttentionLists {
   ModelLayout layout;
   int32_t device = 0;
   int32_t num_sequences = 0;
-  AnyArray block_tables;    // [num_sequences, width]
-  AnyArray tail_lengths;    // [num_sequences]
+  AnyArray block_tables;  // [num_sequences, width]
+  AnyArray tail_lengths;  // [num_sequences]
   bool has_regions = false;
   AnyArray region_lengths;  // [num_layers, num_sequences, num_heads]
   AnyArray region_offsets;  // [num_layers, num_sequences, num_heads]

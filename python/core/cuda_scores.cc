@@ -95,8 +95,8 @@ std::shared_ptr<PyEntryPlan> PyCudaKernels::PlanEntries(
       AddSplitWords(plan->offsets, kRowSplitEntries, 0, &words);
   plan->window_splits_at =
       AddSplitWords(plan->offsets, kSplitEntries, 0, &words);
-  plan->chunks_at = AddSplitWords(plan->offsets, SelectProblem().chunk_entries,
-                                  1, &words);
+  plan->chunks_at =
+      AddSplitWords(plan->offsets, SelectProblem().chunk_entries, 1, &words);
   plan->lengths_at = std::ssize(words);
   words.insert(words.end(), plan->lengths.begin(), plan->lengths.end());
   std::vector<int64_t> tokens = {0};
@@ -184,8 +184,7 @@ PyCudaKernels::ScoreArrays PyCudaKernels::TakeScoreArrays(
   const int32_t num_queries = policy.query_window();
   ScoreArrays arrays;
   if (num_queries > 0) {
-    const int64_t num_splits =
-        plan.NumSplits(plan.window_splits_at, num_lists);
+    const int64_t num_splits = plan.NumSplits(plan.window_splits_at, num_lists);
     arrays.lse = cursor->Take<float>(int64_t{plan.num_groups} * num_queries *
                                      layout.num_q_heads);
     arrays.partial_stats = cursor->Take<float>(
@@ -235,9 +234,9 @@ void PyCudaKernels::Score(const PolicyArgument& text,
   const int32_t num_queries = policy.query_window();
   AnyArray query_rows;
   if (num_queries > 0) {
-    query_rows = ImportRows("queries", queries,
-                            {plan.num_groups, num_queries, layout_.num_q_heads,
-                             layout_.head_dim});
+    query_rows = ImportRows(
+        "queries", queries,
+        {plan.num_groups, num_queries, layout_.num_q_heads, layout_.head_dim});
   }
   WorkspaceCursor cursor(DataOf<char>(memory));
   const ScoreArrays arrays = TakeScoreArrays(layout_, policy, plan, &cursor);
@@ -321,8 +320,8 @@ void PyCudaKernels::ValueNorms(const PolicyArgument& text,
     ThrowInvalid("projection: expected a multiple of 8 columns, got ",
                  model_dim);
   }
-  const AnyArray results = ImportOf<float>(
-      "norms", norms, {entries.plan->num_entries()}, true);
+  const AnyArray results =
+      ImportOf<float>("norms", norms, {entries.plan->num_entries()}, true);
   ValueNormParams params;
   params.entries = entries.Lists();
   params.pool = pool_;

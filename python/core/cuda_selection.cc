@@ -118,9 +118,8 @@ void PyCudaKernels::Select(const PySelectionPlan& plan, TensorArgument words,
   }
   const int64_t num_entries = entries.plan->num_entries();
   SelectProblem problem = plan.problem;
-  const AnyArray scopes =
-      Import("words", words, {nb::dtype<int32_t>()}, {std::ssize(plan.words)},
-             {.alignment = 8});
+  const AnyArray scopes = Import("words", words, {nb::dtype<int32_t>()},
+                                 {std::ssize(plan.words)}, {.alignment = 8});
   AnyArray score_values;
   AnyArray norm_values;
   AnyArray given;

@@ -89,14 +89,14 @@ class DeviceTensor:
         self.shape = array.shape if shape is None else shape
         self.streams = []  # that consumers have asked for
 
-    @staticmethod
-    def of(values, **more):
+    @classmethod
+    def of(cls, values, **more):
         """A copy of values in memory of its own."""
         values = np.asarray(values)
         memory = allocate(values.nbytes).view(values.dtype)
         memory = memory.reshape(values.shape)
         memory[...] = values
-        return DeviceTensor(memory, **more)
+        return cls(memory, **more)
 
     def __getitem__(self, index):
         return self.view(self.array[index])
