@@ -244,6 +244,13 @@ def test_heads_get_budgets_by_their_scores():
     assert blockmgr.select("external", 0.5, scores).num_nan == 1
 
 
+def test_a_share_of_the_target_is_protected():
+    scores = -np.arange(16, dtype=np.float32).reshape(1, 1, 16)
+    keep = blockmgr.select("knorm | uniform | topk | protect(recent=50%)", 8,
+                           scores, page_size=1)
+    assert keep.ranks.tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
+
+
 def test_selection_is_checked():
     scores = np.zeros((2, 2, 16), np.float32)
     entries = blockmgr.Entries.dense((2, 2), 16)

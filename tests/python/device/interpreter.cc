@@ -1,8 +1,9 @@
-// The interpreter of compiled CUDA kernels (tests/kernels/ptx) as the devices of
-// blockmgr.cuda: the code for a GPU, on the part of CUDA's runtime that tests
-// have, with its streams and graphs.
+// The interpreter of compiled CUDA kernels (tests/kernels/ptx) as the devices
+// of blockmgr.cuda: the code for a GPU, on the part of CUDA's runtime that
+// tests have, with its streams and graphs.
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include <cuda_runtime_api.h>
