@@ -1,4 +1,4 @@
-// What the control plane costs: the pool per block, the prefix cache per block
+// Costs of the control plane: the pool per block, the prefix cache per block
 // of a long prompt, a decode step of many sequences, and one eviction of every
 // head of a large model.
 //

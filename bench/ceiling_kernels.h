@@ -1,5 +1,5 @@
-// What the memory of a device gives at best: kernels that only read, and that
-// only copy; and elements for problems. For host code that knows CUDA.
+// Kernels that only read or only copy: the most that the memory of a device
+// gives. Also elements for problems. For host code that knows CUDA.
 #ifndef BENCH_CEILING_KERNELS_H_
 #define BENCH_CEILING_KERNELS_H_
 

@@ -66,7 +66,7 @@ std::string Shown(std::optional<double> value, int decimals) {
   return value.has_value() ? absl::StrFormat("%.*f", decimals, *value) : "-";
 }
 
-// What tells the two runs apart: the eviction they ask for.
+// The two runs differ by the eviction that they ask for.
 std::string Eviction(const Json& report) {
   const auto policy = report.find("eviction");
   const auto keep = report.find("keep_ratio");

@@ -13,7 +13,7 @@ namespace blockmgr {
 namespace {
 
 constexpr int32_t kMaxCopies = 16;
-// What a launch of scores takes (attention_launch.h).
+// A launch of scores takes at most so many lists (attention_launch.h).
 constexpr std::size_t kMaxLists = 65535;
 
 }  // namespace
@@ -377,7 +377,7 @@ void DeviceProblem::AddAppend() {
        }});
 }
 
-// What is read back of half of the entries, every other one.
+// Every other entry is read back.
 void DeviceProblem::AddGather() {
   std::vector<int64_t> slots;
   for (std::size_t i = 0; i + 1 < slots_.size(); i += 2) {

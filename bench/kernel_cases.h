@@ -52,14 +52,14 @@ struct DeviceProblemOptions {
 
 // DeviceProblem holds copies of a problem's pool, so that launches that take
 // them in turn find nothing in the second-level cache, and the lists over it.
-// What a case needs beside them is there while the case is visited: no two
-// families of cases are at a time, whose work space may be larger than the
-// pools. Owns its memory of the device. Thread-compatible.
+// The work space of a case is there while the case is visited. One family of
+// cases has its work space at a time, which may be larger than the pools. Owns
+// its memory of the device. Thread-compatible.
 class DeviceProblem {
  public:
   using Visit = std::function<absl::Status(const KernelCase&)>;
 
-  // Of all cases, ceilings first.
+  // The names of all cases, ceilings first.
   static std::vector<std::string> KernelNames();
 
   // The device is borrowed. ResourceExhausted where it has no room.
@@ -84,7 +84,7 @@ class DeviceProblem {
   // How many entries each list kept in the last of the evictions.
   // REQUIRES: one is visited.
   absl::StatusOr<std::vector<int32_t>> ReadKept() const;
-  // What kernels complained about (RowError); 0 if nothing.
+  // The errors that kernels found (RowError); 0: none.
   absl::StatusOr<uint32_t> ReadErrorWord() const;
 
  private:
@@ -122,7 +122,7 @@ class DeviceProblem {
     if (memory != nullptr) Upload(memory, values);
     return memory;
   }
-  // Of the device, as bytes of `out`.
+  // Copies the device's memory at `from` to `out`.
   template <typename T>
   absl::Status Read(const T* from, std::span<T> out) const {
     runtime().Download(std::as_writable_bytes(out),
@@ -135,7 +135,7 @@ class DeviceProblem {
   // Lists with tails as kernels of attention read them, and their entries.
   void SendLists();
   void SendEntries();
-  // Of lists that begin at offsets[0 .. size - 1], the last one being the end.
+  // Splits lists that begin at offsets[0 .. size - 2] and end at the next one.
   ListSplits SendSplits(std::span<const int64_t> offsets, int32_t split_entries,
                         int32_t min_splits = 0);
   void AddCeilings();
@@ -179,7 +179,7 @@ class DeviceProblem {
   // The new regions are the caller's to set.
   SelectMoves MakeMovePlan(const EntryLists& entries, const uint32_t* survivors,
                            int64_t most_kept);
-  // What an eviction does once scores_ are there, the host's part included.
+  // The part of an eviction that follows scores_, the host's work included.
   std::function<void(int32_t copy)> MakeSelectAndMove(
       const EntryLists& entries);
   // Everything that an eviction does, of the problem's sequences; or, which is
@@ -204,7 +204,7 @@ class DeviceProblem {
   int32_t list_length(int64_t list) const {
     return problem_.lengths[list] + tail_length(list);
   }
-  // Of a decode step.
+  // The tiles of a decode step.
   int32_t num_tiles(int64_t list) const {
     return DecodeTiles(problem_.lengths[list], tail_length(list),
                        problem_.page_size);
@@ -241,7 +241,7 @@ class DeviceProblem {
   EntryLists entries_;
   int32_t max_length_ = 0;    // tokens of a sequence
   int32_t longest_tail_ = 0;  // tokens
-  // Of sequences: the longest of their lists.
+  // By sequence: the length of its longest list.
   std::vector<int32_t> sequence_lengths_;
   int32_t* lengths_ = nullptr;
   // Pages list after list: those of the region, then those of the tail.

@@ -22,8 +22,8 @@ class KernelDevice {
   // The first thing that went wrong, here or in the runtime.
   virtual absl::Status status() const = 0;
 
-  // What memory gives at best: reads num_vectors 16-byte vectors (`sink` is
-  // written for a sum that never comes), or copies them.
+  // The most that memory gives: these read num_vectors vectors of 16 bytes
+  // (`sink` is written for a sum that never comes), or copy them.
   virtual void ReadCeiling(const char* from, int64_t num_vectors,
                            uint32_t* sink) = 0;
   virtual void CopyCeiling(const char* from, char* to, int64_t num_vectors) = 0;

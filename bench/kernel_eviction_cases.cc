@@ -49,7 +49,7 @@ EntryIndexParams DeviceProblem::MakeIndex() {
   index.lists = lists_;
   index.num_blocks = num_blocks_;
   index.page_shift = page_size == 32 ? 5 : 4;
-  // What SendEntries says of regions and tails.
+  // Regions and tails as SendEntries has them.
   std::vector<int32_t> region_positions;
   std::vector<int32_t> cuts;
   for (int64_t list = 0; list < num_lists(); ++list) {

@@ -11,8 +11,8 @@
 
 namespace blockmgr {
 
-// What writes to pools is behind what only reads them, so that this finds there
-// what the problem says.
+// Families that write to pools come after those that only read them, which
+// find the problem's own contents there.
 const std::vector<DeviceProblem::Family>& DeviceProblem::Families() {
   using P = DeviceProblem;
   static const auto& families = *new std::vector<Family>{

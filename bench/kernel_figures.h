@@ -1,5 +1,5 @@
-// What `blockmgr-bench kernels --check` holds the kernels to: figures of its
-// report, next to what is promised of an H100.
+// The limits of `blockmgr-bench kernels --check`: figures of its report, next
+// to the promises of an H100.
 #ifndef BENCH_KERNEL_FIGURES_H_
 #define BENCH_KERNEL_FIGURES_H_
 
@@ -31,7 +31,7 @@ struct KernelFigure {
 // seed and samples are those of `options`.
 std::vector<KernelBenchOptions> FigureRuns(const KernelBenchOptions& options);
 
-// Of a report as kernel_report.h has it; one entry per promise, met or not.
+// Reads a report as kernel_report.h has it. One entry per promise, met or not.
 std::vector<KernelFigure> KernelFigures(const nlohmann::ordered_json& report);
 
 // FailedPrecondition: which figures are missed or not there, and by how much.

@@ -25,8 +25,8 @@ constexpr std::array<char, 8> kMagic = {'B', 'M', 'K', 'V', 'P', 'R', 'B', '1'};
 constexpr uint32_t kVersion = 2;
 // The longest of ragged lists, in multiples of the mean.
 constexpr double kRaggedMaxOverMean = 4.0;
-// Of the logarithm of a ragged length, at most: a few lists have no such
-// longest one, or next to nothing in all others.
+// The largest spread of the logarithm of a ragged length. A few lists cannot
+// reach kRaggedMaxOverMean: with a larger spread, all but one are nearly empty.
 constexpr double kMaxSpread = 2.0;
 
 // The host keeps some 20 bytes per list.
@@ -47,7 +47,7 @@ struct Header {
   int64_t num_tail_blocks = 0;
 };
 static_assert(sizeof(Header) == 64, "no padding");
-// What all versions have: magic and version.
+// Every version begins with magic and version.
 constexpr std::streamsize kCommonBytes = 12;
 
 // In the order of ElementType.
@@ -113,7 +113,7 @@ std::vector<double> Weights(const KernelProblemShape& shape, int64_t count) {
   return weights;
 }
 
-// Of lists of these lengths. `name`: of one, should it be negative.
+// Counts the pages of lists of these lengths. An error calls a length `name`.
 absl::StatusOr<int64_t> CountPages(absl::string_view name,
                                    const std::vector<int32_t>& lengths,
                                    int32_t page_size) {
@@ -396,7 +396,7 @@ absl::StatusOr<KernelProblem> ReadKernelProblem(const std::string& path) {
                      ", got type ",
                      header.element_type));
   }
-  // What the file has room for, before anything is allocated.
+  // The file must have room for its lists, before anything is allocated.
   const int64_t num_words =
       (num_bytes - int64_t{sizeof(header)}) / int64_t{sizeof(int32_t)};
   const int64_t num_lists = int64_t{header.num_sequences} * header.num_heads;

@@ -1,5 +1,6 @@
-// What `blockmgr-bench kernels` times: ragged lists of KV pages, as a file that
-// another implementation can read, to be timed on exactly the same problem.
+// The problem that `blockmgr-bench kernels` times: ragged lists of KV pages, as
+// a file. Another implementation can read the file, to be timed on exactly the
+// same problem.
 //
 // The file is little-endian, without padding:
 //
@@ -108,7 +109,7 @@ absl::StatusOr<KernelProblem> MakeKernelProblem(
 
 absl::Status WriteKernelProblem(const std::string& path,
                                 const KernelProblem& problem);
-// What it returns is valid. InvalidArgument and NotFound name the file.
+// The result is valid. InvalidArgument and NotFound name the file.
 absl::StatusOr<KernelProblem> ReadKernelProblem(const std::string& path);
 
 }  // namespace blockmgr

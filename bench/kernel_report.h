@@ -28,7 +28,7 @@
 
 namespace blockmgr {
 
-// What bounds a kernel.
+// The speed of memory that bounds a kernel.
 enum class KernelCeiling : uint8_t { kNone, kRead, kCopy };
 
 struct KernelResult {

@@ -181,7 +181,7 @@ const float* DeviceProblem::SendScores() {
   return Send<float>(scores);
 }
 
-// Of all lists, at the default keep ratio.
+// The selection covers all lists, at the default keep ratio.
 SelectProblem DeviceProblem::MakeSelection(SelectProblem select,
                                            int32_t scope_heads) {
   const auto num_heads = static_cast<int32_t>(num_lists());

@@ -55,7 +55,7 @@ class KernelTimer {
   // Microseconds of all that is enqueued by enqueue().
   template <typename Enqueue>
   absl::StatusOr<double> Measure(const Enqueue& enqueue);
-  // Of the whole graph.
+  // Microseconds of one replay of the whole graph.
   absl::StatusOr<double> Replay(cudaGraphExec_t graph);
 
   cudaStream_t stream_ = nullptr;

@@ -1,4 +1,4 @@
-// What LU-KV's offline solver costs next to sorting the gains once: the budgets
+// Times LU-KV's offline solver next to sorting the gains once: the budgets
 // of 100 ratios for every head of a large model.
 //
 // Gains come in three shapes. `noise`: the scorer's order says nothing; few

@@ -1,4 +1,4 @@
-// What one step costs the scheduler, see bench/micro/step_workloads.h.
+// Measures the scheduler's time for one step (bench/micro/step_workloads.h).
 //
 // Times are the thread's CPU time of one step; p50_us, p99_us and p999_us are
 // over all steps of a run.

@@ -1,4 +1,4 @@
-// What choosing survivors costs next to sorting the scores: Ada-KV's budgets
+// Times the choice of survivors next to sorting the scores: Ada-KV's budgets
 // and the survivors of one layer of 8 heads, by threshold (radix) select.
 //
 //   SortScores/N     std::sort of all 8 * N scores, descending

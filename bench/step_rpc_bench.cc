@@ -1,6 +1,6 @@
-// What the daemon adds to a step: one decode step of 256 sequences through
-// blockmgrd's server, next to an empty message echoed on the same kind of
-// bidirectional stream and unix socket.
+// Measures the time that the daemon adds to a step: one decode step of 256
+// sequences through blockmgrd's server, next to an empty message echoed on the
+// same kind of bidirectional stream and unix socket.
 //
 //   EmptyMessage/US      write, echo, read
 //   DecodeStep/N/US/R/F  write the result of a step, read the next plan; N
@@ -10,9 +10,8 @@
 //                        has all requests (0), each has a stream of
 //                        RequestService of its own (1), or a call of
 //                        VllmEngine.Generate (2).
-//   KvEvents/N/US/S      the same with KV events on ZeroMQ and S subscribers,
-//   of
-//                        which every other one does not read. To be compared
+//   KvEvents/N/US/S      the same with KV events on ZeroMQ and S subscribers.
+//                        Every other subscriber does not read. To be compared
 //                        with DecodeStep/N/US/0/0.
 //
 // US: microseconds for which the engine computes, outside of the timing, before
@@ -268,7 +267,7 @@ class Daemon {
     }
 
    private:
-    // Of a connection that nobody else uses.
+    // Returns a channel whose connection nobody else uses.
     static std::shared_ptr<grpc::Channel> OwnChannel(
         const std::string& address) {
       grpc::ChannelArguments arguments;

@@ -1,4 +1,4 @@
-// What charts have in common: axes, their ticks, and sizes of text.
+// Parts that all charts have: axes, their ticks, and sizes of text.
 #ifndef BENCH_CHARTS_CHART_AXIS_H_
 #define BENCH_CHARTS_CHART_AXIS_H_
 

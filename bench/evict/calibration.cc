@@ -127,7 +127,7 @@ std::vector<int64_t> Totals(int64_t num_heads, int32_t length,
   return totals;
 }
 
-// Of every head.
+// Returns every head's entries in the order in which they are kept.
 std::vector<std::vector<int32_t>> KeepOrders(
     const Calibration& calibration, const CalibrationOptions& options) {
   const auto length = static_cast<size_t>(calibration.length);
@@ -140,7 +140,7 @@ std::vector<std::vector<int32_t>> KeepOrders(
   return orders;
 }
 
-// What one query used, head by head in keeping order, summed over units.
+// The attention that one query paid, by head in keeping order, summed by unit.
 void OrderGains(const Calibration& calibration, int32_t query,
                 std::span<const std::vector<int32_t>> orders, int32_t unit,
                 std::vector<float>* gains) {

@@ -32,7 +32,7 @@ class Words {
 
   bool empty() const { return next_ == words_.size(); }
   bool failed() const { return !error_.empty(); }
-  // What was expected where the line stopped fitting; empty: it fits.
+  // The word that was expected where the line stopped fitting; empty: it fits.
   const std::string& error() const { return error_; }
 
   std::string Text(absl::string_view what) {

@@ -86,9 +86,9 @@ absl::Status ExpectCompared(int num_compared) {
 // More are no case that fits into memory.
 constexpr int64_t kMaxEntries = int64_t{1} << 28;
 
-// What policies of a case read: layers of one head, or a layer of as many heads
-// as its table has. Every position is held; all scores and sizes of values are
-// 0.
+// The input of a case's policies: layers of one head, or a layer of as many
+// heads as its table has. Every position is held; all scores and sizes of
+// values are 0.
 struct BudgetCase {
   HeadShape shape{.num_layers = 1, .num_heads = 1};
   EvictionRange range;
@@ -149,8 +149,8 @@ absl::StatusOr<BudgetCase> MakeCase(const GoldenCase& golden) {
   return made;
 }
 
-// What the library gives the heads of the case, without what the method says
-// that results leave out.
+// Returns the budgets that the library gives the heads of the case, without
+// the entries that the method's results leave out.
 absl::StatusOr<std::vector<int64_t>> RunMethod(const BudgetCase& made,
                                                const GoldenRun& run) {
   std::vector<int32_t> external;

@@ -26,8 +26,8 @@ namespace {
 
 // Scores are fp32 sums of some hundred terms, the vectors have nine digits.
 constexpr double kRelativeTolerance = 1e-5;
-// Of the case's greatest score, for those that are a difference of larger
-// numbers.
+// A fraction of the case's greatest score, for scores that are differences of
+// larger numbers.
 constexpr double kAbsoluteTolerance = 1e-6;
 // Inputs with so many bits are exact in bfloat16 and in float16.
 constexpr int kBitsExactInHalfWords = 5;

@@ -1,5 +1,5 @@
-// What this library calls the methods of golden vectors: a text file that maps
-// their names to policies.
+// Maps the methods of golden vectors to policies of this library. The map is a
+// text file:
 //
 //   method uniform/tova
 //   policy tova | uniform | topk | round(token) | parity(kvpress)

@@ -13,10 +13,10 @@
 namespace blockmgr {
 namespace {
 
-// What a program gives a score it forces: finfo(float32).max.
+// The programs give entries that they force this score: finfo(float32).max.
 constexpr float kForced = std::numeric_limits<float>::max();
 
-// What kvpress's lukv pads besides: its defaults.
+// kvpress's lukv keeps these besides; its defaults.
 constexpr int32_t kLuKvSinks = 4;
 constexpr int32_t kLuKvRecent = 1;
 
@@ -72,8 +72,8 @@ class Layer {
  public:
   struct Head {
     size_t num_entries = 0;
-    // Of the entries in front of a window that is kept beside; all of them
-    // where the window competes.
+    // The number of entries in front of a window that is kept beside; the
+    // number of all entries where the window competes.
     size_t num_past = 0;
     int64_t external = 0;  // headkv, lukv: what the table gives it
     std::span<const float> scores;
@@ -121,7 +121,7 @@ class Layer {
     return Truncate(static_cast<double>(mean_) * policy_.budget.alpha);
   }
 
-  // Of the past of one head, with what is forced.
+  // Scores of one head's past, with the entries that are forced.
   std::span<const float> FirstScores(size_t head) const {
     const std::span<const float> scores =
         is_floor() ? std::span<const float>(forced_[head])

@@ -130,7 +130,7 @@ class LayerMeter {
   }
 
  private:
-  // What is collected about one keep set.
+  // The sums that are collected about one keep set.
   struct Set {
     std::vector<uint8_t> kept;          // [num_heads, length]
     std::vector<LossMeans> q_heads;     // sums over the queries

@@ -28,7 +28,7 @@ struct LossMeans {
   double perturbation = 0.0;  // |y - y^|_1
   double output_norm = 0.0;   // |y|_1
 
-  // Of the means; 0 where nothing changed.
+  // The mean perturbation over the mean norm; 0 where nothing changed.
   double relative() const {
     return perturbation == 0.0 ? 0.0 : perturbation / output_norm;
   }
@@ -39,10 +39,10 @@ struct PolicyLoss {
   std::vector<LossMeans> q_heads;  // [num_layers * num_q_heads]
 };
 
-// Of the layers' relative perturbations.
+// Returns the mean of the layers' relative perturbations.
 double MeanRelative(const PolicyLoss& loss);
 
-// How many of the last queries are measured where nobody says: the observation
+// The default number of last queries that are measured: the observation
 // window that scorers have by default, or all where there are fewer.
 inline int32_t DefaultQueriesWindow(int32_t length) {
   return std::min(length, ScorerSpec().window);

@@ -23,7 +23,7 @@ struct Candidates {
   std::vector<int32_t> positions;
 };
 
-// What a policy reads, by entry of the candidates; empty: it does not.
+// A policy's input, by entry of the candidates; empty: the policy needs none.
 struct EntryData {
   std::vector<float> scores;
   std::vector<float> value_norms;

@@ -34,7 +34,7 @@ inline constexpr int32_t kMaxRunPageSize = 1 << 14;
 
 struct PolicyRunOptions {
   int32_t page_size = 16;
-  // What K and V are stored as before anything reads them.
+  // K and V are rounded to this type before anything reads them.
   DType dtype = DType::kFloat32;
   const BudgetTable* table = nullptr;  // headkv, lukv; borrowed
   // expected_attention(stats=NAME); borrowed

@@ -26,7 +26,7 @@ struct ProfileFlags {
   std::string show;                  // --show
   std::string model_file;            // --model
   bool tiny = false;                 // --tiny
-  // Of the calibration. -1: as the scorer protects.
+  // Options of the calibration. -1: as many entries as the scorer protects.
   int32_t sinks = -1;               // --sinks
   int32_t window = -1;              // --window
   int32_t unit = 1;                 // --unit

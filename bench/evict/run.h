@@ -1,4 +1,4 @@
-// What blockmgr-evict run prints and writes of a run.
+// The results of `blockmgr-evict run`, as text and as files.
 #ifndef BENCH_EVICT_RUN_H_
 #define BENCH_EVICT_RUN_H_
 
@@ -35,7 +35,7 @@ struct RunReport {
   int64_t num_kept() const {
     return static_cast<int64_t>(run.keep.ranks.size());
   }
-  // Of K and V, in whole pages.
+  // The bytes of K and V, in whole pages.
   int64_t kept_bytes() const;
   int64_t full_bytes() const;
   std::span<const int32_t> Budgets(int32_t layer) const;

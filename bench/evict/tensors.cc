@@ -19,8 +19,8 @@
 namespace blockmgr {
 namespace {
 
-// What one kind of file holds: its dimensions, as the sizes they must equal in
-// the other files, and where a layer of it goes.
+// One kind of file: its dimensions, as the sizes they must equal in the other
+// files, and the place where a layer of it goes.
 struct FileKind {
   const char* flag;
   std::string TensorPaths::*path;

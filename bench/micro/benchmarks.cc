@@ -40,7 +40,7 @@ Measures PercentilesAndEach(const std::vector<double>& times_us,
   return measures;
 }
 
-// Of steps that are the same in every run.
+// The outcome of steps that are the same in every run.
 Outcome StepsOutcome(std::vector<double> times_us) {
   Measures measures = Percentiles(times_us);
   measures.emplace_back("p99_9_over_p50", PercentileOf(times_us, 99.9) /
@@ -165,7 +165,7 @@ Outcome MatchPrefix(int32_t divisor) {
                          workload.num_blocks())};
 }
 
-// Of a workload that is prepared for every run.
+// Times a workload that is prepared anew for every run.
 template <typename Workload>
 std::vector<double> TimesOf(Workload* workload, int32_t count) {
   return Times(count, [&] {
@@ -239,7 +239,7 @@ Outcome Metadata(int32_t divisor) {
 
 }  // namespace
 
-// What the project promises, see README.md; at most that.
+// The most that the project promises (README.md).
 const std::map<std::string, double>& Limits() {
   static const auto& limits = *new std::map<std::string, double>{
       {"decode_step_256.p50_us", 50},

@@ -1,4 +1,4 @@
-// What `blockmgr-bench micro` times, and what is promised of it.
+// The benchmarks of `blockmgr-bench micro`, and their limits.
 #ifndef BENCH_MICRO_BENCHMARKS_H_
 #define BENCH_MICRO_BENCHMARKS_H_
 
@@ -15,7 +15,7 @@ namespace blockmgr {
 using Measure = std::pair<std::string, double>;
 using Measures = std::vector<Measure>;
 
-// Of one run of a benchmark.
+// The result of one run of a benchmark.
 struct Outcome {
   Measures measures = {};
   // Times of steps that are the same in every run; empty: it has none.
@@ -31,7 +31,7 @@ struct Benchmark {
 // In the order in which they are run.
 std::vector<Benchmark> Benchmarks();
 
-// What the project promises of figures, by key (see micro.h): at most that.
+// The most that the project promises of figures, by key (see micro.h).
 const std::map<std::string, double>& Limits();
 
 // Every step's median over the runs, and of these medians the 99.9th percentile

@@ -21,7 +21,7 @@
 namespace blockmgr {
 namespace {
 
-// What sizes and counts are divided by.
+// Sizes and counts of tiny inputs are divided by this.
 constexpr int32_t kTiny = 32;
 
 absl::StatusOr<std::vector<Benchmark>> Choose(const std::string& filter) {

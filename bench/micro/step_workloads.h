@@ -37,7 +37,7 @@ class StepHarness {
     counts_ = std::move(counts);
   }
 
-  // Of the last step.
+  // The plan and the effects of the last step.
   const StepPlan& plan() const { return plan_; }
   const Effects& effects() const { return effects_; }
   Scheduler& scheduler() { return *scheduler_; }
@@ -85,7 +85,7 @@ class DecodeWorkload {
     EvictionMode eviction = EvictionMode::kNone;
     int32_t num_drafts = 0;   // even
     int32_t max_steps = 512;  // to be timed
-    // Of 128 tokens, as gpt-oss has them.
+    // Groups with windows of 128 tokens, as gpt-oss has them.
     int32_t num_window_groups = 0;
     int32_t num_layers = 32;
     int32_t num_heads = 8;
@@ -113,7 +113,7 @@ class WaitingWorkload {
     SchedulingPolicy policy = SchedulingPolicy::kFcfs;
     bool fair_share = false;  // among the tenants
     int32_t num_tenants = 8;
-    // Of the running requests of a tenant, at their peaks; 0: no limit.
+    // The quota of a tenant's running requests, at their peaks; 0: no limit.
     int32_t max_blocks = 0;
   };
   // Fills the queue and runs until requests end as fast as they come.

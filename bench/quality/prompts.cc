@@ -329,8 +329,8 @@ absl::StatusOr<QualityPrompt> PromptMaker::CommonWords() {
 absl::StatusOr<QualityPrompt> PromptMaker::Continuation() {
   std::vector<size_t> starts;
   const auto num_tokens = static_cast<size_t>(key_.num_tokens);
-  // What comes first is computed with the cache as it was before, so one token
-  // is given.
+  // One token is given: the first token that follows the context is computed
+  // with the cache as it was before the eviction.
   const Tokens text =
       FillerTokens(num_tokens + 1 + kContinuationTokens, &starts);
   const auto end = text.begin() + key_.num_tokens;
@@ -405,7 +405,7 @@ absl::StatusOr<ChatTokens> MakeChatTokens(absl::string_view chat_template,
   const absl::string_view close = whole.substr(head.size() + kUser.size());
   const absl::string_view begin_user = absl::string_view(without).substr(
       0, without.size() - kUser.size() - close.size());
-  // What ends the user's text ends the assistant's, too.
+  // The same marker ends the user's text and the assistant's.
   const std::string begin_assistant =
       absl::StrReplaceAll(begin_user, {{"user", "assistant"}});
   const absl::string_view end =

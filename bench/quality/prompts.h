@@ -33,8 +33,8 @@
 namespace blockmgr {
 
 struct QualityTurn {
-  // What is asked right behind the context, up to where the model's answer
-  // begins; and the same as a further turn, behind the answer of another.
+  // The question right behind the context, up to where the model's answer
+  // begins; and the same question as a further turn, behind another answer.
   std::vector<int32_t> question;
   std::vector<int32_t> follow_up;
   // The first words of the answer, which are given. May be empty.
@@ -64,7 +64,7 @@ absl::StatusOr<ChatTokens> MakeChatTokens(absl::string_view chat_template,
                                           absl::string_view system,
                                           const TextEncoder& encode);
 
-// What all prompts are made of. Borrowed by the functions below.
+// The material of all prompts. The functions below borrow it.
 struct PromptSource {
   Filler filler;
   ChatTokens chat;

@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<Job>> MakeJobs(
   return jobs;
 }
 
-// What a sample depends on, besides its own key.
+// All that a sample depends on, besides its own key.
 Json ConfigurationOf(const QualityOptions& options,
                      const QualitySubject& subject,
                      const std::vector<QualityCell>& cells,

@@ -47,7 +47,7 @@ struct QualityOptions {
 // Adds a flag per field. `options` is borrowed and must outlive the parsing.
 void AddQualityFlags(CLI::App* app, QualityOptions* options);
 
-// What answers, and what is asked.
+// The model that answers, and the source of its prompts.
 struct QualitySubject {
   std::string model_name;
   std::shared_ptr<const LanguageModel> model;

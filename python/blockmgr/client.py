@@ -155,6 +155,8 @@ class Result:
     finish_reason: str  # length, stop or cancelled
     num_cached_tokens: int
     num_preemptions: int
+    # The index in SamplingParams.stop of the string that ended it.
+    stop: typing.Optional[int] = None
 
 
 class Request:
@@ -191,7 +193,8 @@ class Request:
             last = chunk
         name = request_pb2.FinishReason.Name(last.finish_reason)
         return Result(tokens, name.replace("FINISH_REASON_", "").lower(),
-                      last.num_cached_tokens, last.num_preemptions)
+                      last.num_cached_tokens, last.num_preemptions,
+                      last.stop if last.HasField("stop") else None)
 
     async def cancel(self) -> None:
         """Ends it: its last chunk says so."""

@@ -459,6 +459,25 @@ class ClientTest(ExamplesTest):
         self.run_client(use)
 
 
+class ResultTest(unittest.TestCase):
+    def result_of(self, *chunks):
+        request = client.Request(None, "a")
+        for chunk in chunks:
+            request._chunks.put_nowait(chunk)
+        return LOOP.run_until_complete(request.result())
+
+    def test_has_all_tokens_and_what_ended_the_request(self):
+        more = request_pb2.TokenChunk(tokens=[7, 8])
+        end = request_pb2.TokenChunk(
+            tokens=[9], finish_reason=request_pb2.FINISH_REASON_STOP,
+            num_cached_tokens=16, num_preemptions=2)
+        self.assertEqual(self.result_of(more, end), client.Result(
+            tokens=[7, 8, 9], finish_reason="stop", num_cached_tokens=16,
+            num_preemptions=2, stop=None))
+        end.stop = 0
+        self.assertEqual(self.result_of(more, end).stop, 0)
+
+
 class PolicyMessagesTest(unittest.TestCase):
     def test_say_what_the_text_says(self):
         message = client.policy_message(
