@@ -164,6 +164,7 @@ TEST(DocsTest, FlagsAreThoseOfThePrograms) {
                                            "--preset",
                                            "--install",
                                            "--strip",
+                                           "--benchmark_filter",
                                            "--benchmark_repetitions",
                                            "--worker-urls",
                                            "--policy",
