@@ -22,6 +22,8 @@ Runs, with warnings as errors:
   python     the wheel with all its libraries, its tests, the examples against its
              type stubs, and with PyTorch an engine in Python against the one in
              C++ on a language model (fetches pinned packages)
+  cuda       blockmgr.cuda on the emulator of the CUDA kernels, and on what nvcc
+             makes of them, interpreted
   python_hf  blockmgr.hf with torch, transformers and kvpress (fetches some GB of
              pinned packages)
   clang-tidy with its analyzer, on the files that changed, for an hour at most
@@ -47,6 +49,7 @@ run_tests --nightly dev-all
 run_tests --nightly --no-setup release asan-all fuzz
 check "equal traces of gcc and clang" same_traces dev-all asan-all
 check "Python package as pip installs it" scripts/python.sh --types --torch
+check "blockmgr.cuda on interpreted kernels" scripts/python.sh --build-tree build/release
 check "blockmgr.hf with kvpress" scripts/python_hf.sh
 run_tidy --seconds 3600
 finish_checks

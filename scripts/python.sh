@@ -13,7 +13,10 @@ there (from the package index), builds the wheel into it and runs tests/python.
 Options:
   --build-tree FOLDER  link the libraries that this build folder has, for example
                        build/dev, and compile without optimisation; without it,
-                       the libraries are compiled, as `pip install .` does
+                       the libraries are compiled, as `pip install .` does. Runs
+                       tests/python/device, too: blockmgr.cuda on the emulator
+                       of the CUDA kernels, and on the interpreter of compiled
+                       ones if the folder has it (BLOCKMGR_TEST_PTX)
   --types              check the examples against the type stubs, too (mypy)
   --torch              run tests/python/nightly, too, with PyTorch and a language
                        model, in build/python/torch_venv (fetches some GB). Needs
@@ -90,6 +93,12 @@ rm --force --recursive "${wheels}"
   --no-build-isolation --no-deps --wheel-dir "${wheels}" "${settings[@]}" .
 install_wheel "${venv}"
 "${venv}/bin/python" -m pytest --quiet tests/python
+for device in emulator interpreter; do
+  if [[ -n ${build_tree} && -n $(find build/python/tree -name "_${device}.*so") ]]; then
+    BLOCKMGR_TEST_MODULES=build/python/tree BLOCKMGR_TEST_DEVICE=${device} \
+      "${venv}/bin/python" -m pytest --quiet tests/python/device
+  fi
+done
 if ((types)); then
   "${venv}/bin/pip" install --quiet --disable-pip-version-check mypy==1.18.2
   # PyTorch and the like are not there.

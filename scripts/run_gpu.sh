@@ -22,6 +22,8 @@ Jobs, in the order in which they tell most:
   tests      all tests for GPUs, on short lists
   figures    what is promised of an H100, and whether it is kept
   compare    one problem, by our kernels and by PyTorch
+  python     tests of blockmgr.cuda, if the bundle has a wheel (pack_gpu.sh
+             --wheel)
   kernels    every kernel, in all sizes, next to what the memory gives
   memcheck   the tests of kernels under compute-sanitizer; also racecheck and
              synccheck
@@ -110,6 +112,15 @@ run_compare() {
       --problem "${problem}" >"${out}/theirs.json" && cat "${out}/theirs.json"
 }
 
+run_python() {
+  [[ -d ${here}/python ]] || {
+    echo "python: expected a bundle with a wheel (pack_gpu.sh --wheel)"
+    return 1
+  }
+  PYTHONPATH=${here}/python BLOCKMGR_TEST_DEVICE=cuda \
+    python3 -m pytest --quiet -p no:cacheprovider "${here}/tests/python/device"
+}
+
 children=()
 stop_children() {
   local child
@@ -187,6 +198,7 @@ run_job() {
     kernels) "${bin}/blockmgr-bench" kernels --output "${out}/kernels.json" ;;
     compare) run_compare ;;
     model) run_model ;;
+    python) run_python ;;
     memcheck | racecheck | synccheck) run_sanitizer "$1" ;;
   esac
 }
@@ -214,8 +226,8 @@ while (($# > 0)); do
       model=$2
       shift
       ;;
-    tests | long | figures | kernels | compare | model | memcheck | racecheck | \
-      synccheck) jobs+=("$1") ;;
+    tests | long | figures | kernels | compare | model | python | memcheck | \
+      racecheck | synccheck) jobs+=("$1") ;;
     *) wrong_usage "unknown argument: $1" ;;
   esac
   shift

@@ -38,7 +38,7 @@ class InternalError(Error, RuntimeError):
 
 
 class UnavailableError(Error, ConnectionError):
-    """No daemon answers, or no engine is attached to it."""
+    """No daemon answers, no engine is attached to it, or there is no CUDA device."""
 
 
 class StalePlanError(Error, RuntimeError):

@@ -2,7 +2,8 @@
 //
 // An argument that is an array may be anything that nanobind can look into: a
 // numpy array, or a tensor of another library by DLPack. In<T> checks its type,
-// shape, order and device, and names the argument in the error. What comes back
+// shape, order and device, and names the argument in the error. ImportTensor
+// does the same for an argument in the memory of a CUDA device. What comes back
 // is a numpy array: a read-only view (ConstArray) or an array of its own
 // (OwnArray).
 #ifndef PYTHON_CORE_ARRAYS_H_
@@ -38,6 +39,12 @@ struct IntsArgument {
   bool is_none() const { return value.is_none(); }
 };
 
+// An argument that ImportTensor will look into.
+struct TensorArgument {
+  nb::handle value;
+  bool is_none() const { return value.is_none(); }
+};
+
 using AnyArray = nb::ndarray<nb::ro>;
 
 // Returns the array of an argument. Raises TypeError if there is none, or if
@@ -46,6 +53,30 @@ using AnyArray = nb::ndarray<nb::ro>;
 // dimension of -1 may have any size.
 AnyArray ImportArray(const char* name, nb::handle value,
                      nb::dlpack::dtype dtype, std::span<const int64_t> shape);
+
+// What is done with a tensor, and what its memory must be like.
+struct TensorUse {
+  bool is_written = false;
+  // The dimensions from this one on must be contiguous. The elements of the
+  // others may have any strides that do not overlap.
+  size_t contiguous_from = 0;
+  // Bytes, for the address and for the strides of the dimensions before
+  // contiguous_from. 0 means the size of an element.
+  size_t alignment = 0;
+};
+
+// Stands for any CUDA device.
+inline constexpr int32_t kAnyDevice = -1;
+
+// Returns a tensor in the memory of a CUDA device, which comes by DLPack. The
+// producer is asked not to synchronize streams: work on the tensor is for the
+// stream that the caller names. Raises TypeError and InvalidArgumentError as
+// ImportArray does, and what the producer raises. A dimension of -1 may have
+// any size.
+AnyArray ImportTensor(const char* name, TensorArgument argument, int32_t device,
+                      std::initializer_list<nb::dlpack::dtype> dtypes,
+                      std::initializer_list<int64_t> shape,
+                      const TensorUse& use = {});
 
 // An array that was passed in, for as long as this object lives.
 template <typename T>
@@ -171,6 +202,17 @@ template <>
 struct type_caster<blockmgr::python::IntsArgument> {
   NB_TYPE_CASTER(blockmgr::python::IntsArgument,
                  const_name("numpy.typing.ArrayLike"))
+  bool from_python(handle source, uint32_t /*flags*/,
+                   cleanup_list* /*cleanup*/) noexcept {
+    value.value = source;
+    return true;
+  }
+};
+
+template <>
+struct type_caster<blockmgr::python::TensorArgument> {
+  NB_TYPE_CASTER(blockmgr::python::TensorArgument,
+                 const_name("blockmgr.cuda.Tensor"))
   bool from_python(handle source, uint32_t /*flags*/,
                    cleanup_list* /*cleanup*/) noexcept {
     value.value = source;

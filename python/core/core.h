@@ -42,6 +42,7 @@ struct PyBudgetTable {
 // Returns null for None.
 TableHandle TableOf(const PyBudgetTable* table);
 
+void BindCuda(nb::module_& m);       // cuda.cc
 void BindLayout(nb::module_& m);     // layout.cc
 void BindPolicy(nb::module_& m);     // policy.cc
 void BindEviction(nb::module_& m);   // eviction.cc

@@ -21,6 +21,8 @@ const char* NameOf(absl::StatusCode code) {
       return "FailedPreconditionError";
     case absl::StatusCode::kAborted:
       return "AbortedError";
+    case absl::StatusCode::kUnavailable:
+      return "UnavailableError";
     case absl::StatusCode::kInternal:
       return "InternalError";
     default:

@@ -1,7 +1,6 @@
 // CpuKernels: attention and scores on the CPU, over a pool of another library.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -16,32 +15,16 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
-#include "blockmgr/base/dtype.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/thread_pool.h"
 #include "python/core/arrays.h"
 #include "python/core/core.h"
 #include "python/core/errors.h"
 #include "python/core/eviction.h"
+#include "python/core/kernel_checks.h"
 
 namespace blockmgr::python {
 namespace {
-
-nb::dlpack::dtype ElementType(DType dtype) {
-  using Code = nb::dlpack::dtype_code;
-  const Code code = dtype == DType::kBFloat16 ? Code::Bfloat : Code::Float;
-  return {static_cast<uint8_t>(code),
-          static_cast<uint8_t>(8 * DTypeBytes(dtype)), 1};
-}
-
-// Returns the layout if the kernels can work on its pool.
-const ModelLayout& CheckedLayout(const ModelLayout& layout) {
-  if (layout.num_groups() != 1 || layout.window != 0) {
-    ThrowInvalid("layout: expected one without sliding windows, got ",
-                 layout.ToString());
-  }
-  return layout;
-}
 
 int32_t CheckedThreads(int32_t num_threads) {
   if (num_threads < 1 || num_threads > 1024) {
@@ -54,7 +37,7 @@ AnyArray ImportPool(const ModelLayout& layout, ArrayArgument pool) {
   const std::array<int64_t, 6> shape = {layout.num_layers, layout.num_blocks,
                                         layout.num_heads,  2,
                                         layout.page_size,  layout.head_dim};
-  return ImportArray("pool", pool.value, ElementType(layout.dtype), shape);
+  return ImportArray("pool", pool.value, ElementTypeOf(layout.dtype), shape);
 }
 
 // Checks that `offsets` is CSR over `size` rows.
@@ -100,7 +83,7 @@ class PyCpuKernels {
                             ArrayArgument tail_lengths,
                             const std::optional<std::vector<nb::object>>& given,
                             std::optional<float> scale) {
-    CheckLayer(layer);
+    CheckLayer(layout_, layer);
     const In<float> rows("queries", queries,
                          {-1, layout_.num_q_heads, layout_.head_dim});
     const In<int32_t> lengths("tail_lengths", tail_lengths, {-1});
@@ -110,7 +93,7 @@ class PyCpuKernels {
     const In<int32_t> tables("block_tables", block_tables, {num_sequences, -1});
     CheckQueryOffsets(offsets.values(), rows.dimension(0));
     CheckTails(offsets.values(), tables, lengths.values());
-    const float factor = CheckedScale(scale);
+    const float factor = CheckedScale(layout_, scale);
     const std::vector<nb::object> regions =
         CheckedRegions(given, num_sequences);
     std::vector<SequenceKv> sequences(static_cast<size_t>(num_sequences));
@@ -146,6 +129,9 @@ class PyCpuKernels {
                         ArrayArgument queries, std::optional<float> scale) {
     const EvictionPolicy policy = CheckedScorer(text);
     const LayerEntries own = EntriesOfLayer(layer, entries);
+    if (length < 1) {
+      ThrowInvalid("length: expected at least 1, got ", length);
+    }
     for (const int32_t position : own.list.positions) {
       if (position >= length) {
         ThrowInvalid("length: expected more than ", position,
@@ -165,7 +151,7 @@ class PyCpuKernels {
       window.queries = rows.values().data();
       window.count = static_cast<int32_t>(rows.dimension(0));
     }
-    const float factor = CheckedScale(scale);
+    const float factor = CheckedScale(layout_, scale);
     std::vector<float> scores(own.list.slots.size());
     {
       const nb::gil_scoped_release release;
@@ -208,22 +194,6 @@ class PyCpuKernels {
   }
 
  private:
-  void CheckLayer(int32_t layer) const {
-    if (layer < 0 || layer >= layout_.num_layers) {
-      ThrowInvalid("layer: expected 0 to ", layout_.num_layers - 1, ", got ",
-                   layer);
-    }
-  }
-
-  float CheckedScale(std::optional<float> scale) const {
-    const float value =
-        scale.value_or(1.0f / std::sqrt(static_cast<float>(layout_.head_dim)));
-    if (!(value > 0.0f) || std::isinf(value)) {
-      ThrowInvalid("scale: expected a number above 0, got ", value);
-    }
-    return value;
-  }
-
   // Checks that every tail has its queries, and blocks for its tokens.
   void CheckTails(std::span<const int32_t> offsets, const In<int32_t>& tables,
                   std::span<const int32_t> lengths) const {
@@ -283,23 +253,8 @@ class PyCpuKernels {
     kv->region_lengths = region.region.kept().subspan(head).data();
   }
 
-  static EvictionPolicy CheckedScorer(const PolicyArgument& text) {
-    EvictionPolicy policy = PolicyOf(text);
-    if (policy.score_source() != ScoreSource::kBackend) {
-      ThrowInvalid("policy: expected a scorer that reads the pool, got ",
-                   FormatPolicy(policy));
-    }
-    if (policy.scorer_state() != ScorerState::kNone ||
-        policy.needs_query_stats()) {
-      ThrowInvalid("policy: expected a scorer that reads the last queries or ",
-                   "none, got ", FormatPolicy(policy),
-                   ", which sums over all queries");
-    }
-    return policy;
-  }
-
   LayerEntries EntriesOfLayer(int32_t layer, const PyEntries& entries) const {
-    CheckLayer(layer);
+    CheckLayer(layout_, layer);
     if (entries.num_layers != layout_.num_layers ||
         entries.num_heads != layout_.num_heads) {
       ThrowInvalid("entries: expected ", layout_.num_layers, " layers of ",

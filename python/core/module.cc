@@ -12,6 +12,7 @@ NB_MODULE(_core, m) {
   python::BindPolicy(m);
   python::BindEviction(m);
   python::BindKernels(m);
+  python::BindCuda(m);
   python::BindOptions(m);
   python::BindRequest(m);
   python::BindPlan(m);

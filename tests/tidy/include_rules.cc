@@ -132,8 +132,7 @@ const std::vector<Layer>& Layers() {
       // The library for Python.
       {.folder = "python",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
-                       "engine/tables", "kernels/backend.h",
-                       "kernels/cpu/thread_pool.h", "scheduler"}},
+                       "engine/tables", "kernels", "scheduler"}},
       {.folder = "bench", .may_include = All(), .grpc = true, .cuda = true},
       {.folder = "tests", .may_include = All(), .grpc = true, .cuda = true},
   };

@@ -41,22 +41,17 @@ class CudaRuntime final : public DeviceRuntime {
   // Without a stream, which may be the device's default one, null, it makes
   // its own.
   CudaRuntime(int32_t device, std::optional<cudaStream_t> stream)
-      : device_(device),
-        owns_stream_(!stream.has_value()),
-        stream_(stream.value_or(nullptr)) {
+      : device_(device), stream_(stream.value_or(nullptr)) {
     int32_t num_processors = 0;
     if (!Use()) return;
     Keep(cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount,
                                 device),
          "multiprocessors");
-    if (owns_stream_) {
-      Keep(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+    if (!stream.has_value()) {
+      Keep(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking),
            "stream");
+      stream_ = own_stream_;
     }
-    void* staging = nullptr;
-    Keep(cudaHostAlloc(&staging, kStagingBytes, cudaHostAllocDefault),
-         "pinned memory");
-    staging_ = static_cast<std::byte*>(staging);
     max_row_blocks_ =
         kRowBlocksPerProcessor * static_cast<uint32_t>(num_processors);
   }
@@ -65,16 +60,26 @@ class CudaRuntime final : public DeviceRuntime {
   // Errors have nobody to go to by now.
   ~CudaRuntime() override {
     static_cast<void>(cudaSetDevice(device_));
-    const bool has_stream = stream_ != nullptr || !owns_stream_;
-    if (has_stream) static_cast<void>(cudaStreamSynchronize(stream_));
+    // A stream of the caller's that reads nothing of the runtime's may not even
+    // exist any more.
+    if (staged_ > 0 || products_ != nullptr) {
+      static_cast<void>(cudaStreamSynchronize(stream_));
+    }
     products_.reset();
-    if (has_stream && owns_stream_) {
-      static_cast<void>(cudaStreamDestroy(stream_));
+    if (own_stream_ != nullptr) {
+      static_cast<void>(cudaStreamSynchronize(own_stream_));
+      static_cast<void>(cudaStreamDestroy(own_stream_));
     }
     if (staging_ != nullptr) static_cast<void>(cudaFreeHost(staging_));
   }
 
   const absl::Status& status() const override { return status_; }
+
+  void UseStream(void* stream) override {
+    const bool nothing_is_staged = staged_ == 0 && products_ == nullptr;
+    BM_CHECK(nothing_is_staged);
+    stream_ = static_cast<cudaStream_t>(stream);
+  }
 
   absl::StatusOr<char*> Allocate(int64_t bytes) override {
     BM_CHECK(bytes > 0);
@@ -100,7 +105,10 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void Upload(char* to, std::span<const std::byte> host) override {
-    if (!host.empty()) RefuseCapture();
+    if (!host.empty()) {
+      RefuseCapture();
+      MakeStaging();
+    }
     while (!host.empty() && Use()) {
       if (staged_ == kStagingBytes) Wait();
       const int64_t size =
@@ -268,6 +276,13 @@ class CudaRuntime final : public DeviceRuntime {
         "upload: expected a stream that no graph is captured from, got one "
         "that is: its graph would upload other bytes");
   }
+  void MakeStaging() {
+    if (staging_ != nullptr || !Use()) return;
+    void* staging = nullptr;
+    Keep(cudaHostAlloc(&staging, kStagingBytes, cudaHostAllocDefault),
+         "pinned memory");
+    staging_ = static_cast<std::byte*>(staging);
+  }
   // For the stream: then nothing reads the staging memory any more.
   void Wait() {
     Keep(cudaStreamSynchronize(stream_), "waiting");
@@ -275,7 +290,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   const int32_t device_;
-  const bool owns_stream_;
+  cudaStream_t own_stream_ = nullptr;  // null: the caller's alone
   cudaStream_t stream_ = nullptr;
   std::byte* staging_ = nullptr;
   int64_t staged_ = 0;  // bytes since the last wait

@@ -23,16 +23,17 @@ absl::StatusOr<int32_t> CountCudaDevices();
 // Creates a runtime on device `device`, with a stream of its own or with the
 // caller's stream.
 //
-// The caller's stream belongs to `device` and must outlive the runtime. Null is
-// the device's default stream. Other work on the stream runs in order with the
-// work of the runtime.
+// The caller's stream belongs to `device` and must outlive the runtime, or be
+// replaced (UseStream) before it is destroyed. Null is the device's default
+// stream. Other work on the stream runs in order with the work of the runtime.
 //
 // Each call makes the device current in the calling thread. One thread may use
 // several runtimes in turn, on one or several devices. Several threads may use
 // a runtime at different times.
 //
-// Uploads go through 8 MiB of pinned memory, so that they overlap with earlier
-// work of the device. An upload that does not fit waits.
+// Uploads go through 8 MiB of pinned memory, which the first upload allocates,
+// so that they overlap with earlier work of the device. An upload that does not
+// fit waits.
 //
 // Graphs: while the caller captures a graph from the stream, fills and kernels
 // become part of the graph. From sm_90 on the edges between kernels are

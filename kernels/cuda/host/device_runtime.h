@@ -41,6 +41,11 @@ class DeviceRuntime {
 
   virtual const absl::Status& status() const = 0;
 
+  // Enqueues all further work on a stream of the caller's (cudaStream_t) on
+  // this device, instead of the stream before. Does not wait for the stream
+  // before. REQUIRES: no upload since the last wait, and no product library.
+  virtual void UseStream(void* stream) = 0;
+
   // Allocates device memory, aligned to 256 bytes. Returns ResourceExhausted if
   // there is no room. status() does not keep this error. REQUIRES: bytes > 0.
   virtual absl::StatusOr<char*> Allocate(int64_t bytes) = 0;

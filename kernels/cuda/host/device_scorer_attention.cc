@@ -6,6 +6,13 @@
 
 namespace blockmgr {
 
+void SetPooling(const ScorerSpec& scorer, PoolParams* params) {
+  params->max_pool = scorer.pool == PoolKind::kMax;
+  params->kernel = scorer.kernel;
+  params->pool_first = scorer.order == PoolOrder::kKvPress;
+  params->group_max = scorer.group == GroupReduce::kMax;
+}
+
 void SnapKvOnDevice(const DevicePool& pool, const ScoreBatch& batch) {
   DeviceScoreCall call(pool);
   DeviceScoreCall::Window window;
@@ -13,10 +20,7 @@ void SnapKvOnDevice(const DevicePool& pool, const ScoreBatch& batch) {
   const WindowParams weights = call.Weigh(batch, &window, &scores);
   auto params = call.ScoresOf<PoolParams>(batch, weights, scores);
   params.window = batch.window.count;
-  params.max_pool = batch.scorer.pool == PoolKind::kMax;
-  params.kernel = batch.scorer.kernel;
-  params.pool_first = batch.scorer.order == PoolOrder::kKvPress;
-  params.group_max = batch.scorer.group == GroupReduce::kMax;
+  SetPooling(batch.scorer, &params);
   pool.runtime->PoolWindow(params);
   call.StoreScores(scores, batch);
 }

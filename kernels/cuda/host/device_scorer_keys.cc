@@ -33,6 +33,14 @@ KeyMetric MetricOf(KeyDiffMetric metric) {
 
 }  // namespace
 
+KeyScoreParams KeyParamsOf(const ScorerSpec& scorer) {
+  KeyScoreParams params;
+  params.anchor = AnchorOf(scorer.anchor);
+  params.metric = scorer.kind == ScorerKind::kKnorm ? KeyMetric::kNorm
+                                                    : MetricOf(scorer.metric);
+  return params;
+}
+
 void KeysOnDevice(const DevicePool& pool, const ScoreBatch& batch) {
   DeviceScoreCall call(pool);
   CallMemory& memory = *pool.memory;
@@ -53,13 +61,9 @@ void KeysOnDevice(const DevicePool& pool, const ScoreBatch& batch) {
       memory.Work<float>(int64_t{layout.num_heads} * (layout.head_dim + 1));
   const auto scores = memory.Result<float>(std::ssize(batch.scores));
   pool.Send();
-  KeyScoreParams params;
+  KeyScoreParams params = KeyParamsOf(batch.scorer);
   params.entries = call.Lists(entries);
   params.pool = pool.pool;
-  params.anchor = AnchorOf(batch.scorer.anchor);
-  params.metric = batch.scorer.kind == ScorerKind::kKnorm
-                      ? KeyMetric::kNorm
-                      : MetricOf(batch.scorer.metric);
   params.partial_sums = memory.Device(sums);
   params.lengths = memory.Device(lengths);
   params.medians = memory.Device(medians);

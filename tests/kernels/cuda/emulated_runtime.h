@@ -32,6 +32,7 @@ class EmulatedRuntime : public DeviceRuntime {
   ~EmulatedRuntime() override;
 
   const absl::Status& status() const override { return status_; }
+  void UseStream(void*) override {}
   absl::StatusOr<char*> Allocate(int64_t bytes) override;
   void Free(char* memory) override;
   void Upload(char* to, std::span<const std::byte> host) override;

@@ -77,6 +77,12 @@ class PackGpuTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("run.sh: model: FAILED", done.stdout)
 
+    def test_python_without_a_wheel_says_so(self):
+        done = run(self.script, "--out", self.out / "python", "python",
+                   env={"PATH": "/usr/bin:/bin"})
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("expected a bundle with a wheel", done.stdout)
+
     def test_wrong_command_lines(self):
         for words in ([], ["speed"], ["--shards", "0", "tests"], ["--out"],
                       ["--model", "/missing.gguf", "model"]):

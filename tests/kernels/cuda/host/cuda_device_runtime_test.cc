@@ -123,6 +123,45 @@ TEST_F(CudaRuntimeTest, NoUploadGetsIntoAGraph) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
+// What bindings for engines do, which get a stream with every call.
+TEST_F(CudaRuntimeTest, WorkIsForTheStreamThatWasNamedLast) {
+  auto runtime = CreateCudaRuntime(0, nullptr);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const auto memory = (*runtime)->Allocate(100);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  std::vector<uint8_t> bytes(100, 3);
+  (*runtime)->Upload(*memory, std::as_bytes(std::span(bytes)));
+  (*runtime)->Download(std::as_writable_bytes(std::span(bytes)), *memory);
+  std::vector<cudaStream_t> streams(2);
+  for (cudaStream_t& stream : streams) {
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+              cudaSuccess);
+    (*runtime)->UseStream(stream);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+              cudaSuccess);
+    // A kernel without work launches nothing.
+    (*runtime)->Fill(*memory, 7, 100);
+    (*runtime)->Gather(GatherRows(), RowConversion::kNone);
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    std::size_t num_nodes = 0;
+    EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &num_nodes), cudaSuccess);
+    EXPECT_EQ(num_nodes, 1u);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
+  // Nothing was filled. The runtime outlives the streams.
+  (*runtime)->Download(std::as_writable_bytes(std::span(bytes)), *memory);
+  EXPECT_EQ(bytes, std::vector<uint8_t>(100, 3));
+  for (const cudaStream_t stream : streams) {
+    ASSERT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  }
+  (*runtime)->UseStream(nullptr);
+  (*runtime)->Free(*memory);
+  EXPECT_TRUE((*runtime)->status().ok()) << (*runtime)->status();
+  (*runtime)->UseStream(streams[0]);
+  runtime->reset();
+}
+
 TEST_F(CudaRuntimeTest, TheFirstFailureStays) {
   const auto runtime = MakeTestRuntime(0);
   GatherRows gather;

@@ -1,0 +1,269 @@
+// blockmgr.cuda: CudaKernels and its lists.
+#include <memory>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "python/core/core.h"
+#include "python/core/cuda_devices.h"
+#include "python/core/cuda_kernels.h"
+#include "python/core/cuda_lists.h"
+#include "python/core/errors.h"
+
+namespace blockmgr::python {
+namespace {
+
+void BindPlans(nb::module_& m) {
+  nb::class_<PyAttentionLists>(
+      m, "AttentionLists",
+      "The page lists that attention reads, on a device. CudaKernels.lists "
+      "makes them. Keeps\nthe tensors alive.")
+      .def_ro("num_sequences", &PyAttentionLists::num_sequences);
+  nb::class_<PyPrefillPlan>(
+      m, "PrefillPlan",
+      "How the queries of some sequences are divided. CudaKernels.plan_prefill "
+      "makes it.")
+      .def_ro("num_tokens", &PyPrefillPlan::num_tokens)
+      .def_prop_ro(
+          "words",
+          [](Self<PyPrefillPlan> self) {
+            return ViewOf(self.p->words, self.h);
+          },
+          "int32 [n]: to be copied to the device once for all layers.");
+  nb::class_<PyEntryPlan>(
+      m, "EntryPlan",
+      "How some lists of entries are divided. CudaKernels.plan_entries makes "
+      "it.")
+      .def_prop_ro("num_entries", &PyEntryPlan::num_entries)
+      .def_prop_ro(
+          "words",
+          [](Self<PyEntryPlan> self) { return ViewOf(self.p->words, self.h); },
+          "int32 [n]: to be copied to the device once for all launches.");
+  nb::class_<PyEntryLists>(
+      m, "EntryLists",
+      "Lists of entries on a device. CudaKernels.entries makes them. Keeps the "
+      "tensors alive.")
+      .def_prop_ro("plan", [](const PyEntryLists& self) { return self.plan; });
+  nb::class_<PySelectionPlan>(
+      m, "SelectionPlan",
+      "What a selection shares out, and among which heads. "
+      "CudaKernels.plan_selection makes it.")
+      .def_prop_ro(
+          "words",
+          [](Self<PySelectionPlan> self) {
+            return ViewOf(self.p->words, self.h);
+          },
+          "int32 [n]: to be copied to the device.")
+      .def_prop_ro("workspace_bytes", &PySelectionPlan::workspace_bytes)
+      .def_prop_ro("num_survivor_words", &PySelectionPlan::num_survivor_words,
+                   "Elements of `survivors`.");
+}
+
+void BindRows(nb::class_<PyCudaKernels>& type) {
+  type.def("append", &PyCudaKernels::Append, nb::arg("layer"),
+           nb::arg("slot_mapping"), nb::arg("keys"), nb::arg("values"),
+           nb::kw_only(), nb::arg("stream"),
+           "Writes the rows of new tokens of one layer.\n\n"
+           "slot_mapping: int64 [tokens], block * page_size + offset, or -1 to "
+           "skip the token.\nkeys, values: [tokens, num_heads, head_dim] of "
+           "the pool's dtype, or float32, which is\nrounded. The strides of "
+           "tokens and heads are free.")
+      .def("gather", &PyCudaKernels::Gather, nb::arg("slots"), nb::arg("out"),
+           nb::kw_only(), nb::arg("stream"),
+           "Copies the K and V of slots to out.\n\nslots: int64 [rows]. out: "
+           "[rows, 2 (K, V), head_dim] of the pool's dtype, or float32.")
+      .def("move", &PyCudaKernels::Move, nb::arg("moves"),
+           nb::arg("staged") = nb::none(), nb::kw_only(), nb::arg("stream"),
+           "Moves rows from slot to slot.\n\nmoves: int64 [rows, 2 (source, "
+           "destination)]. Without staged, no slot may be both a\nsource and a "
+           "destination. staged: workspace [rows or more, 2, head_dim] of the "
+           "pool's\ndtype; all rows are then read before one is written.")
+      .def("copy_blocks", &PyCudaKernels::CopyBlocks, nb::arg("pairs"),
+           nb::kw_only(), nb::arg("stream"),
+           "Copies whole blocks, all layers and heads.\n\npairs: int32 [pairs, "
+           "2 (source, destination)].")
+      .def("pack_pages", &PyCudaKernels::PackPages, nb::arg("pages"),
+           nb::arg("staged"), nb::kw_only(), nb::arg("stream"),
+           "Copies pages to contiguous memory, for example to be swapped "
+           "out.\n\npages: int32 [pages]. staged: [pages, 2 (K, V), page_size, "
+           "head_dim] of the pool's dtype.")
+      .def("unpack_pages", &PyCudaKernels::UnpackPages, nb::arg("pages"),
+           nb::arg("staged"), nb::kw_only(), nb::arg("stream"),
+           "Copies what pack_pages wrote to pages.");
+}
+
+void BindAttention(nb::class_<PyCudaKernels>& type) {
+  type.def("lists", &PyCudaKernels::Lists, nb::arg("block_tables"),
+           nb::arg("tail_lengths"), nb::kw_only(),
+           nb::arg("region_lengths") = nb::none(),
+           nb::arg("region_offsets") = nb::none(),
+           nb::arg("region_pages") = nb::none(),
+           "The page lists of some sequences, as EngineTables gives them.\n\n"
+           "block_tables: int32 [sequences, width], rows of any stride. "
+           "tail_lengths: int32\n[sequences], tokens, with those of the step. "
+           "region_lengths: int32, region_offsets:\nint64 [num_layers, "
+           "sequences, num_heads]; region_pages: int32 [pages] (RegionLists).\n"
+           "Launches read the tensors when they run: a captured graph may be "
+           "replayed after their\ncontents have changed.")
+      .def("decode_workspace_bytes", &PyCudaKernels::DecodeWorkspaceBytes,
+           nb::arg("num_sequences"), nb::arg("num_slots"), nb::kw_only(),
+           nb::arg("balanced") = false,
+           "Bytes of the workspace of decode.\n\nnum_slots: the most slots "
+           "that all lists of a layer have together: for each sequence\nand "
+           "head the entries of the region, rounded up to whole pages, and the "
+           "tail.")
+      .def("decode", &PyCudaKernels::Decode, nb::arg("layer"), nb::arg("lists"),
+           nb::arg("queries"), nb::arg("output"), nb::arg("workspace"),
+           nb::kw_only(), nb::arg("lse") = nb::none(),
+           nb::arg("scale") = nb::none(), nb::arg("balanced") = false,
+           nb::arg("planned") = false, nb::arg("stream"),
+           "Attention of one query per sequence.\n\n"
+           "queries, output: [sequences, num_q_heads, head_dim] of the pool's "
+           "dtype. workspace:\nuint8 [decode_workspace_bytes or more]. lse: "
+           "float32 [sequences, num_q_heads], gets the\nnatural logarithm of "
+           "each softmax's denominator. scale: default 1 / sqrt(head_dim).\n"
+           "balanced: work is cut evenly over the device, which is faster; "
+           "without it, the bits of\na sequence do not depend on the batch. "
+           "planned: the workspace is as an earlier call left\nit, for the "
+           "same lengths (the next layer of sequences without regions).\n"
+           "Lists that do not fit the workspace are not computed; check() "
+           "says so.")
+      .def("plan_prefill", &PyCudaKernels::PlanPrefill,
+           nb::arg("query_offsets"),
+           "Divides the queries of some sequences: query_offsets, ints "
+           "[sequences + 1].")
+      .def("prefill", &PyCudaKernels::Prefill, nb::arg("layer"),
+           nb::arg("lists"), nb::arg("plan"), nb::arg("words"),
+           nb::arg("queries"), nb::arg("output"), nb::kw_only(),
+           nb::arg("lse") = nb::none(), nb::arg("scale") = nb::none(),
+           nb::arg("stream"),
+           "Causal attention of chunks of prompts.\n\n"
+           "words: plan.words on the device. queries, output: [tokens, "
+           "num_q_heads, head_dim] of\nthe pool's dtype; those of sequence i "
+           "are the last tokens of its tail. A query attends\nto the whole "
+           "region, and to the tail up to its own token. lse: float32 [tokens, "
+           "num_q_heads].");
+}
+
+void BindScores(nb::class_<PyCudaKernels>& type) {
+  type.def("plan_entries", &PyCudaKernels::PlanEntries, nb::arg("offsets"),
+           nb::arg("lengths"),
+           "Divides lists of entries of some groups, each a sequence in one "
+           "layer.\n\noffsets: ints [groups * num_heads + 1], CSR "
+           "(Entries.offsets of all layers, for example).\nlengths: ints "
+           "[groups], tokens of each sequence.")
+      .def("entries", &PyCudaKernels::Entries, nb::arg("plan"),
+           nb::arg("words"), nb::arg("slots"), nb::arg("positions"),
+           "Lists of entries.\n\nwords: plan.words on the device. slots: int64 "
+           "[num_entries]; positions: int32\n[num_entries], ascending in each "
+           "list (Entries.slots, Entries.positions).")
+      .def("score_workspace_bytes", &PyCudaKernels::ScoreWorkspaceBytes,
+           nb::arg("policy"), nb::arg("plan"),
+           "Bytes of the workspace of score.")
+      .def("score", &PyCudaKernels::Score, nb::arg("policy"),
+           nb::arg("entries"), nb::arg("scores"),
+           nb::arg("workspace") = nb::none(), nb::kw_only(),
+           nb::arg("queries") = nb::none(), nb::arg("scale") = nb::none(),
+           nb::arg("stream"),
+           "Scores of entries by knorm, keydiff, snapkv or tova.\n\n"
+           "scores: float32 [num_entries]. workspace: uint8 "
+           "[score_workspace_bytes or more].\nqueries: [groups, "
+           "policy.query_window, num_q_heads, head_dim] of the pool's dtype: "
+           "the last\nqueries of each group, after rotation, oldest first.")
+      .def("value_norms", &PyCudaKernels::ValueNorms, nb::arg("policy"),
+           nb::arg("entries"), nb::arg("projection"), nb::arg("norms"),
+           nb::kw_only(), nb::arg("stream"),
+           "Norms of the values of entries after the output projection, for "
+           "critical.\n\nprojection: [num_q_heads, head_dim, model_dim] of the "
+           "pool's dtype; model_dim is a\nmultiple of 8. norms: float32 "
+           "[num_entries].");
+}
+
+void BindSelection(nb::class_<PyCudaKernels>& type) {
+  type.def("plan_selection", &PyCudaKernels::PlanSelection, nb::arg("plan"),
+           nb::arg("policy"), nb::arg("target").none(), nb::arg("cut"),
+           "Plans a selection from the entries of one sequence, whose groups "
+           "are its layers.\n\npositions from cut on are no candidates. The "
+           "policy has no table, no random scores and\nno gqa_product.")
+      .def("select", &PyCudaKernels::Select, nb::arg("plan"), nb::arg("words"),
+           nb::arg("entries"), nb::arg("scores").none(), nb::arg("workspace"),
+           nb::arg("counts"), nb::arg("survivors"), nb::arg("num_nan"),
+           nb::kw_only(), nb::arg("value_norms") = nb::none(),
+           nb::arg("budgets") = nb::none(), nb::arg("stream"),
+           "Selects what blockmgr.select selects, bit for bit.\n\n"
+           "words: plan.words on the device. scores: float32 [num_entries], or "
+           "None for streaming.\nworkspace: uint8 [plan.workspace_bytes or "
+           "more]. Results: counts, int32 [num_layers,\nnum_heads], entries "
+           "kept; survivors, int32 [plan.num_survivor_words], where entry i of "
+           "list l\nis bit i % 32 of word offsets[l] // 32 + l + i // 32; "
+           "num_nan, int64 [1], candidates whose\nscore is NaN. value_norms: "
+           "float32 [num_entries], for critical. budgets: int32 "
+           "[num_layers,\nnum_heads], for external budgets.")
+      .def("plan_moves", &PyCudaKernels::PlanMoves, nb::arg("entries"),
+           nb::arg("survivors"), nb::arg("page_offsets"), nb::arg("pages"),
+           nb::arg("kept"), nb::arg("move_offsets"), nb::arg("moves"),
+           nb::kw_only(), nb::arg("region_positions") = nb::none(),
+           nb::arg("stream"),
+           "Writes the moves of survivors to the pages of a new region.\n\n"
+           "page_offsets: int32 [lists + 1], pages: int32 [pages], kept: int32 "
+           "[groups, num_heads],\nas Region has them. move_offsets: int64 "
+           "[lists], where the moves of each list begin in\nmoves, int64 [sum "
+           "of kept, 2 (source, destination)]. region_positions: int32 "
+           "[pages,\npage_size], gets the position of each entry.");
+}
+
+}  // namespace
+
+void BindCuda(nb::module_& m) {
+  BindPlans(m);
+  nb::class_<PyCudaKernels> type(
+      m, "CudaKernels",
+      "The CUDA kernels over a pool that the caller owns.\n\n"
+      "The pool is a tensor [num_layers, num_blocks, num_heads, 2 (K, V), "
+      "page_size, head_dim]\nof layout.dtype, or a list with a tensor for each "
+      "layer. Rows are contiguous; other\nstrides are free if they are "
+      "multiples of 16 bytes (permute a tensor of another order).\nThis object "
+      "keeps the memory alive.\n\n"
+      "All tensors come by DLPack and are on the pool's device. A launch "
+      "checks dtypes, shapes,\nstrides and devices, enqueues kernels on the "
+      "stream and returns. It does not wait, does\nnot allocate device memory "
+      "and copies nothing from the host, so a graph can be captured.\nThe "
+      "caller keeps the memory of arguments until the stream has come past the "
+      "launch. What\nis in the lists is not checked on the host. Kernels that "
+      "copy rows, and decode, refuse ids\nor lengths that do not fit: check() "
+      "raises what they refused.");
+  type.def(
+          "__init__",
+          [](PyCudaKernels* self, const ModelLayout& layout, nb::object pool) {
+            new (self) PyCudaKernels(layout, pool);
+          },
+          nb::arg("layout"), nb::arg("pool"),
+          nb::sig("def __init__(self, layout: KvLayout, pool: "
+                  "blockmgr.cuda.Tensor | "
+                  "collections.abc.Sequence[blockmgr.cuda.Tensor]) -> None"),
+          "Waits for the device. Not while a graph is being captured.")
+      .def_prop_ro("layout", &PyCudaKernels::layout)
+      .def_prop_ro("device", &PyCudaKernels::device,
+                   "The number of the CUDA device.")
+      .def("check", &PyCudaKernels::Check, nb::kw_only(), nb::arg("stream"),
+           "Waits for the stream, and raises InvalidArgumentError if kernels "
+           "have refused ids or\nlengths since the last call. Not while a "
+           "graph is being captured.");
+  BindRows(type);
+  BindAttention(type);
+  BindScores(type);
+  BindSelection(type);
+  m.def(
+      "_why_no_cuda", [] { return ErrorOf(Devices().probe()); },
+      "None, or the exception that says what is missing.");
+  // For tests: replaces the devices by another DeviceSource.
+  m.def("_set_cuda_devices", [](const nb::capsule& source) {
+    const void* devices = source.data("DeviceSource");
+    if (devices == nullptr) throw nb::python_error();
+    Devices() = *static_cast<const DeviceSource*>(devices);
+  });
+}
+
+}  // namespace blockmgr::python

@@ -1,0 +1,85 @@
+// The emulator of CUDA kernels as the devices of blockmgr.cuda: "device memory"
+// is the host's.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include <nanobind/nanobind.h>
+
+#include "python/core/cuda_devices.h"
+#include "tests/kernels/cuda/emulated_runtime.h"
+
+namespace nb = nanobind;
+
+namespace blockmgr::python {
+namespace {
+
+constexpr int32_t kNumDevices = 2;
+
+// What happened on all devices since the last call of take_events().
+struct Events {
+  int64_t num_waits = 0;
+  int64_t num_copies = 0;  // to and from the host
+  int64_t num_allocations = 0;
+  void* last_stream = nullptr;
+};
+
+Events& TheEvents() {
+  static Events events;
+  return events;
+}
+
+class TensorRuntime final : public EmulatedRuntime {
+ public:
+  TensorRuntime() : EmulatedRuntime(1, int64_t{1} << 20) {}
+
+  void UseStream(void* stream) override { TheEvents().last_stream = stream; }
+  absl::StatusOr<char*> Allocate(int64_t bytes) override {
+    ++TheEvents().num_allocations;
+    return EmulatedRuntime::Allocate(bytes);
+  }
+  void Upload(char* to, std::span<const std::byte> host) override {
+    ++TheEvents().num_copies;
+    EmulatedRuntime::Upload(to, host);
+  }
+  void Download(std::span<std::byte> host, const char* from) override {
+    ++TheEvents().num_copies;
+    ++TheEvents().num_waits;
+    EmulatedRuntime::Download(host, from);
+  }
+  // Of the memory of tensors, which the emulator has not allocated.
+  void Fill(char* to, uint8_t byte, int64_t bytes) override {
+    std::memset(to, byte, static_cast<size_t>(bytes));
+  }
+};
+
+absl::Status Probe() { return absl::OkStatus(); }
+
+absl::StatusOr<std::unique_ptr<DeviceRuntime>> Create(int32_t device) {
+  if (device >= kNumDevices) {
+    return absl::UnavailableError("device: expected one of 2 emulated ones");
+  }
+  return std::make_unique<TensorRuntime>();
+}
+
+DeviceSource emulated = {.probe = Probe, .create = Create};
+
+}  // namespace
+}  // namespace blockmgr::python
+
+NB_MODULE(_emulator, m) {
+  namespace python = blockmgr::python;
+  m.def("devices",
+        [] { return nb::capsule(&python::emulated, "DeviceSource"); });
+  m.def("take_events", [] {
+    const python::Events events = python::TheEvents();
+    python::TheEvents() = {};
+    nb::dict result;
+    result["waits"] = events.num_waits;
+    result["copies"] = events.num_copies;
+    result["allocations"] = events.num_allocations;
+    result["stream"] = reinterpret_cast<uintptr_t>(events.last_stream);
+    return result;
+  });
+}

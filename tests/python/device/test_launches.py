@@ -1,0 +1,444 @@
+"""CudaKernels on a device: results against numpy, CpuKernels and the host's selection."""
+import numpy as np
+import pytest
+
+import blockmgr
+from blockmgr import cuda
+from device_tensors import DeviceTensor, num_exported
+from model import (DIM, PAGE, STREAM, Model, close, floats, ints, layout_of,
+                   noise, softmax_attention, tensor, zeros)
+
+DTYPES = ("float16", "bfloat16")
+
+
+def test_there_is_a_device():
+    assert cuda.is_available() and cuda.why_unavailable() is None
+    model = Model.make()
+    assert model.kernels.device == 0 and model.kernels.layout == model.layout
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_appended_and_gathered(dtype):
+    model = Model.make(dtype)
+    fused = noise(2, 3, 2 + 2 + 2, DIM, dtype=dtype)  # q, k and v of 3 tokens
+    qkv = model.tensor(fused)
+    mapping = ints([5 * PAGE + 3, -1, 7 * PAGE], np.int64)
+    model.kernels.append(1, mapping, qkv[:, 2:4], qkv[:, 4:], stream=STREAM)
+    expected = model.rows.copy()
+    for token, (block, offset) in ((0, (5, 3)), (2, (7, 0))):
+        expected[1, block, :, 0, offset] = fused[token, 2:4]
+        expected[1, block, :, 1, offset] = fused[token, 4:]
+    assert np.array_equal(model.now(), expected)
+    # float32 is rounded.
+    rough = np.random.default_rng(3).standard_normal((1, 2, DIM), np.float32)
+    model.kernels.append(0, ints([9 * PAGE], np.int64), DeviceTensor.of(rough),
+                         DeviceTensor.of(-rough), stream=STREAM)
+    rounded = floats(tensor(rough, dtype).array, dtype)[0]
+    assert np.array_equal(model.now()[0, 9, :, 0, 0], rounded)
+    slots = [model.layout.page_id(1, 7, 1) * PAGE,
+             model.layout.page_id(0, 9, 0) * PAGE]
+    for out in (zeros((2, 2, DIM)), model.tensor(np.zeros((2, 2, DIM)))):
+        model.kernels.gather(ints(slots, np.int64), out, stream=STREAM)
+        model.kernels.check(stream=STREAM)
+        got = out.array if out.array.dtype == np.float32 else floats(out.array,
+                                                                     dtype)
+        assert np.array_equal(got[0], [fused[2, 3], fused[2, 5]])
+        assert np.array_equal(got[1], [rounded[0], -rounded[0]])
+
+
+def test_what_kernels_refuse_is_raised_once():
+    model = Model.make()
+    outside = ints([14 * PAGE], np.int64)
+    row = model.tensor(np.ones((1, 2, DIM)))
+    model.kernels.append(0, outside, row, row, stream=STREAM)
+    with pytest.raises(blockmgr.InvalidArgumentError, match="slots outside"):
+        model.kernels.check(stream=STREAM)
+    assert np.array_equal(model.now(), model.rows)
+
+
+def test_rows_blocks_and_pages_move():
+    model = Model.make()
+    flat = model.rows.transpose(0, 1, 2, 4, 3, 5).reshape(-1, 2, DIM).copy()
+    # A circle needs staging.
+    moves = np.array([[40, 890], [890, 41], [41, 40]], np.int64)
+    flat[moves[:, 1]] = flat[moves[:, 0]]
+    staged = model.tensor(np.zeros((5, 2, DIM)))
+    model.kernels.move(DeviceTensor.of(moves), staged, stream=STREAM)
+    expected = flat.reshape(2, 14, 2, PAGE, 2, DIM).transpose(0, 1, 2, 4, 3, 5)
+    assert np.array_equal(model.now(), expected)
+    model.kernels.move(ints([[3, 700]], np.int64), stream=STREAM)
+    flat[700] = flat[3]
+    model.kernels.copy_blocks(ints([[2, 9], [3, 10]]), stream=STREAM)
+    expected = flat.reshape(2, 14, 2, PAGE, 2, DIM).transpose(
+        0, 1, 2, 4, 3, 5).copy()
+    expected[:, [9, 10]] = expected[:, [2, 3]]
+    assert np.array_equal(model.now(), expected)
+    pages = [model.layout.page_id(1, 9, 0), model.layout.page_id(0, 4, 1)]
+    packed = model.tensor(np.zeros((2, 2, PAGE, DIM)))
+    model.kernels.pack_pages(ints(pages), packed, stream=STREAM)
+    model.kernels.check(stream=STREAM)
+    assert np.array_equal(floats(packed.array, "float16"),
+                          [expected[1, 9, 0], expected[0, 4, 1]])
+    model.kernels.unpack_pages(ints(pages[::-1]), packed, stream=STREAM)
+    swapped = expected.copy()
+    swapped[1, 9, 0], swapped[0, 4, 1] = expected[0, 4, 1], expected[1, 9, 0]
+    assert np.array_equal(model.now(), swapped)
+
+
+class Batch:
+    """Three sequences, the second with a region that is shorter in some heads."""
+
+    def __init__(self, model):
+        self.tails = ([7, 2, 5], [11], [12, 13, 6])
+        self.lengths = [35, 4, 41]
+        self.kept = np.array([[1, 40], [17, 9]], np.int32)
+        self.region = blockmgr.lay_out(model.layout, [4, 9, 1], self.kept, cut=48)
+        self.table = np.array([row + [0] * (5 - len(row)) for row in self.tails],
+                              np.int32)
+        lengths = np.zeros((2, 3, 2), np.int32)
+        lengths[:, 1] = self.kept
+        offsets = np.zeros((2, 3, 2), np.int64)
+        offsets[:, 1] = self.region.page_offsets[:-1].reshape(2, 2)
+        self.regions = dict(region_lengths=ints(lengths),
+                            region_offsets=ints(offsets, np.int64),
+                            region_pages=ints(self.region.pages))
+        # The rows of a table may be part of a wider one.
+        self.lists = model.kernels.lists(ints(self.table)[:, :3],
+                                         ints(self.lengths), **self.regions)
+
+    def rows(self, model, layer, sequence, head, seen):
+        """What a query attends to that sees so many tokens of the tail."""
+        pages = [model.layout.page_id(layer, block, head)
+                 for block in self.tails[sequence]]
+        rows = model.of_list(pages, seen)
+        if sequence != 1:
+            return rows
+        index = layer * 2 + head
+        own = self.region.pages[self.region.page_offsets[index]:
+                                self.region.page_offsets[index + 1]]
+        return np.concatenate([model.of_list(own, self.kept[layer, head]), rows])
+
+    def num_slots(self):
+        return 2 * sum(self.lengths) + 2 * 48
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("balanced", (False, True))
+def test_decode_attends_to_regions_and_tails(dtype, balanced):
+    model = Model.make(dtype)
+    batch = Batch(model)
+    size = model.kernels.decode_workspace_bytes(3, batch.num_slots(),
+                                                balanced=balanced)
+    workspace = zeros(size, np.uint8)
+    for layer in range(2):
+        values = noise(layer, 3, 4, DIM, dtype=dtype)
+        output = model.tensor(np.zeros((3, 4, DIM)))
+        lse = zeros((3, 4))
+        model.kernels.decode(layer, batch.lists, model.tensor(values), output,
+                             workspace, lse=lse, balanced=balanced,
+                             stream=STREAM)
+        model.kernels.check(stream=STREAM)
+        expected = [[softmax_attention(values[i, q], batch.rows(
+            model, layer, i, q // 2, batch.lengths[i])) for q in range(4)]
+            for i in range(3)]
+        assert close(floats(output.array, dtype),
+                     [[row for row, _ in rows] for rows in expected], dtype)
+        assert np.allclose(lse.array, [[one for _, one in rows]
+                                       for rows in expected], atol=1e-2)
+
+
+def test_a_plan_serves_layers_without_regions():
+    model = Model.make()
+    batch = Batch(model)
+    lists = model.kernels.lists(ints(batch.table), ints(batch.lengths))
+    workspace = zeros(model.kernels.decode_workspace_bytes(3, 200), np.uint8)
+    queries = model.tensor(noise(4, 3, 4, DIM))
+    outputs = [model.tensor(np.zeros((3, 4, DIM))) for _ in range(4)]
+    for i, (layer, planned) in enumerate(((0, False), (1, True), (1, False))):
+        model.kernels.decode(layer, lists, queries, outputs[i], workspace,
+                             planned=planned, stream=STREAM)
+    # Twice the scale is another result.
+    model.kernels.decode(1, lists, queries, outputs[3], workspace, scale=0.25,
+                         stream=STREAM)
+    model.kernels.check(stream=STREAM)
+    assert np.array_equal(outputs[1].array, outputs[2].array)
+    assert not np.array_equal(outputs[0].array, outputs[1].array)
+    assert not np.array_equal(outputs[3].array, outputs[1].array)
+
+
+def test_lists_may_grow_as_far_as_the_workspace_has_room():
+    model = Model.make()
+    table = ints([[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]])
+    lengths = ints([3])
+    lists = model.kernels.lists(table, lengths)
+    # Room for seven tiles of 64 slots.
+    workspace = zeros(model.kernels.decode_workspace_bytes(1, 0), np.uint8)
+    queries = model.tensor(noise(4, 1, 4, DIM))
+    output = model.tensor(np.zeros((1, 4, DIM)))
+    lengths.array[0] = 192
+    model.kernels.decode(0, lists, queries, output, workspace, stream=STREAM)
+    model.kernels.check(stream=STREAM)
+    few = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13] * 9, np.int32)
+    long = model.kernels.lists(ints(few.reshape(1, -1)), ints([117 * PAGE]))
+    output.array[...] = 7
+    model.kernels.decode(0, long, queries, output, workspace, stream=STREAM)
+    with pytest.raises(blockmgr.InvalidArgumentError, match="more tiles"):
+        model.kernels.check(stream=STREAM)
+    assert np.all(output.array == 7)
+
+
+def test_prefill_is_what_the_cpu_computes():
+    model = Model.make()
+    batch = Batch(model)
+    offsets = [0, 33, 37, 38]
+    plan = model.kernels.plan_prefill(offsets)
+    words = ints(plan.words)
+    assert plan.num_tokens == 38
+    cpu = blockmgr.CpuKernels(model.layout, model.pool.array)
+    for layer in range(2):
+        values = noise(layer, 38, 4, DIM)
+        output = model.tensor(np.zeros((38, 4, DIM)))
+        lse = zeros((38, 4))
+        model.kernels.prefill(layer, batch.lists, plan, words,
+                              model.tensor(values), output, lse=lse,
+                              stream=STREAM)
+        model.kernels.check(stream=STREAM)
+        expected = cpu.attend(layer, values, np.array(offsets, np.int32),
+                              batch.table, np.array(batch.lengths, np.int32),
+                              [None, batch.region, None])
+        assert close(floats(output.array, "float16"), expected, "float16")
+        _, last = softmax_attention(values[37, 3],
+                                    batch.rows(model, layer, 2, 1, 41))
+        assert np.isclose(lse.array[37, 3], last, atol=1e-2)
+
+
+def orders():
+    """The memory of a pool, and the view of it that has our dimensions."""
+    shape = (2, 14, 2, 2, PAGE, DIM)
+    yield "pages", shape, (0, 1, 2, 3, 4, 5)
+    # vLLM from 0.29: [blocks, tokens, heads, K and V]
+    yield "nhd_pairs", (2, 14, PAGE, 2, 2, DIM), (0, 1, 3, 4, 2, 5)
+    # FlashInfer: [blocks, K and V, tokens, heads]
+    yield "nhd", (2, 14, 2, PAGE, 2, DIM), (0, 1, 4, 2, 3, 5)
+    # vLLM to 0.28: [K and V, blocks, tokens, heads]
+    yield "nhd_apart", (2, 2, 14, PAGE, 2, DIM), (0, 2, 4, 1, 3, 5)
+
+
+@pytest.mark.parametrize("name,shape,axes", orders(),
+                         ids=[order[0] for order in orders()])
+@pytest.mark.parametrize("by_layer", (False, True))
+def test_pools_of_other_engines(name, shape, axes, by_layer):
+    model = Model.make()
+    batch = Batch(model)
+    memory = model.tensor(np.zeros(shape))
+    pool = memory.view(memory.array.transpose(axes))
+    strides = model.layout.strides(name)
+    assert pool.array.strides == (
+        *(strides[field] for field in ("layer", "block", "head", "kv", "token")),
+        2)
+    pool.array[...] = model.rows
+    kernels = cuda.CudaKernels(model.layout,
+                               [pool[0], pool[1]] if by_layer else pool)
+    workspace = zeros(model.kernels.decode_workspace_bytes(3, batch.num_slots()),
+                      np.uint8)
+    queries = model.tensor(noise(3, 3, 4, DIM))
+    row = model.tensor(noise(4, 1, 2, DIM))
+    outputs = []
+    for each in (model.kernels, kernels):
+        each.append(1, ints([12 * PAGE + 5], np.int64), row, row, stream=STREAM)
+        each.copy_blocks(ints([[12, 3]]), stream=STREAM)
+        outputs.append(model.tensor(np.zeros((3, 4, DIM))))
+        each.decode(1, batch.lists, queries, outputs[-1], workspace,
+                    stream=STREAM)
+        each.check(stream=STREAM)
+    assert np.array_equal(outputs[0].array, outputs[1].array)
+    assert np.array_equal(pool.array, model.pool.array)
+
+
+def test_launches_read_the_lists_of_their_time():
+    """What a captured graph relies on, and that pools and lists stay alive."""
+    before = num_exported()
+    model = Model.make()
+    batch = Batch(model)
+    assert num_exported() == before + 1 + 5
+    batch.regions.clear()
+    lists, batch.lists = batch.lists, None
+    workspace = zeros(model.kernels.decode_workspace_bytes(3, 400), np.uint8)
+    queries = model.tensor(noise(4, 3, 4, DIM))
+    output = model.tensor(np.zeros((3, 4, DIM)))
+    model.kernels.decode(0, lists, queries, output, workspace, stream=STREAM)
+    model.kernels.check(stream=STREAM)
+    assert num_exported() == before + 1 + 5
+    del lists, model, batch
+    assert num_exported() == before
+
+
+def entries_of(model, limit=70):
+    """Entries of a sequence of 5 blocks: all layers and heads."""
+    return blockmgr.index_entries(model.layout, [3, 8, 5, 10, 2], limit)
+
+
+class Listed:
+    """Entries on the device."""
+
+    def __init__(self, model, entries, lengths):
+        self.plan = model.kernels.plan_entries(entries.offsets, lengths)
+        self.lists = model.kernels.entries(
+            self.plan, ints(self.plan.words), ints(entries.slots, np.int64),
+            ints(entries.positions))
+
+
+SCORERS = ("knorm", "keydiff", "keydiff(anchor=median)",
+           "keydiff(metric=euclidean)", "snapkv(window=5)",
+           "snapkv(window=8, pool=avg, kernel=3, order=kvpress)", "tova")
+
+
+@pytest.mark.parametrize("policy", SCORERS)
+@pytest.mark.parametrize("dtype", ("float16",))
+def test_scores_are_those_of_the_cpu(policy, dtype):
+    model = Model.make(dtype)
+    entries = entries_of(model)
+    listed = Listed(model, entries, [72, 72])
+    size = model.kernels.score_workspace_bytes(policy, listed.plan)
+    workspace = zeros(size, np.uint8) if size else None
+    window = blockmgr.Policy(policy).query_window
+    values = noise(3, 2, window, 4, DIM, dtype=dtype)
+    scores = zeros(len(entries))
+    model.kernels.score(policy, listed.lists, scores, workspace,
+                        queries=model.tensor(values) if window else None,
+                        stream=STREAM)
+    model.kernels.check(stream=STREAM)
+    cpu = blockmgr.CpuKernels(model.layout, model.pool.array)
+    expected = np.concatenate([
+        cpu.score(policy, layer, entries, 72,
+                  queries=values[layer] if window else None)
+        for layer in range(2)])
+    protected = np.isposinf(expected)
+    assert np.array_equal(np.isposinf(scores.array), protected)
+    assert close(scores.array[~protected], expected[~protected], dtype)
+
+
+def test_norms_of_projected_values_are_those_of_the_cpu():
+    model = Model.make()
+    entries = entries_of(model)
+    weights = noise(7, 4, DIM, 24)
+    cpu = blockmgr.CpuKernels(model.layout, model.pool.array)
+    for policy in ("knorm | critical", "knorm | critical(norm=l2)"):
+        for layer in range(2):
+            part = blockmgr.index_entries(model.layout, [3, 8, 5, 10, 2], 70)
+            own = slice(part.offsets[2 * layer], part.offsets[2 * layer + 2])
+            plan = model.kernels.plan_entries([0, 70, 140], [70])
+            lists = model.kernels.entries(
+                plan, ints(plan.words), ints(part.slots[own], np.int64),
+                ints(part.positions[own]))
+            norms = zeros(140)
+            model.kernels.value_norms(policy, lists, model.tensor(weights), norms,
+                                      stream=STREAM)
+            model.kernels.check(stream=STREAM)
+            expected = cpu.value_norms(policy, layer, entries, weights)
+            assert close(norms.array, expected, "float16")
+
+
+POLICIES = ("knorm", "knorm | adakv(alpha=0.1)", "knorm | adakv(mode=floor)",
+            "knorm | global | round(token)", "external | external | round(token)",
+            "streaming(sinks=2)", "knorm | adakv | critical",
+            "knorm | uniform | topk | protect(recent=25%)")
+
+
+def survivors_of(bits, offsets):
+    """Ranks by list, as the docstring of select says."""
+    ranks = []
+    for index, (begin, end) in enumerate(zip(offsets, offsets[1:])):
+        first = begin // 32 + index
+        ranks.append([i for i in range(end - begin)
+                      if bits[first + i // 32] >> (i % 32) & 1])
+    return ranks
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_whole_eviction(policy):
+    """Selects on the device, lays out on the host, moves on the device."""
+    model = Model.make()
+    cut, length = 64, 70
+    entries = entries_of(model, cut)
+    listed = Listed(model, entries, [length, length])
+    values = np.random.default_rng(5).random(len(entries), np.float32)
+    norms = np.random.default_rng(6).random(len(entries), np.float32)
+    budgets = np.array([[3, 20], [0, 40]], np.int32)
+    scored = not policy.startswith("streaming")
+    selection = model.kernels.plan_selection(
+        listed.plan, policy, None if policy.startswith("external") else 0.4, cut)
+    counts = zeros((2, 2), np.int32)
+    survivors = zeros(selection.num_survivor_words, np.int32)
+    num_nan = ints([9], np.int64)
+    workspace = DeviceTensor.of(np.full(selection.workspace_bytes, 255, np.uint8))
+    scores = DeviceTensor.of(values) if scored else None
+    model.kernels.select(selection, ints(selection.words), listed.lists, scores,
+                         workspace, counts, survivors, num_nan,
+                         value_norms=DeviceTensor.of(norms),
+                         budgets=ints(budgets), stream=STREAM)
+    model.kernels.check(stream=STREAM)
+    keep = blockmgr.select(policy, None if policy.startswith("external") else 0.4,
+                           values if scored else None, entries=entries, cut=cut,
+                           length=length, page_size=PAGE, value_norms=norms,
+                           budgets=budgets)
+    assert np.array_equal(counts.array, keep.counts)
+    assert 0 < keep.counts.sum() < len(entries)
+    assert num_nan.array.tolist() == [0]
+    assert survivors_of(survivors.array, entries.offsets) == [
+        keep.ranks[begin:end].tolist()
+        for begin, end in zip(keep.offsets, keep.offsets[1:])]
+    region = blockmgr.lay_out(model.layout, [1, 4, 6, 7], keep.counts, cut=cut)
+    placed = blockmgr.place_survivors(model.layout, entries, keep, region)
+    begins = np.cumsum([0, *keep.counts.reshape(-1)])
+    moves = ints(np.zeros((begins[-1], 2)), np.int64)
+    positions = ints(np.full((len(region.pages), PAGE), -1))
+    model.kernels.plan_moves(listed.lists, survivors, ints(region.page_offsets),
+                             ints(region.pages), counts,
+                             ints(begins[:-1], np.int64), moves,
+                             region_positions=positions, stream=STREAM)
+    model.kernels.move(moves, stream=STREAM)
+    expected = model.rows.transpose(0, 1, 2, 4, 3, 5).reshape(-1, 2, DIM).copy()
+    expected[placed.moves[:, 1]] = expected[placed.moves[:, 0]]
+    assert np.array_equal(
+        model.now().transpose(0, 1, 2, 4, 3, 5).reshape(-1, 2, DIM), expected)
+    assert sorted(map(tuple, moves.array.tolist())) == sorted(
+        map(tuple, placed.moves.tolist()))
+    live = positions.array.reshape(-1) >= 0
+    assert live.sum() == begins[-1]
+    assert positions.array.reshape(-1)[live].tolist() == placed.positions.tolist()
+
+
+def test_scores_that_are_no_numbers_are_counted():
+    model = Model.make()
+    entries = entries_of(model, 64)
+    listed = Listed(model, entries, [70, 70])
+    values = np.ones(len(entries), np.float32)
+    values[[3, 100]] = np.nan
+    selection = model.kernels.plan_selection(listed.plan, "knorm", 0.5, 64)
+    num_nan = ints([0], np.int64)
+    model.kernels.select(
+        selection, ints(selection.words), listed.lists, DeviceTensor.of(values),
+        zeros(selection.workspace_bytes, np.uint8), zeros((2, 2), np.int32),
+        zeros(selection.num_survivor_words, np.int32), num_nan, stream=STREAM)
+    model.kernels.check(stream=STREAM)
+    assert num_nan.array.tolist() == [2]
+
+
+def test_nothing_to_do_is_fine():
+    model = Model.make()
+    none = ints(np.zeros(0), np.int64)
+    rows = model.tensor(np.zeros((0, 2, DIM)))
+    model.kernels.append(0, none, rows, rows, stream=STREAM)
+    model.kernels.gather(none, rows, stream=STREAM)
+    model.kernels.move(ints(np.zeros((0, 2)), np.int64), stream=STREAM)
+    model.kernels.copy_blocks(ints(np.zeros((0, 2))), stream=STREAM)
+    lists = model.kernels.lists(ints(np.zeros((0, 4))), ints([]))
+    queries = model.tensor(np.zeros((0, 4, DIM)))
+    workspace = zeros(model.kernels.decode_workspace_bytes(0, 0), np.uint8)
+    model.kernels.decode(0, lists, queries, queries, workspace, stream=STREAM)
+    plan = model.kernels.plan_prefill([0])
+    model.kernels.prefill(0, lists, plan, ints(plan.words), queries, queries,
+                          stream=STREAM)
+    assert np.array_equal(model.now(), model.rows)
+    assert layout_of() == model.layout

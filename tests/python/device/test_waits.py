@@ -1,0 +1,21 @@
+"""What a launch does not do, and what a graph that is being captured could not take."""
+import _emulator
+
+from calls import good_calls
+from model import Model
+
+
+def test_a_launch_waits_for_nothing_and_allocates_nothing():
+    model = Model.make()
+    calls = good_calls(model)
+    _emulator.take_events()
+    for i, (function, arguments) in enumerate(calls.values()):
+        if function.__name__ in ("lists", "entries"):
+            function(**arguments)
+            continue
+        function(**arguments, stream=4096 + i)
+        assert _emulator.take_events() == {
+            "waits": 0, "copies": 0, "allocations": 0, "stream": 4096 + i}
+    model.kernels.check(stream=3)
+    events = _emulator.take_events()
+    assert events["waits"] == 1 and events["stream"] == 3
