@@ -228,6 +228,12 @@ def test_wrong_scores_are_refused():
             kernels.score("snapkv(window=4)", 0, entries, 11, queries=queries)
     with pytest.raises(TypeError, match="queries"):
         kernels.score("snapkv", 0, entries, 11)
+    nothing = blockmgr.Entries((2, 2), np.zeros(5, np.int64),
+                               np.zeros(0, np.int32), np.zeros(0, np.int64))
+    with pytest.raises(blockmgr.InvalidArgumentError,
+                       match="length: expected at least 1, got 0"):
+        kernels.score("snapkv", 0, nothing, 0,
+                      queries=np.zeros((0, 6, 8), np.float32))
     for projection in (noise(1, 6, 8, 0), noise(1, 6, 7, 3), noise(1, 6, 8)):
         with pytest.raises(blockmgr.InvalidArgumentError, match="projection"):
             kernels.value_norms("knorm | critical", 0, entries, projection)
