@@ -5,8 +5,9 @@ set -euo pipefail
 
 usage() {
   cat <<'HELP'
-usage: scripts/chat.sh [--repl] [--replicas N] [--keep-ratio R] [--eviction SPEC]
-                       [--port N] [--no-setup] [--bin DIR] [--help]
+usage: scripts/chat.sh [--repl] [--replicas N] [--routing POLICY] [--num-blocks N]
+                       [--keep-ratio R] [--eviction SPEC] [--port N] [--no-setup]
+                       [--bin DIR] [--help]
 
 Builds blockmgr, fetches a language model of 135 M parameters (97 MB,
 scripts/fetch_model.sh) and the gateway smg (scripts/fleet_packages.sh) with pip into
@@ -14,8 +15,12 @@ build/, starts blockmgrd, blockmgr-engine on the CPU and the gateway, waits unti
 they answer, and prints the URL of an OpenAI-compatible API. Ctrl-C stops all.
 
   --repl             talk here, in the terminal; an empty line or Ctrl-D ends it
-  --replicas N       start N daemons, each with an engine, behind the gateway, which
-                     sends a request where its prefix is cached (default: 1)
+  --replicas N       start N daemons, each with an engine, behind the gateway
+                     (default: 1)
+  --routing POLICY   of the gateway: round_robin, or another of smg's (default:
+                     cache_aware, which sends a request where its prefix is cached)
+  --num-blocks N     blocks in the pool of each engine (default: what 8 sequences of
+                     the model's context need)
   --keep-ratio R     fraction of the prompt's KV entries that is kept, (0, 1]
                      (default: all)
   --eviction SPEC    with --keep-ratio, the policy (default: keydiff | adakv | topk)
@@ -47,15 +52,19 @@ replicas=1
 port=8080
 setup=1
 bin=
+routing=cache_aware
 eviction=()
+pool=()
 while (($# > 0)); do
   case $1 in
     --repl) repl=1 ;;
     --no-setup) setup=0 ;;
-    --replicas | --port | --bin | --keep-ratio | --eviction)
+    --replicas | --routing | --num-blocks | --port | --bin | --keep-ratio | --eviction)
       (($# >= 2)) || wrong "$1: expected a value"
       case $1 in
         --replicas) replicas=$2 ;;
+        --routing) routing=$2 ;;
+        --num-blocks) pool=("$1" "$2") ;;
         --port) port=$2 ;;
         --bin) bin=$(realpath -- "$2") ;;
         *) eviction+=("$1" "$2") ;;
@@ -148,16 +157,18 @@ print(*(one.getsockname()[1] for one in found))
 PYTHON
 }
 
-read -r -a ports <<<"$(free_ports $((replicas + 1)))"
+read -r -a ports <<<"$(free_ports $((2 * replicas + 1)))"
 threads=$(($(nproc) / replicas))
 workers=()
 for ((i = 0; i < replicas; ++i)); do
   address=127.0.0.1:${ports[i]}
-  echo "== starting daemon and engine $((i + 1)) of ${replicas} at ${address}"
+  metrics=127.0.0.1:${ports[replicas + i]}
+  echo "== starting daemon and engine $((i + 1)) of ${replicas} at ${address}," \
+    "metrics at ${metrics}"
   start "daemon-$((i + 1))" "${bin}/blockmgrd" --listen "${address}" \
-    "${eviction[@]}"
+    --metrics-listen "${metrics}" "${eviction[@]}"
   start "engine-$((i + 1))" "${bin}/blockmgr-engine" --mode llama \
-    --model "${model}" --address "${address}" \
+    --model "${model}" --address "${address}" "${pool[@]}" \
     --threads "$((threads > 0 ? threads : 1))"
   workers+=("grpc://${address}")
 done
@@ -169,8 +180,8 @@ done
 url=http://127.0.0.1:${port}
 echo "== starting the gateway"
 start gateway "$(dirname "${python}")/smg" launch --host 127.0.0.1 \
-  --port "${port}" --prometheus-port "${ports[replicas]}" \
-  --policy cache_aware --worker-urls "${workers[@]}"
+  --port "${port}" --prometheus-port "${ports[2 * replicas]}" \
+  --policy "${routing}" --worker-urls "${workers[@]}"
 ask() {
   curl --noproxy '*' --silent --show-error --fail --max-time 60 "$@"
 }

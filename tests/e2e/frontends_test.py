@@ -10,36 +10,28 @@ import json
 import os
 import pathlib
 import re
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
-import urllib.request
 
 PROGRAMS, PACKAGES = sys.argv[1:3]
 if os.path.realpath(sys.prefix) != os.path.realpath(
         pathlib.Path(PACKAGES).parents[1]):
     os.execv(PACKAGES, [PACKAGES, *sys.argv])
 
-# pylint: disable=wrong-import-position
-import openai  # noqa: E402
-
 ROOT = pathlib.Path(__file__).parents[2]
-PATIENCE_S = 600
+sys.path.insert(0, str(ROOT / "scripts"))
+
+# pylint: disable=wrong-import-position
+import compare_fleets  # noqa: E402
+import openai  # noqa: E402
+from compare_fleets import (PATIENCE_S, Fleet, fetch,  # noqa: E402
+                            free_port)
+
 QUESTION = {"role": "user", "content": "What is the capital of France?"}
-
-
-# A proxy of the machine is not for the loopback.
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def fetch(url):
-    with DIRECT.open(url, timeout=PATIENCE_S) as answer:
-        return answer.read().decode()
 
 
 def wait_until(condition, what):
@@ -50,51 +42,12 @@ def wait_until(condition, what):
         time.sleep(0.1)
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-class Fleet:
-    """A run of scripts/chat.sh."""
-
-    def __init__(self, *flags):
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-        self.script = subprocess.Popen(
-            [ROOT / "scripts/chat.sh", "--no-setup", "--bin", PROGRAMS,
-             "--port", self.url.rsplit(":", 1)[1], *flags],
-            stdout=self.log, stderr=self.log, start_new_session=True)
-        deadline = time.monotonic() + PATIENCE_S
-        while "Ready: " not in self.text():
-            if self.script.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(self.text())
-            time.sleep(0.2)
-        self.client = openai.OpenAI(base_url=self.url + "/v1", api_key="none",
-                                    timeout=PATIENCE_S)
-        self.model = self.client.models.list().data[0].id
-
-    def text(self):
-        return pathlib.Path(self.log.name).read_text(encoding="utf-8")
-
-    def chat(self, messages, **options):
-        options = {"temperature": 0, "max_tokens": 40, **options}
-        return self.client.chat.completions.create(
-            model=self.model, messages=messages, **options)
-
-    def stop(self):
-        os.kill(self.script.pid, signal.SIGTERM)
-        self.script.wait()
-        self.log.close()
-
-
 class ClientTest(unittest.TestCase):
     """The openai client and one daemon."""
 
     @classmethod
     def setUpClass(cls):
-        cls.fleet = Fleet()
+        cls.fleet = Fleet(PROGRAMS)
         cls.addClassCleanup(cls.fleet.stop)
 
     def test_chat(self):
@@ -175,41 +128,27 @@ class ClientTest(unittest.TestCase):
 
 
 class FleetTest(unittest.TestCase):
-    """Three daemons behind the gateway."""
+    """Three daemons behind the gateway, and one daemon with all of their pools.
+    """
 
-    @classmethod
-    def setUpClass(cls):
-        cls.fleet = Fleet("--replicas", "3")
-        cls.addClassCleanup(cls.fleet.stop)
-
-    def test_turns_land_where_their_prefix_is(self):
-        """All but the first turns find nearly all that came before."""
-        found, asked = [], []
-
-        def talk(number):
-            messages = [{"role": "user", "content":
-                         f"I am number {number}. " + "Count with me. " * 20}]
-            for _ in range(3):
-                answer = self.fleet.chat(messages, max_tokens=12)
-                if len(messages) > 1:
-                    details = answer.usage.prompt_tokens_details
-                    found.append(details.cached_tokens)
-                    asked.append(answer.usage.prompt_tokens)
-                messages += [
-                    {"role": "assistant",
-                     "content": answer.choices[0].message.content or "."},
-                    {"role": "user", "content": "Go on."}]
-
-        threads = [threading.Thread(target=talk, args=(number,))
-                   for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(len(asked), 12)
-        self.assertGreater(sum(found) / sum(asked), 0.6)
-        print(f"{sum(found)} of {sum(asked)} prompt tokens were cached",
-              file=sys.stderr)
+    def test_a_fleet_answers_as_one_daemon_and_finds_as_much(self):
+        report = compare_fleets.compare(compare_fleets.parse_options([
+            "--bin", PROGRAMS, "--conversations", "12", "--turns", "4",
+            "--num-blocks", "384", "--clients", "6", "--open", "2"]),
+            routings=["cache_aware"])
+        print(*compare_fleets.describe(report), sep="\n", file=sys.stderr)
+        for run in report["runs"]:
+            self.assertEqual(run["errors"], [])
+            self.assertEqual(run["requests"], 48)
+            self.assertEqual(run["differences"], [])
+            for daemon in run["daemons"]:
+                # Every request of the proof is evicted from.
+                self.assertGreaterEqual(daemon["evictions"],
+                                        daemon["requests_finished"])
+        one, fleet = report["runs"]
+        self.assertGreater(one["hit_rate"], 0.4)
+        self.assertGreaterEqual(fleet["hit_ratio"],
+                                compare_fleets.MIN_HIT_RATIO)
 
 
 class Replica:

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""What others make of the daemon's KV events: an indexer that routers use.
+"""What others make of the daemon's KV events: an indexer that routers use, and
+vLLM's own decoder.
 
   kv_event_consumers_test.py BLOCKMGRD ENGINE BENCH MESSAGES PACKAGES
 
 PACKAGES is the Python of scripts/fleet_packages.sh, and MESSAGES the folder of
 the generated messages. The indexer (ai-dynamo-runtime) follows the events while
-a load client fills the cache over and over. In the end, everything that it
-thinks cached is cached, and the other way round, by the daemon's own stream of
-its prefix cache.
+a load client fills the cache over and over, and the decoder reads all of them. In
+the end, everything that these think cached is cached, and the other way round, by
+the daemon's own stream of its prefix cache.
 """
 import json
 import pathlib
@@ -59,6 +60,7 @@ class Counter:
         self.socket.subscribe(b"")
         self.socket.connect(endpoint)
         self.next = None
+        self.payloads = []
         self.num_told = 0
         self.cached = {}  # hash: parent's
 
@@ -69,6 +71,7 @@ class Counter:
             number = int.from_bytes(number, "big")
             assert self.next in (None, number), (self.next, number)
             self.next = number + 1
+            self.payloads.append(batch)
             _, events, _ = msgpack.unpackb(batch)
             for event in events:
                 self.apply(event)
@@ -166,7 +169,23 @@ class KvEventConsumersTest(unittest.TestCase):
         answer = self.ask("/query", {"token_ids": tokens, "model_name": "m"})
         return answer["scores"].get("1", {}).get("0", 0)
 
-    def test_an_indexer_knows_what_is_cached(self):
+    def decoded_by_vllm(self, payloads):
+        """The tokens up to the end of each block that vLLM's classes tell."""
+        answer = subprocess.run(
+            [PACKAGES, pathlib.Path(__file__).with_name("vllm_kv_events.py"),
+             pathlib.Path(PACKAGES).parents[1] /
+             "files/vllm/vllm/distributed/kv_events.py"],
+            input=b"".join(len(payload).to_bytes(4, "big") + payload
+                           for payload in payloads),
+            check=True, stdout=subprocess.PIPE, stderr=self.log).stdout
+        paths = {None: ()}
+        # A parent comes before its children.
+        for stored, parent, tokens in json.loads(answer):
+            paths[stored] = paths[parent] + tuple(tokens)
+        del paths[None]
+        return sorted(paths.values())
+
+    def test_others_know_what_is_cached(self):
         self.start_all()
         # The load begins before the indexer follows: it asks for replays.
         counter = Counter(self.events)
@@ -204,6 +223,8 @@ class KvEventConsumersTest(unittest.TestCase):
             # And no more than that.
             self.assertEqual(self.matched(list(tokens) + [1] * PAGE_SIZE),
                              index.match(tokens + (1,) * PAGE_SIZE))
+        self.assertEqual(self.decoded_by_vllm(counter.payloads),
+                         sorted(paths.values()))
         print(f"{counter.num_told} blocks told, {len(paths)} cached",
               file=sys.stderr)
 
