@@ -103,7 +103,7 @@ absl::StatusOr<ContextsLoss> ComputeContextsLoss(const LossFlags& flags) {
       flags.tensors,
       {.num_contexts = flags.num_contexts, .query_tokens = flags.query_tokens},
       [&](const ModelOracle& oracle) {
-        const absl::Status added = AddContext(flags, list, oracle, &all);
+        absl::Status added = AddContext(flags, list, oracle, &all);
         status_line.Step();
         return added;
       }));

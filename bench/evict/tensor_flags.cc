@@ -133,7 +133,7 @@ absl::Status AddReplayScores(const ModelText& text,
 // query is empty.
 absl::StatusOr<ModelOracle> ComputeContext(const TensorFlags& flags,
                                            const ModelText& text,
-                                           std::vector<int32_t> context,
+                                           const std::vector<int32_t>& context,
                                            std::vector<int32_t> query) {
   const LanguageModel& model = *text.file.model;
   ThreadPool* threads = text.file.threads.get();
@@ -301,7 +301,7 @@ absl::Status VisitContexts(
     const std::optional<int32_t> first = text.tokenizer.begin_token();
     if (first.has_value()) tokens.front() = *first;
     BM_ASSIGN_OR_RETURN(ModelOracle oracle,
-                        ComputeContext(flags, text, std::move(tokens),
+                        ComputeContext(flags, text, tokens,
                                        {middle, middle + cut.query_tokens}));
     BM_RETURN_IF_ERROR(visit(std::move(oracle)));
   }

@@ -125,7 +125,6 @@ const std::vector<Layer>& Layers() {
                        "scheduler/server/default_address.h",
                        "scheduler/server/flag_checks.h"},
        .grpc = true},
-      // What a user of the library sees.
       {.folder = "examples",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",
                        "engine/tables", "kernels", "scheduler"},
