@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <numeric>
 #include <string>
 
@@ -142,8 +143,8 @@ std::vector<std::vector<int32_t>> KeepOrders(
 
 // The attention that one query paid, by head in keeping order, summed by unit.
 void OrderGains(const Calibration& calibration, int32_t query,
-                std::span<const std::vector<int32_t>> orders, int32_t unit,
-                std::vector<float>* gains) {
+                std::span<const std::vector<int32_t>> orders,
+                const CalibrationOptions& options, std::vector<float>* gains) {
   const auto length = static_cast<size_t>(calibration.length);
   std::span<const float> importances = calibration.oracle;
   importances =
@@ -154,10 +155,83 @@ void OrderGains(const Calibration& calibration, int32_t query,
     for (size_t rank = 0; rank < length; ++rank) {
       in_order[rank] = importances[static_cast<size_t>(order[rank])];
     }
-    const std::vector<float> units = SumUnits(in_order, unit);
+    if (options.oracle_order) {
+      std::sort(in_order.begin() + options.sinks + options.window,
+                in_order.end(), std::greater<>());
+    }
+    const std::vector<float> units = SumUnits(in_order, options.unit);
     gains->insert(gains->end(), units.begin(), units.end());
     importances = importances.subspan(length);
   }
+}
+
+// Where the heads begin in gains.
+std::vector<int64_t> Offsets(const Calibration& calibration, int32_t unit) {
+  std::vector<int64_t> offsets = {0};
+  for (int64_t head = 0; head < NumHeads(calibration); ++head) {
+    offsets.push_back(offsets.back() + CeilDiv(calibration.length, unit));
+  }
+  return offsets;
+}
+
+// Calls visit(gains) for every query of all contexts.
+template <typename Visit>
+void VisitGains(std::span<const Calibration> contexts,
+                const CalibrationOptions& options, const Visit& visit) {
+  std::vector<float> gains;
+  for (const Calibration& context : contexts) {
+    const std::vector<std::vector<int32_t>> orders =
+        KeepOrders(context, options);
+    for (int32_t query = 0; query < context.num_queries; ++query) {
+      OrderGains(context, query, orders, options, &gains);
+      visit(gains);
+    }
+  }
+}
+
+// Returns the sums of the first 0, 1, .. of the gains.
+std::vector<double> PrefixSums(std::span<const float> gains) {
+  std::vector<double> sums = {0.0};
+  for (const float gain : gains) sums.push_back(sums.back() + double{gain});
+  return sums;
+}
+
+// Returns the largest sum of the first units of all heads, so many in all, of
+// which every head has at least `min_units`.
+double LargestSum(std::span<const int64_t> offsets,
+                  std::span<const float> gains, int32_t min_units,
+                  int64_t total) {
+  const auto least = static_cast<size_t>(min_units);
+  const size_t num_heads = offsets.size() - 1;
+  const size_t free = static_cast<size_t>(total) - num_heads * least;
+  // best[n]: of the heads so far, with n units above their minima.
+  std::vector<double> best(free + 1, -HUGE_VAL);
+  best[0] = 0.0;
+  std::vector<double> next;
+  for (size_t head = 0; head < num_heads; ++head) {
+    const auto begin = static_cast<size_t>(offsets[head]);
+    const auto count = static_cast<size_t>(offsets[head + 1]) - begin;
+    const std::vector<double> sums = PrefixSums(gains.subspan(begin, count));
+    next.assign(free + 1, -HUGE_VAL);
+    for (size_t added = 0; added <= std::min(free, count - least); ++added) {
+      for (size_t n = added; n <= free; ++n) {
+        next[n] = std::max(next[n], best[n - added] + sums[least + added]);
+      }
+    }
+    best.swap(next);
+  }
+  return best[free];
+}
+
+double SumOf(std::span<const int64_t> offsets, std::span<const float> gains,
+             std::span<const int32_t> budgets) {
+  double sum = 0.0;
+  for (size_t head = 0; head < budgets.size(); ++head) {
+    for (int32_t i = 0; i < budgets[head]; ++i) {
+      sum += double{gains[static_cast<size_t>(offsets[head] + i)]};
+    }
+  }
+  return sum;
 }
 
 // Rows of evicted fractions summed over queries, [totals, heads], as a profile:
@@ -208,31 +282,22 @@ absl::StatusOr<LuKvProfile> SolveProfile(std::span<const Calibration> contexts,
   const int32_t length = first.length;
   BM_RETURN_IF_ERROR(CheckOptions(options, length));
   const auto num_heads = static_cast<size_t>(NumHeads(first));
-  std::vector<int64_t> offsets = {0};
-  for (size_t head = 0; head < num_heads; ++head) {
-    offsets.push_back(offsets.back() + CeilDiv(length, options.unit));
-  }
+  const std::vector<int64_t> offsets = Offsets(first, options.unit);
   const std::vector<int32_t> min_units(num_heads, MinUnits(options, length));
   const std::vector<int64_t> totals =
       Totals(NumHeads(first), length, min_units.front(), options);
   std::vector<double> sums(totals.size() * num_heads);
   int32_t num_queries = 0;
-  std::vector<float> gains;
-  for (const Calibration& context : contexts) {
-    const std::vector<std::vector<int32_t>> orders =
-        KeepOrders(context, options);
-    for (int32_t query = 0; query < context.num_queries; ++query) {
-      OrderGains(context, query, orders, options.unit, &gains);
-      const std::vector<int32_t> budgets =
-          LuKvSolver(offsets, gains, min_units).BudgetsForAll(totals);
-      for (size_t i = 0; i < budgets.size(); ++i) {
-        const int64_t kept =
-            std::min(int64_t{budgets[i]} * options.unit, int64_t{length});
-        sums[i] += static_cast<double>(length - kept) / length;
-      }
+  VisitGains(contexts, options, [&](std::span<const float> gains) {
+    const std::vector<int32_t> budgets =
+        LuKvSolver(offsets, gains, min_units).BudgetsForAll(totals);
+    for (size_t i = 0; i < budgets.size(); ++i) {
+      const int64_t kept =
+          std::min(int64_t{budgets[i]} * options.unit, int64_t{length});
+      sums[i] += static_cast<double>(length - kept) / length;
     }
-    num_queries += context.num_queries;
-  }
+    ++num_queries;
+  });
   LuKvProfile profile;
   profile.num_layers = first.num_layers;
   profile.num_heads = first.num_heads;
@@ -244,6 +309,33 @@ absl::StatusOr<LuKvProfile> SolveProfile(std::span<const Calibration> contexts,
   SetRows(sums, num_heads, num_queries, &profile);
   BM_RETURN_IF_ERROR(profile.Validate());
   return profile;
+}
+
+absl::StatusOr<std::vector<double>> SolverShares(
+    std::span<const Calibration> contexts, const CalibrationOptions& options,
+    double keep) {
+  BM_RETURN_IF_ERROR(CheckContexts(contexts));
+  const Calibration& first = contexts.front();
+  BM_RETURN_IF_ERROR(CheckOptions(options, first.length));
+  const std::vector<int64_t> offsets = Offsets(first, options.unit);
+  const int32_t least = MinUnits(options, first.length);
+  const int64_t min_total = NumHeads(first) * least;
+  const auto total = static_cast<int64_t>(
+      std::llround(keep * static_cast<double>(offsets.back())));
+  if (total < min_total || total > offsets.back()) {
+    return BadCalibration("units to keep",
+                          absl::StrCat(min_total, " to ", offsets.back()),
+                          total);
+  }
+  const std::vector<int32_t> min_units(offsets.size() - 1, least);
+  std::vector<double> shares;
+  VisitGains(contexts, options, [&](std::span<const float> gains) {
+    const std::vector<int32_t> budgets =
+        LuKvSolver(offsets, gains, min_units).Budgets(total);
+    shares.push_back(SumOf(offsets, gains, budgets) /
+                     LargestSum(offsets, gains, least, total));
+  });
+  return shares;
 }
 
 }  // namespace blockmgr

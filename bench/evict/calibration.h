@@ -32,6 +32,9 @@ struct CalibrationOptions {
   int32_t unit = 1;         // what budgets are multiples of: entries
   double min_keep = 0.01;   // of every head, whatever the query
   int32_t num_steps = 100;  // of rho from 0 to 1
+  // The unprotected entries are kept in the order of what the query used, not
+  // of their scores: LU-KV without its optimality gap, to compare with.
+  bool oracle_order = false;
 };
 
 // Positions of one head in the order in which a scorer keeps them: the first
@@ -49,6 +52,15 @@ std::vector<int32_t> KeepOrder(std::span<const float> scores, int32_t sinks,
 // and a sort of each head.
 absl::StatusOr<LuKvProfile> SolveProfile(std::span<const Calibration> contexts,
                                          const CalibrationOptions& options);
+
+// Returns, for every query, what the solver's budgets keep of what it used
+// over the most that any budgets of the same total keep, which dynamic
+// programming finds. `keep` is the fraction of all entries. Errors are those of
+// SolveProfile, and of a `keep` below what every head keeps.
+// O(queries * heads * total units * units of a head).
+absl::StatusOr<std::vector<double>> SolverShares(
+    std::span<const Calibration> contexts, const CalibrationOptions& options,
+    double keep);
 
 }  // namespace blockmgr
 

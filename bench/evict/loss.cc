@@ -9,6 +9,7 @@
 #include <absl/strings/str_format.h>
 
 #include "bench/evict/commands.h"
+#include "bench/evict/loss_contexts.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/status_line.h"
 #include "blockmgr/base/status_macros.h"
@@ -28,6 +29,9 @@ constexpr char kFooter[] =
     "\nExamples:\n"
     "  blockmgr-evict loss --model model.gguf --text book.txt \\\n"
     "      --policy snapkv --policy \"snapkv | adakv\" --keep-ratio 0.1\n"
+    "  blockmgr-evict loss --model model.gguf --text book.txt --context 512 "
+    "\\\n"
+    "      --num-contexts 100 --policy snapkv --policy \"snapkv | adakv\"\n"
     "  blockmgr-evict loss --queries q.npy --keys k.npy --values v.npy \\\n"
     "      --output-projection wo.npy --policy \"snapkv | adakv | critical\" "
     "\\\n"
@@ -56,20 +60,48 @@ std::span<const LossMeans> HeadsOf(const LossReport& report,
   return std::span(loss.q_heads).subspan(layer * num_q_heads, num_q_heads);
 }
 
+absl::StatusOr<std::string> LossText(const LossFlags& flags) {
+  if (flags.num_contexts > 1 || flags.query_tokens > 0) {
+    BM_ASSIGN_OR_RETURN(const ContextsLoss loss, ComputeContextsLoss(flags));
+    return flags.json ? absl::StrCat(ContextsLossJson(loss).dump(2), "\n")
+                      : FormatContextsLoss(loss);
+  }
+  BM_ASSIGN_OR_RETURN(const LossReport report, ComputeLoss(flags));
+  return flags.json
+             ? absl::StrCat(LossJson(report, flags.per_head).dump(2), "\n")
+             : FormatLoss(report, flags.per_head);
+}
+
 void RunLoss(const LossFlags& flags, int* exit_status) {
-  const absl::StatusOr<LossReport> report = ComputeLoss(flags);
-  if (!report.ok()) {
-    absl::FPrintF(stderr, "blockmgr-evict loss: %s\n",
-                  std::string(report.status().message()));
-    *exit_status = 1;
-    return;
-  }
-  *exit_status = 0;
-  if (flags.json) {
-    absl::PrintF("%s\n", LossJson(*report, flags.per_head).dump(2));
+  const absl::StatusOr<std::string> text = LossText(flags);
+  *exit_status = text.ok() ? 0 : 1;
+  if (text.ok()) {
+    absl::PrintF("%s", *text);
   } else {
-    absl::PrintF("%s", FormatLoss(*report, flags.per_head));
+    absl::FPrintF(stderr, "blockmgr-evict loss: %s\n",
+                  std::string(text.status().message()));
   }
+}
+
+// Adds the flags of ComputeContextsLoss. REQUIRES: --model is there.
+void AddContextFlags(CLI::App& command, LossFlags* flags) {
+  CLI::Option* model = command.get_option("--model");
+  CLI::Option* per_head = command.get_option("--per-head");
+  command
+      .add_option("--num-contexts", flags->num_contexts,
+                  "contexts of the text, each of --context tokens; more than "
+                  "1: a row per policy, with intervals")
+      ->needs(model)
+      ->excludes(per_head)
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command
+      .add_option("--query-tokens", flags->query_tokens,
+                  "also how much is kept of what so many tokens behind a "
+                  "context need of it (recall, as plot)")
+      ->needs(model)
+      ->excludes(per_head)
+      ->check(CLI::Range(1, 1 << 16));
 }
 
 }  // namespace
@@ -184,6 +216,7 @@ void AddLossCommand(CLI::App& app, int* exit_status) {
                     "also a row for each query head");
   command->add_flag("--json", flags->json, "print JSON instead of tables");
   AddTensorFlags(*command, &flags->tensors);
+  AddContextFlags(*command, flags.get());
   command->callback([flags, exit_status] { RunLoss(*flags, exit_status); });
 }
 

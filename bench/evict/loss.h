@@ -23,7 +23,10 @@ struct LossFlags {
   // --queries-window; none: DefaultQueriesWindow
   std::optional<int32_t> queries_window;
   bool per_head = false;  // --per-head
-  bool json = false;      // --json
+  // --num-contexts; more than 1: ComputeContextsLoss
+  int32_t num_contexts = 1;
+  int32_t query_tokens = 0;  // --query-tokens; 0: nothing is asked
+  bool json = false;         // --json
 };
 
 struct LossReport {

@@ -194,6 +194,18 @@ int32_t LongestQuery(const ContextPrompt& prompt) {
 
 }  // namespace
 
+double KeptImportance(const KeepSets& keep, const ModelOracle& oracle) {
+  const Tensors& tensors = oracle.tensors;
+  double sum = 0.0;
+  for (size_t head = 0; head + 1 < keep.offsets.size(); ++head) {
+    for (int64_t i = keep.offsets[head]; i < keep.offsets[head + 1]; ++i) {
+      sum += oracle.importances[head * Unsigned(tensors.length) +
+                                Unsigned(keep.ranks[Unsigned(i)])];
+    }
+  }
+  return sum / tensors.num_layers();
+}
+
 absl::Status CheckNoWindows(const char* flag, const LanguageModel& model) {
   for (int32_t i = 0; i < model.shape().num_layers; ++i) {
     if (model.shape().window_of(i) == 0) continue;

@@ -13,6 +13,7 @@
 #include <absl/status/statusor.h>
 
 #include "bench/evict/tensors.h"
+#include "blockmgr/eviction/select.h"
 #include "engine/reference/tiny_model.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -38,6 +39,10 @@ struct ModelOracle {
   // up to the token) times || v W_O ||_2; divided by its sum over the layer.
   std::vector<float> importances;
 };
+
+// Returns how much of what the first query needs is kept, as the mean over the
+// layers, in [0, 1]. The ranks of `keep` are positions. REQUIRES: importances.
+double KeptImportance(const KeepSets& keep, const ModelOracle& oracle);
 
 // Checks that the model's layers attend to all tokens. Layers with a sliding
 // window have no budgets, so there is nothing to measure for them yet. The

@@ -134,20 +134,6 @@ absl::StatusOr<std::vector<EvictionTarget>> CurveTargets(
   return targets;
 }
 
-// The importances are of one query, [layers, KV heads, length], and sum to 1 in
-// every layer. Returns the mean over the layers of the part that is kept.
-double Recall(const KeepSets& keep, std::span<const float> importances,
-              const Tensors& tensors) {
-  double sum = 0.0;
-  for (size_t head = 0; head + 1 < keep.offsets.size(); ++head) {
-    for (int64_t i = keep.offsets[head]; i < keep.offsets[head + 1]; ++i) {
-      sum += importances[head * Unsigned(tensors.length) +
-                         Unsigned(keep.ranks[Unsigned(i)])];
-    }
-  }
-  return sum / tensors.num_layers();
-}
-
 absl::StatusOr<std::string> PlotRecall(const PlotFlags& flags,
                                        const PolicyList& list) {
   BM_ASSIGN_OR_RETURN(const std::vector<EvictionTarget> targets,
@@ -170,8 +156,7 @@ absl::StatusOr<std::string> PlotRecall(const PlotFlags& flags,
           const PolicyRun run,
           RunPolicy(policy.policy, target, oracle.tensors, policy.options));
       curve.samples.push_back(
-          {target.ratio.value(),
-           Recall(run.keep, oracle.importances, oracle.tensors)});
+          {target.ratio.value(), KeptImportance(run.keep, oracle)});
       status_line.Step();
     }
     chart.curves.push_back(std::move(curve));

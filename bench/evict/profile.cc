@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -215,7 +216,8 @@ absl::Status CheckProtection(const ProfileFlags& flags,
                    text(flags.window, options.window)));
 }
 
-absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
+absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags,
+                                      std::vector<double>* shares) {
   BM_ASSIGN_OR_RETURN(const ParityPolicy policy, ParseScorer(flags));
   std::string name = flags.model;
   std::vector<Calibration> contexts;
@@ -231,9 +233,17 @@ absl::StatusOr<LuKvProfile> Calibrate(const ProfileFlags& flags) {
       .window = flags.window >= 0 ? flags.window : policy.protected_recent(),
       .unit = flags.unit,
       .min_keep = flags.min_keep,
-      .num_steps = flags.num_steps};
+      .num_steps = flags.num_steps,
+      .oracle_order = flags.oracle_order};
   BM_RETURN_IF_ERROR(CheckProtection(flags, options, contexts.front().length));
   BM_ASSIGN_OR_RETURN(LuKvProfile profile, SolveProfile(contexts, options));
+  if (flags.compare_exact && shares != nullptr) {
+    BM_ASSIGN_OR_RETURN(const EvictionTarget target,
+                        ParseTarget("--keep-ratio", flags.keep_ratio));
+    BM_ASSIGN_OR_RETURN(*shares,
+                        SolverShares(contexts, options, target.ratio.value()));
+  }
+  if (flags.oracle_order) absl::StrAppend(&name, ", in the order of use");
   profile.scorer = FormatParityPolicy(policy);
   profile.model = std::move(name);
   return profile;
@@ -279,7 +289,8 @@ absl::Status CheckSourceFlags(const CLI::App& command,
                               const ProfileFlags& flags) {
   std::vector<const char*> unread;
   if (!flags.show.empty() || !flags.import_kvpress.empty()) {
-    unread = {"--sinks", "--window", "--unit", "--min-keep", "--steps"};
+    unread = {"--sinks", "--window",       "--unit",         "--min-keep",
+              "--steps", "--oracle-order", "--compare-exact"};
   }
   if (!flags.show.empty()) {
     unread.insert(unread.end(), {"--scorer", "--model-name", "--output"});
@@ -364,8 +375,8 @@ void AddQueryStatsFlags(CLI::App& command, ProfileFlags* flags) {
           ->group(group);
   for (const char* other :
        {"--oracle", "--scores", "--import-kvpress", "--show", "--scorer",
-        "--window", "--unit", "--min-keep", "--steps", "--table", "--output",
-        "--json", "--keep-ratio"}) {
+        "--window", "--unit", "--min-keep", "--steps", "--oracle-order",
+        "--compare-exact", "--table", "--output", "--json", "--keep-ratio"}) {
     output->excludes(command.get_option(other));
   }
   command
@@ -418,6 +429,16 @@ void AddCalibrationFlags(CLI::App& command, ProfileFlags* flags) {
       ->group(group);
   command.add_option("--steps", flags->num_steps, "ratios to solve for")
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--oracle-order", flags->oracle_order,
+                "as if the scorer knew what a query uses (LU-KV without its "
+                "optimality gap), to compare with")
+      ->group(group);
+  command
+      .add_flag("--compare-exact", flags->compare_exact,
+                "also print how much of the exact optimum at --keep-ratio the "
+                "budgets reach")
       ->group(group);
 }
 
@@ -529,7 +550,8 @@ absl::StatusOr<ProfileSource> OpenProfileSource(const ProfileFlags& flags) {
   return source;
 }
 
-absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags) {
+absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags,
+                                        std::vector<double>* shares) {
   const int num_sources = static_cast<int>(flags.tiny) +
                           static_cast<int>(!flags.model_file.empty()) +
                           static_cast<int>(!flags.oracles.empty()) +
@@ -541,7 +563,7 @@ absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags) {
   }
   if (!flags.show.empty()) return ReadProfile(flags.show);
   BM_ASSIGN_OR_RETURN(LuKvProfile profile, flags.import_kvpress.empty()
-                                               ? Calibrate(flags)
+                                               ? Calibrate(flags, shares)
                                                : ImportKvPress(flags));
   // The texts are new.
   BM_RETURN_IF_ERROR(profile.Validate());
@@ -616,7 +638,8 @@ absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
                                      "an LU-KV profile, which is binary,"));
   BM_ASSIGN_OR_RETURN(const EvictionTarget target,
                       ParseTarget("--keep-ratio", flags.keep_ratio));
-  BM_ASSIGN_OR_RETURN(const LuKvProfile profile, MakeProfile(flags));
+  std::vector<double> shares;
+  BM_ASSIGN_OR_RETURN(const LuKvProfile profile, MakeProfile(flags, &shares));
   if (!flags.output.empty()) {
     std::ofstream file(flags.output, std::ios::binary);
     file << EncodeLuKvProfile(profile);
@@ -627,8 +650,18 @@ absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
                        flags.output, "'"));
     }
   }
-  return flags.json ? ProfileJson(profile)
-                    : ProfileTable(profile, target.ratio.value());
+  if (flags.json) return ProfileJson(profile);
+  std::string text = ProfileTable(profile, target.ratio.value());
+  if (!shares.empty()) {
+    absl::StrAppendFormat(
+        &text,
+        "budgets keep %.6f of what the best ones keep, at least %.6f "
+        "(%d queries)\n",
+        std::accumulate(shares.begin(), shares.end(), 0.0) /
+            static_cast<double>(shares.size()),
+        *std::ranges::min_element(shares), shares.size());
+  }
+  return text;
 }
 
 void AddProfileCommand(CLI::App& app, int* exit_status) {

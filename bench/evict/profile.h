@@ -32,6 +32,8 @@ struct ProfileFlags {
   int32_t unit = 1;                 // --unit
   double min_keep = 0.01;           // --min-keep
   int32_t num_steps = 100;          // --steps
+  bool oracle_order = false;        // --oracle-order
+  bool compare_exact = false;       // --compare-exact
   std::string model;                // --model-name
   std::string scorer;               // --scorer
   std::vector<std::string> tables;  // --table, for a scorer that names one
@@ -67,9 +69,11 @@ struct ProfileSource {
 // name the flag or file, expected and got.
 absl::StatusOr<ProfileSource> OpenProfileSource(const ProfileFlags& flags);
 
-// The profile of the source that the flags name. Errors name the flag or file,
-// expected and got.
-absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags);
+// The profile of the source that the flags name. With --compare-exact, `shares`
+// are SolverShares; null: nobody asks. Errors name the flag or file, expected
+// and got.
+absl::StatusOr<LuKvProfile> MakeProfile(const ProfileFlags& flags,
+                                        std::vector<double>* shares = nullptr);
 
 // As a table for people, what a head keeps when `keep` of all is kept, or all
 // of it as JSON. REQUIRES: valid; 0 <= keep <= 1.

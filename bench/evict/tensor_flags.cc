@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -107,29 +108,58 @@ absl::StatusOr<size_t> ContextSize(const TensorFlags& flags, size_t num_tokens,
   return context > 0 ? context : std::min(most, kDefaultContext);
 }
 
-absl::StatusOr<Tensors> ComputeTensors(const TensorFlags& flags) {
-  BM_ASSIGN_OR_RETURN(ModelText text, ReadModelText(flags));
-  BM_ASSIGN_OR_RETURN(const size_t context,
-                      ContextSize(flags, text.tokens.size(), 0));
-  text.tokens.resize(context);
-  const LanguageModel& model = *text.file.model;
-  BM_ASSIGN_OR_RETURN(Tensors tensors, MeasureTensors(model, text.tokens,
-                                                      text.file.threads.get()));
-  if (!flags.replay) return tensors;
+// Sets the scores of the tensors, which are the context's, to KVzip's.
+absl::Status AddReplayScores(const ModelText& text,
+                             const std::vector<int32_t>& context,
+                             Tensors* tensors) {
   const auto encode = [&](const char* prompt) {
     return text.tokenizer.Encode(prompt, /*parse_special=*/false);
   };
   BM_ASSIGN_OR_RETURN(
       std::vector<std::vector<float>> scores,
       MeasureReplayScores(
-          model, text.tokens,
+          *text.file.model, context,
           {.whole = encode("\n\nRepeat the previous context exactly.\n\n"),
            .part = encode("\n\nRepeat the part of the previous context "
                           "exactly, starting with ")},
           text.file.threads.get()));
   for (size_t layer = 0; layer < scores.size(); ++layer) {
-    tensors.layers[layer].scores = std::move(scores[layer]);
+    tensors->layers[layer].scores = std::move(scores[layer]);
   }
+  return absl::OkStatus();
+}
+
+// Computes a context, and what the query behind it needs of it, unless the
+// query is empty.
+absl::StatusOr<ModelOracle> ComputeContext(const TensorFlags& flags,
+                                           const ModelText& text,
+                                           const std::vector<int32_t>& context,
+                                           std::vector<int32_t> query) {
+  const LanguageModel& model = *text.file.model;
+  ThreadPool* threads = text.file.threads.get();
+  ModelOracle oracle;
+  if (query.empty()) {
+    BM_ASSIGN_OR_RETURN(oracle.tensors,
+                        MeasureTensors(model, context, threads));
+  } else {
+    BM_ASSIGN_OR_RETURN(oracle, MeasureOracle(model,
+                                              {.task = "text",
+                                               .context = context,
+                                               .queries = {std::move(query)}},
+                                              threads));
+  }
+  if (flags.replay) {
+    BM_RETURN_IF_ERROR(AddReplayScores(text, context, &oracle.tensors));
+  }
+  return oracle;
+}
+
+absl::StatusOr<Tensors> ComputeTensors(const TensorFlags& flags) {
+  Tensors tensors;
+  BM_RETURN_IF_ERROR(VisitContexts(flags, {}, [&](ModelOracle oracle) {
+    tensors = std::move(oracle.tensors);
+    return absl::OkStatus();
+  }));
   return tensors;
 }
 
@@ -236,19 +266,46 @@ absl::StatusOr<Tensors> ReadTensors(const TensorFlags& flags) {
 
 absl::StatusOr<ModelOracle> ReadOracle(const TensorFlags& flags,
                                        int32_t query_tokens) {
+  ModelOracle read;
+  BM_RETURN_IF_ERROR(VisitContexts(flags, {.query_tokens = query_tokens},
+                                   [&](ModelOracle oracle) {
+                                     read = std::move(oracle);
+                                     return absl::OkStatus();
+                                   }));
+  return read;
+}
+
+absl::Status VisitContexts(
+    const TensorFlags& flags, const ContextCut& cut,
+    const std::function<absl::Status(ModelOracle)>& visit) {
   if (flags.model.empty()) {
     return BadFlag("--model", "a model, whose text goes on", "none");
   }
   BM_ASSIGN_OR_RETURN(const ModelText text, ReadModelText(flags));
-  const size_t behind = Unsigned(query_tokens);
+  const size_t behind = Unsigned(cut.query_tokens);
   BM_ASSIGN_OR_RETURN(const size_t context,
                       ContextSize(flags, text.tokens.size(), behind));
-  const auto middle = text.tokens.begin() + static_cast<int64_t>(context);
-  return MeasureOracle(*text.file.model,
-                       {.task = "text",
-                        .context = {text.tokens.begin(), middle},
-                        .queries = {{middle, middle + query_tokens}}},
-                       text.file.threads.get());
+  const size_t num_contexts = Unsigned(cut.num_contexts);
+  const size_t most = text.tokens.size() / (context + behind);
+  if (num_contexts > most) {
+    return BadFlag("--num-contexts",
+                   absl::StrCat("at most ", most, ", as --text has ",
+                                text.tokens.size(), " tokens"),
+                   absl::StrCat(num_contexts));
+  }
+  const size_t stride = text.tokens.size() / num_contexts;
+  for (size_t i = 0; i < num_contexts; ++i) {
+    const auto begin = text.tokens.begin() + static_cast<int64_t>(i * stride);
+    const auto middle = begin + static_cast<int64_t>(context);
+    std::vector<int32_t> tokens(begin, middle);
+    const std::optional<int32_t> first = text.tokenizer.begin_token();
+    if (first.has_value()) tokens.front() = *first;
+    BM_ASSIGN_OR_RETURN(ModelOracle oracle,
+                        ComputeContext(flags, text, tokens,
+                                       {middle, middle + cut.query_tokens}));
+    BM_RETURN_IF_ERROR(visit(std::move(oracle)));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace blockmgr

@@ -3,9 +3,11 @@
 #define BENCH_EVICT_TENSOR_FLAGS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <CLI/CLI.hpp>
 
@@ -35,6 +37,20 @@ absl::StatusOr<Tensors> ReadTensors(const TensorFlags& flags);
 // what the next query_tokens need of them. REQUIRES: query_tokens > 0.
 absl::StatusOr<ModelOracle> ReadOracle(const TensorFlags& flags,
                                        int32_t query_tokens);
+
+// What is cut out of the text of --model.
+struct ContextCut {
+  int32_t num_contexts = 1;
+  // How many tokens behind each context say what is needed of it. 0: the
+  // importances stay empty.
+  int32_t query_tokens = 0;
+};
+// Computes contexts of --context tokens, which lie evenly in the text and do
+// not overlap, and hands over one after the other. Errs if the text is too
+// short, and as `visit` does.
+absl::Status VisitContexts(
+    const TensorFlags& flags, const ContextCut& cut,
+    const std::function<absl::Status(ModelOracle)>& visit);
 
 }  // namespace blockmgr
 

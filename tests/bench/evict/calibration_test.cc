@@ -210,6 +210,62 @@ TEST(CalibrationTest, HeadsThatAreUsedMoreKeepMore) {
   EXPECT_LT(Rates(profile, 5)[2], 0.1f);
 }
 
+// As if the scorer knew what the query uses.
+TEST(CalibrationTest, OracleOrderIsThatOfAPerfectScorer) {
+  for (const int32_t unit : {1, 4}) {
+    CalibrationOptions options{.sinks = 2, .window = 3, .unit = unit};
+    const Calibration random = RandomCalibration(1, 50, 3);
+    Calibration perfect = random;
+    perfect.scores = perfect.oracle;
+    ASSERT_OK_AND_ASSIGN(const LuKvProfile expected, Solve(perfect, options));
+    options.oracle_order = true;
+    ASSERT_OK_AND_ASSIGN(const LuKvProfile profile, Solve(random, options));
+    EXPECT_EQ(profile.r, expected.r) << "unit " << unit;
+    EXPECT_EQ(profile.rho, expected.rho);
+  }
+}
+
+// One head uses its second entry most, so its first one alone is worth little.
+TEST(CalibrationTest, SolverSharesAreOfTheBestBudgets) {
+  const Calibration calibration{.num_queries = 1,
+                                .num_layers = 1,
+                                .num_heads = 2,
+                                .length = 2,
+                                .oracle = {1, 9, 4, 0},
+                                .scores = {2, 1, 2, 1}};
+  CalibrationOptions options{.sinks = 0, .min_keep = 0.0};
+  const auto share = [&](double keep) {
+    const absl::StatusOr<std::vector<double>> shares =
+        SolverShares(std::span(&calibration, 1), options, keep);
+    return shares.ok() ? shares->front() : -1.0;
+  };
+  EXPECT_EQ(share(0.25), 0.25);  // 1 of 4
+  EXPECT_EQ(share(0.5), 1.0);
+  options.oracle_order = true;
+  EXPECT_EQ(share(0.25), 1.0);
+  options.min_keep = 0.5;
+  EXPECT_THAT(SolverShares(std::span(&calibration, 1), options, 0.25),
+              StatusIs(kInvalid, HasSubstr("2 to 4, got 1")));
+}
+
+TEST(CalibrationTest, SolverSharesOfAPerfectScorerAreAll) {
+  CalibrationOptions options{.sinks = 1, .window = 2};
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    const Calibration random = RandomCalibration(3, 40, seed);
+    for (const bool oracle_order : {false, true}) {
+      options.oracle_order = oracle_order;
+      ASSERT_OK_AND_ASSIGN(const std::vector<double> shares,
+                           SolverShares(std::span(&random, 1), options, 0.3));
+      ASSERT_EQ(shares.size(), 3u);
+      for (const double share : shares) {
+        // Sums are added up in other orders.
+        EXPECT_LE(share, 1.0 + 1e-9) << "seed " << seed;
+        EXPECT_GT(share, oracle_order ? 1.0 - 1e-9 : 0.5) << "seed " << seed;
+      }
+    }
+  }
+}
+
 TEST(CalibrationTest, NamesWhatIsWrong) {
   const auto input_error = [](auto change) {
     Calibration calibration = RandomCalibration(1, 30, 1);

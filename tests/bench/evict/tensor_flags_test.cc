@@ -1,6 +1,8 @@
 #include "bench/evict/tensor_flags.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,6 +112,46 @@ TEST(TensorFlagsTest, ComputesATextWithAModel) {
   some = arguments;
   some.insert(some.end(), {"--synthetic", "1x1x1x4x4"});
   ExpectRefused(some, "got 2");
+}
+
+// Each context is what a text that begins there would give.
+TEST(TensorFlagsTest, VisitsContextsThatLieEvenlyInTheText) {
+  const TempFolder folder;
+  TensorFlags flags;
+  flags.model = folder.File("model.gguf");
+  flags.texts = {folder.File("text")};
+  flags.num_threads = 1;
+  flags.context = 20;
+  WriteSmallModel(flags.model);
+  WriteSmallText(flags.texts[0], 3);
+  std::vector<ModelOracle> visited;
+  ContextCut cut{.num_contexts = 3, .query_tokens = 5};
+  const auto visit = [&](ModelOracle oracle) {
+    visited.push_back(std::move(oracle));
+    return absl::OkStatus();
+  };
+  ASSERT_THAT(VisitContexts(flags, cut, visit), IsOk());
+  ASSERT_EQ(visited.size(), 3u);
+  std::ifstream file(flags.texts[0]);
+  const std::string all((std::istreambuf_iterator<char>(file)), {});
+  for (size_t i = 0; i < visited.size(); ++i) {
+    flags.texts = {folder.File("part")};
+    std::ofstream(flags.texts[0]) << all.substr(i * 27);
+    ASSERT_OK_AND_ASSIGN(const ModelOracle alone, ReadOracle(flags, 5));
+    EXPECT_EQ(visited[i].tensors.length, 20);
+    EXPECT_EQ(visited[i].tensors.layers[1].keys, alone.tensors.layers[1].keys);
+    EXPECT_EQ(visited[i].importances, alone.importances);
+    EXPECT_EQ(visited[i].importances.size(), 2u * 2 * 20);
+  }
+  flags.texts = {folder.File("text")};
+  cut = {.num_contexts = 5};
+  EXPECT_THAT(VisitContexts(flags, cut, visit),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--num-contexts: expected at most 4")));
+  flags.model.clear();
+  EXPECT_THAT(
+      VisitContexts(flags, cut, visit),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--model")));
 }
 
 TEST(TensorFlagsTest, RefusesShapesThatAreNone) {

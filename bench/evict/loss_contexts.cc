@@ -1,0 +1,195 @@
+#include "bench/evict/loss_contexts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_join.h>
+#include <absl/strings/str_split.h>
+
+#include "bench/evict/model_oracle.h"
+#include "bench/evict/perturbation.h"
+#include "bench/evict/policy_runner.h"
+#include "bench/evict/status_line.h"
+#include "blockmgr/base/status_macros.h"
+
+namespace blockmgr {
+namespace {
+
+// Ada-KV calls a head concentrated if few entries have so much of its
+// attention (2407.11550, figure 2).
+constexpr double kMostAttention = 0.95;
+
+ContextLoss ContextLossOf(const PolicyLoss& loss) {
+  ContextLoss context;
+  for (const LossMeans& layer : loss.layers) {
+    context.kept_mass += layer.kept_mass;
+  }
+  context.kept_mass /= static_cast<double>(loss.layers.size());
+  const auto num_kept = std::ranges::count_if(
+      loss.q_heads,
+      [](const LossMeans& head) { return head.kept_mass >= kMostAttention; });
+  context.heads_kept =
+      static_cast<double>(num_kept) / static_cast<double>(loss.q_heads.size());
+  context.relative = MeanRelative(loss);
+  return context;
+}
+
+// Adds what the policies lose on one context.
+absl::Status AddContext(const LossFlags& flags, const PolicyList& list,
+                        const ModelOracle& oracle, ContextsLoss* all) {
+  BM_ASSIGN_OR_RETURN(const EvictionTarget target,
+                      ParseTarget("--keep-ratio", flags.keep_ratio));
+  const Tensors& tensors = oracle.tensors;
+  PerturbationOptions options;
+  options.queries_window =
+      flags.queries_window.value_or(DefaultQueriesWindow(tensors.length));
+  BM_RETURN_IF_ERROR(CheckPerturbationInputs(tensors, options));
+  std::vector<KeepSets> keep;
+  for (const NamedPolicy& policy : list.policies) {
+    BM_ASSIGN_OR_RETURN(PolicyRun run, RunPolicy(policy.policy, target, tensors,
+                                                 policy.options));
+    keep.push_back(std::move(run.keep));
+  }
+  BM_ASSIGN_OR_RETURN(const std::vector<PolicyLoss> losses,
+                      MeasurePerturbation(tensors, keep, options));
+  for (size_t i = 0; i < losses.size(); ++i) {
+    ContextLoss context = ContextLossOf(losses[i]);
+    if (!oracle.importances.empty()) {
+      context.needed_kept = KeptImportance(keep[i], oracle);
+    }
+    all->losses[i].push_back(context);
+  }
+  all->queries_window = options.queries_window;
+  all->length = tensors.length;
+  return absl::OkStatus();
+}
+
+std::vector<double> ValuesOf(const std::vector<ContextLoss>& contexts,
+                             double ContextLoss::*member) {
+  std::vector<double> values;
+  values.reserve(contexts.size());
+  for (const ContextLoss& context : contexts) {
+    values.push_back(context.*member);
+  }
+  return values;
+}
+
+std::string Text(const Interval& interval) {
+  return absl::StrFormat("%.3f [%.3f, %.3f]", interval.mean, interval.low,
+                         interval.high);
+}
+
+nlohmann::ordered_json ToJson(const Interval& interval) {
+  return {
+      {"mean", interval.mean}, {"low", interval.low}, {"high", interval.high}};
+}
+
+}  // namespace
+
+absl::StatusOr<ContextsLoss> ComputeContextsLoss(const LossFlags& flags) {
+  BM_ASSIGN_OR_RETURN(const PolicyList list, ReadPolicies(flags.policies));
+  ContextsLoss all;
+  all.keep_ratio = flags.keep_ratio;
+  all.query_tokens = flags.query_tokens;
+  all.num_contexts = flags.num_contexts;
+  for (const NamedPolicy& policy : list.policies) {
+    all.policies.push_back(policy.name);
+  }
+  all.losses.resize(list.policies.size());
+  StatusLine status_line("loss", flags.num_contexts);
+  BM_RETURN_IF_ERROR(VisitContexts(
+      flags.tensors,
+      {.num_contexts = flags.num_contexts, .query_tokens = flags.query_tokens},
+      [&](const ModelOracle& oracle) {
+        absl::Status added = AddContext(flags, list, oracle, &all);
+        status_line.Step();
+        return added;
+      }));
+  return all;
+}
+
+ContextsSummary SummarizeContexts(const ContextsLoss& loss, size_t policy) {
+  const std::vector<ContextLoss>& contexts = loss.losses[policy];
+  const std::vector<ContextLoss>& first = loss.losses.front();
+  const std::vector<double> relative =
+      ValuesOf(contexts, &ContextLoss::relative);
+  const std::vector<double> first_relative =
+      ValuesOf(first, &ContextLoss::relative);
+  std::vector<double> is_less;
+  is_less.reserve(relative.size());
+  for (size_t i = 0; i < relative.size(); ++i) {
+    is_less.push_back(relative[i] < first_relative[i] ? 1.0 : 0.0);
+  }
+  const std::vector<double> needed =
+      ValuesOf(contexts, &ContextLoss::needed_kept);
+  return {
+      .kept_mass = BootstrapMean(ValuesOf(contexts, &ContextLoss::kept_mass)),
+      .heads_kept = BootstrapMean(ValuesOf(contexts, &ContextLoss::heads_kept)),
+      .relative = BootstrapMean(relative),
+      .of_first = BootstrapRatio(relative, first_relative),
+      .less_often = BootstrapMean(is_less),
+      .needed_kept = BootstrapMean(needed),
+      .needed_gain = BootstrapDifference(
+          needed, ValuesOf(first, &ContextLoss::needed_kept))};
+}
+
+std::string FormatContextsLoss(const ContextsLoss& loss) {
+  std::string text = absl::StrFormat(
+      "keep ratio %s of %d positions, last %d queries, %d contexts; means and "
+      "95 %% intervals\n\n"
+      "| policy | kept mass | heads that keep 95 %% | relative perturbation | "
+      "of the first's | less than the first |",
+      loss.keep_ratio, loss.length, loss.queries_window, loss.num_contexts);
+  const bool has_needs = loss.query_tokens > 0;
+  if (has_needs) {
+    absl::StrAppend(&text, " kept of what ", loss.query_tokens,
+                    " tokens need | more than the first |");
+  }
+  absl::StrAppend(&text, "\n|---|---|---|---|---|---|",
+                  has_needs ? "---|---|" : "", "\n");
+  for (size_t i = 0; i < loss.policies.size(); ++i) {
+    const ContextsSummary summary = SummarizeContexts(loss, i);
+    absl::StrAppend(&text, "| ",
+                    absl::StrJoin(absl::StrSplit(loss.policies[i], '|'), "\\|"),
+                    " | ", Text(summary.kept_mass), " | ",
+                    Text(summary.heads_kept), " | ", Text(summary.relative),
+                    " | ");
+    absl::StrAppend(&text, Text(summary.of_first), " | ",
+                    Text(summary.less_often), " |");
+    if (has_needs) {
+      absl::StrAppend(&text, " ", Text(summary.needed_kept), " | ",
+                      Text(summary.needed_gain), " |");
+    }
+    text.push_back('\n');
+  }
+  return text;
+}
+
+nlohmann::ordered_json ContextsLossJson(const ContextsLoss& loss) {
+  nlohmann::ordered_json json = {{"keep_ratio", loss.keep_ratio},
+                                 {"length", loss.length},
+                                 {"queries_window", loss.queries_window},
+                                 {"query_tokens", loss.query_tokens},
+                                 {"num_contexts", loss.num_contexts}};
+  json["policies"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < loss.policies.size(); ++i) {
+    const ContextsSummary summary = SummarizeContexts(loss, i);
+    nlohmann::ordered_json policy = {
+        {"policy", loss.policies[i]},
+        {"kept_mass", ToJson(summary.kept_mass)},
+        {"heads_kept", ToJson(summary.heads_kept)},
+        {"relative_perturbation", ToJson(summary.relative)},
+        {"of_first", ToJson(summary.of_first)},
+        {"less_often", ToJson(summary.less_often)}};
+    if (loss.query_tokens > 0) {
+      policy["needed_kept"] = ToJson(summary.needed_kept);
+      policy["needed_gain"] = ToJson(summary.needed_gain);
+    }
+    json["policies"].push_back(std::move(policy));
+  }
+  return json;
+}
+
+}  // namespace blockmgr
