@@ -141,7 +141,8 @@ std::vector<std::vector<int32_t>> KeepOrders(
   return orders;
 }
 
-// The attention that one query paid, by head in keeping order, summed by unit.
+// Sets gains to the importances of one query: by head in keeping order, summed
+// by unit.
 void OrderGains(const Calibration& calibration, int32_t query,
                 std::span<const std::vector<int32_t>> orders,
                 const CalibrationOptions& options, std::vector<float>* gains) {
@@ -165,7 +166,7 @@ void OrderGains(const Calibration& calibration, int32_t query,
   }
 }
 
-// Where the heads begin in gains.
+// Returns the index in the gains at which each head begins, and the end.
 std::vector<int64_t> Offsets(const Calibration& calibration, int32_t unit) {
   std::vector<int64_t> offsets = {0};
   for (int64_t head = 0; head < NumHeads(calibration); ++head) {

@@ -106,6 +106,28 @@ void AddContextFlags(CLI::App& command, LossFlags* flags) {
 
 }  // namespace
 
+absl::StatusOr<MeasuredPolicies> MeasurePolicies(
+    const PolicyList& list, const EvictionTarget& target,
+    std::optional<int32_t> queries_window, const Tensors& tensors,
+    const std::function<void()>& on_step) {
+  MeasuredPolicies measured;
+  measured.queries_window =
+      queries_window.value_or(DefaultQueriesWindow(tensors.length));
+  const PerturbationOptions options = {
+      .queries_window = measured.queries_window,
+      .on_layer = [&](int32_t) { on_step(); }};
+  BM_RETURN_IF_ERROR(CheckPerturbationInputs(tensors, options));
+  for (const NamedPolicy& policy : list.policies) {
+    BM_ASSIGN_OR_RETURN(PolicyRun run, RunPolicy(policy.policy, target, tensors,
+                                                 policy.options));
+    measured.keep.push_back(std::move(run.keep));
+    on_step();
+  }
+  BM_ASSIGN_OR_RETURN(measured.losses,
+                      MeasurePerturbation(tensors, measured.keep, options));
+  return measured;
+}
+
 absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags) {
   BM_ASSIGN_OR_RETURN(const EvictionTarget target,
                       ParseTarget("--keep-ratio", flags.keep_ratio));
@@ -113,27 +135,19 @@ absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags) {
   BM_ASSIGN_OR_RETURN(const Tensors tensors, ReadTensors(flags.tensors));
   StatusLine status_line("loss", static_cast<int64_t>(list.policies.size()) +
                                      tensors.num_layers());
-  PerturbationOptions options;
-  options.queries_window =
-      flags.queries_window.value_or(DefaultQueriesWindow(tensors.length));
-  options.on_layer = [&](int32_t) { status_line.Step(); };
-  BM_RETURN_IF_ERROR(CheckPerturbationInputs(tensors, options));
+  BM_ASSIGN_OR_RETURN(MeasuredPolicies measured,
+                      MeasurePolicies(list, target, flags.queries_window,
+                                      tensors, [&] { status_line.Step(); }));
   LossReport report;
-  std::vector<KeepSets> keep;
   for (const NamedPolicy& policy : list.policies) {
-    BM_ASSIGN_OR_RETURN(PolicyRun run, RunPolicy(policy.policy, target, tensors,
-                                                 policy.options));
-    keep.push_back(std::move(run.keep));
     report.policies.push_back(policy.name);
-    status_line.Step();
   }
   report.keep_ratio = target.ratio.ToString();
-  report.queries_window = options.queries_window;
+  report.queries_window = measured.queries_window;
   report.length = tensors.length;
   report.num_q_heads = tensors.num_q_heads;
   report.has_output_projection = tensors.model_dim > 0;
-  BM_ASSIGN_OR_RETURN(report.losses,
-                      MeasurePerturbation(tensors, keep, options));
+  report.losses = std::move(measured.losses);
   return report;
 }
 

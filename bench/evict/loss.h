@@ -3,6 +3,7 @@
 #define BENCH_EVICT_LOSS_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,21 @@ struct LossFlags {
   int32_t query_tokens = 0;  // --query-tokens; 0: nothing is asked
   bool json = false;         // --json
 };
+
+// The keep sets of policies on some tensors, and what they lose.
+struct MeasuredPolicies {
+  int32_t queries_window = 0;
+  std::vector<KeepSets> keep;
+  std::vector<PolicyLoss> losses;  // [policies]
+};
+
+// Runs every policy and measures it over the last `queries_window` queries (by
+// default DefaultQueriesWindow). Calls `on_step` after each policy and after
+// each layer. Errors name the flag, expected and got.
+absl::StatusOr<MeasuredPolicies> MeasurePolicies(
+    const PolicyList& list, const EvictionTarget& target,
+    std::optional<int32_t> queries_window, const Tensors& tensors,
+    const std::function<void()>& on_step = [] {});
 
 struct LossReport {
   std::string keep_ratio;

@@ -36,32 +36,23 @@ ContextLoss ContextLossOf(const PolicyLoss& loss) {
   return context;
 }
 
-// Adds what the policies lose on one context.
+// Adds the losses of the policies on one context.
 absl::Status AddContext(const LossFlags& flags, const PolicyList& list,
                         const ModelOracle& oracle, ContextsLoss* all) {
   BM_ASSIGN_OR_RETURN(const EvictionTarget target,
                       ParseTarget("--keep-ratio", flags.keep_ratio));
   const Tensors& tensors = oracle.tensors;
-  PerturbationOptions options;
-  options.queries_window =
-      flags.queries_window.value_or(DefaultQueriesWindow(tensors.length));
-  BM_RETURN_IF_ERROR(CheckPerturbationInputs(tensors, options));
-  std::vector<KeepSets> keep;
-  for (const NamedPolicy& policy : list.policies) {
-    BM_ASSIGN_OR_RETURN(PolicyRun run, RunPolicy(policy.policy, target, tensors,
-                                                 policy.options));
-    keep.push_back(std::move(run.keep));
-  }
-  BM_ASSIGN_OR_RETURN(const std::vector<PolicyLoss> losses,
-                      MeasurePerturbation(tensors, keep, options));
-  for (size_t i = 0; i < losses.size(); ++i) {
-    ContextLoss context = ContextLossOf(losses[i]);
+  BM_ASSIGN_OR_RETURN(
+      const MeasuredPolicies measured,
+      MeasurePolicies(list, target, flags.queries_window, tensors));
+  for (size_t i = 0; i < measured.losses.size(); ++i) {
+    ContextLoss context = ContextLossOf(measured.losses[i]);
     if (!oracle.importances.empty()) {
-      context.needed_kept = KeptImportance(keep[i], oracle);
+      context.needed_kept = KeptImportance(measured.keep[i], oracle);
     }
     all->losses[i].push_back(context);
   }
-  all->queries_window = options.queries_window;
+  all->queries_window = measured.queries_window;
   all->length = tensors.length;
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// blockmgr-evict loss --num-contexts: what policies lose on many contexts of a
-// text, as means with intervals over the contexts.
+// blockmgr-evict loss --num-contexts: the losses of policies on many contexts
+// of a text, as means with intervals over the contexts.
 #ifndef BENCH_EVICT_LOSS_CONTEXTS_H_
 #define BENCH_EVICT_LOSS_CONTEXTS_H_
 
@@ -16,7 +16,7 @@
 
 namespace blockmgr {
 
-// What one policy loses on one context.
+// The losses of one policy on one context.
 struct ContextLoss {
   double kept_mass = 0.0;  // of the attention, mean over layers
   // The share of the query heads of which 95 % of the attention is kept.

@@ -19,6 +19,7 @@
 #include "bench/charts/curve_chart.h"
 #include "bench/charts/heat_map.h"
 #include "bench/evict/commands.h"
+#include "bench/evict/loss.h"
 #include "bench/evict/model_oracle.h"
 #include "bench/evict/output_name.h"
 #include "bench/evict/perturbation.h"
@@ -83,24 +84,14 @@ absl::StatusOr<std::string> PlotLoss(const PlotFlags& flags,
                       ParseTarget("--keep-ratio", flags.keep_ratio));
   StatusLine status_line(
       "plot", std::ssize(list.policies) + int64_t{tensors.num_layers()});
-  PerturbationOptions options;
-  options.queries_window =
-      flags.queries_window.value_or(DefaultQueriesWindow(tensors.length));
-  options.on_layer = [&](int32_t) { status_line.Step(); };
-  BM_RETURN_IF_ERROR(CheckPerturbationInputs(tensors, options));
-  std::vector<KeepSets> keep;
-  for (const NamedPolicy& policy : list.policies) {
-    BM_ASSIGN_OR_RETURN(PolicyRun run, RunPolicy(policy.policy, target, tensors,
-                                                 policy.options));
-    keep.push_back(std::move(run.keep));
-    status_line.Step();
-  }
-  BM_ASSIGN_OR_RETURN(const std::vector<PolicyLoss> losses,
-                      MeasurePerturbation(tensors, keep, options));
+  BM_ASSIGN_OR_RETURN(const MeasuredPolicies measured,
+                      MeasurePolicies(list, target, flags.queries_window,
+                                      tensors, [&] { status_line.Step(); }));
+  const std::vector<PolicyLoss>& losses = measured.losses;
   HeatMap map;
   map.title =
       absl::StrCat("Perturbation of the attention output at keep ratio ",
-                   target.ratio.ToString(), ", last ", options.queries_window,
+                   target.ratio.ToString(), ", last ", measured.queries_window,
                    " queries of ", tensors.length);
   map.row_name = "layer";
   map.column_name = "query head";

@@ -638,6 +638,9 @@ absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
                                      "an LU-KV profile, which is binary,"));
   BM_ASSIGN_OR_RETURN(const EvictionTarget target,
                       ParseTarget("--keep-ratio", flags.keep_ratio));
+  if (flags.json && flags.compare_exact) {
+    return BadFlag("--json", "a profile alone", "--compare-exact, too");
+  }
   std::vector<double> shares;
   BM_ASSIGN_OR_RETURN(const LuKvProfile profile, MakeProfile(flags, &shares));
   if (!flags.output.empty()) {

@@ -38,10 +38,10 @@ absl::StatusOr<Tensors> ReadTensors(const TensorFlags& flags);
 absl::StatusOr<ModelOracle> ReadOracle(const TensorFlags& flags,
                                        int32_t query_tokens);
 
-// What is cut out of the text of --model.
+// The contexts that are cut out of the text of --model.
 struct ContextCut {
   int32_t num_contexts = 1;
-  // How many tokens behind each context say what is needed of it. 0: the
+  // The tokens behind each context that tell which entries are needed. 0: the
   // importances stay empty.
   int32_t query_tokens = 0;
 };

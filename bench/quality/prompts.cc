@@ -405,7 +405,7 @@ absl::StatusOr<ChatTokens> MakeChatTokens(absl::string_view chat_template,
   const absl::string_view close = whole.substr(head.size() + kUser.size());
   const absl::string_view begin_user = absl::string_view(without).substr(
       0, without.size() - kUser.size() - close.size());
-  // The same marker ends the user's text and the assistant's.
+  // One marker ends the user's text and the assistant's text.
   const std::string begin_assistant =
       absl::StrReplaceAll(begin_user, {{"user", "assistant"}});
   const absl::string_view end =

@@ -54,7 +54,7 @@ using AnyArray = nb::ndarray<nb::ro>;
 AnyArray ImportArray(const char* name, nb::handle value,
                      nb::dlpack::dtype dtype, std::span<const int64_t> shape);
 
-// What is done with a tensor, and what its memory must be like.
+// The use of a tensor, and the conditions on its memory.
 struct TensorUse {
   bool is_written = false;
   // The dimensions from this one on must be contiguous. The elements of the

@@ -12,7 +12,7 @@
 
 namespace blockmgr::python {
 
-// Where devices come from. Tests replace it by the emulator.
+// A source of devices. Tests replace it by the emulator.
 struct DeviceSource {
   // Returns OK, or Unavailable with what is missing: the kernels, the driver or
   // a device.

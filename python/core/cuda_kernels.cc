@@ -19,9 +19,9 @@
 namespace blockmgr::python {
 namespace {
 
-// What rows are copied in, bytes.
+// Kernels copy rows in pieces of so many bytes.
 constexpr size_t kRowAlignment = 16;
-// The error word, and what is left of its 16 bytes.
+// The error word has these bytes to itself, so that addresses follow aligned.
 constexpr int64_t kErrorBytes = 16;
 
 [[noreturn]] void ThrowNoStream(nb::handle value) {

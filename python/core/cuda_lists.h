@@ -1,4 +1,5 @@
-// Lists on a device that launches read: what attention reads, and entries.
+// Lists in device memory that launches read: page lists of attention, and
+// entries.
 #ifndef PYTHON_CORE_CUDA_LISTS_H_
 #define PYTHON_CORE_CUDA_LISTS_H_
 
@@ -46,8 +47,9 @@ struct PyPrefillPlan {
   std::vector<int32_t> words;
 };
 
-// What the host knows of the entries of some groups, and what launches must be
-// told of that. A group is one sequence in one layer. Constant.
+// The sizes of the entry lists of some groups, as the host knows them, and the
+// words that tell launches of these sizes. A group is one sequence in one
+// layer. Constant.
 struct PyEntryPlan {
   ModelLayout layout;
   int32_t num_groups = 0;

@@ -472,6 +472,8 @@ class ClientTest(ExamplesTest):
                     break
                 await asyncio.sleep(0.1)
             self.assertEqual(stats.num_running + stats.num_waiting, 0)
+            # It did not end by itself.
+            self.assertLess(stats.num_output_tokens, 10000)
         self.run_client(use)
 
     def test_the_end_of_the_daemon_is_told(self):

@@ -160,16 +160,11 @@ bool IsFlag(const std::string& flag) {
 }
 
 TEST(DocsTest, FlagsAreThoseOfThePrograms) {
-  const std::set<std::string> of_others = {"--test-dir",
-                                           "--preset",
-                                           "--install",
-                                           "--strip",
-                                           "--benchmark_filter",
-                                           "--benchmark_repetitions",
-                                           "--worker-urls",
-                                           "--policy",
-                                           "--port",
-                                           "--scheduler-cls"};
+  const std::set<std::string> of_others = {
+      "--test-dir",     "--preset",           "--install",
+      "--strip",        "--benchmark_filter", "--benchmark_repetitions",
+      "--worker-urls",  "--policy",           "--port",
+      "--scheduler-cls"};
   int num_flags = 0;
   for (const auto& [path, text] : Docs()) {
     for (const std::string& flag :

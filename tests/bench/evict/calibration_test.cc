@@ -210,7 +210,7 @@ TEST(CalibrationTest, HeadsThatAreUsedMoreKeepMore) {
   EXPECT_LT(Rates(profile, 5)[2], 0.1f);
 }
 
-// As if the scorer knew what the query uses.
+// The order is that of a scorer that knows the importances.
 TEST(CalibrationTest, OracleOrderIsThatOfAPerfectScorer) {
   for (const int32_t unit : {1, 4}) {
     CalibrationOptions options{.sinks = 2, .window = 3, .unit = unit};

@@ -231,6 +231,9 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
               StatusIs(kInvalidArgument, HasSubstr("--output")));
   EXPECT_THAT(error([](F& f) { f.output = "/no/such/folder/file"; }),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--output")));
+  EXPECT_THAT(error([](F& f) { f.json = f.compare_exact = true; }),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("--json: expected a profile alone")));
   EXPECT_THAT(error([](F& f) { f.output = TempPath("never.json"); }),
               StatusIs(kInvalidArgument,
                        HasSubstr("--output: expected a name that ends in "

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int32_t kNumDevices = 2;
 
-// What happened on all devices since the last call of take_events().
+// Events on all devices since the last call of take_events().
 struct Events {
   int64_t num_waits = 0;
   int64_t num_copies = 0;  // to and from the host
@@ -48,7 +48,7 @@ class TensorRuntime final : public EmulatedRuntime {
     ++TheEvents().num_waits;
     EmulatedRuntime::Download(host, from);
   }
-  // Of the memory of tensors, which the emulator has not allocated.
+  // The memory is that of tensors, which the emulator has not allocated.
   void Fill(char* to, uint8_t byte, int64_t bytes) override {
     std::memset(to, byte, static_cast<size_t>(bytes));
   }

@@ -123,7 +123,7 @@ TEST_F(CudaRuntimeTest, NoUploadGetsIntoAGraph) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-// What bindings for engines do, which get a stream with every call.
+// Bindings for engines rely on this: they get a stream with every call.
 TEST_F(CudaRuntimeTest, WorkIsForTheStreamThatWasNamedLast) {
   auto runtime = CreateCudaRuntime(0, nullptr);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
