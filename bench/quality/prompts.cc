@@ -267,7 +267,7 @@ absl::StatusOr<QualityPrompt> PromptMaker::MultiValue() {
 
 absl::StatusOr<QualityPrompt> PromptMaker::Tracking() {
   const std::vector<std::string> names =
-      draws_.Pick(kVariables, static_cast<size_t>(2 * kChainLength));
+      draws_.Pick(kVariables, 2 * static_cast<size_t>(kChainLength));
   std::vector<std::string> sentences;
   std::string value;  // of the chain that is asked for, the first
   for (size_t i = 0; i < names.size(); ++i) {
