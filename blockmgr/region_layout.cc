@@ -71,8 +71,8 @@ class Vacancies {
 
   // Sets the bit of every column in which a page is taken.
   void AddUsed(std::vector<uint64_t>* used) const {
-    for (size_t i = 0; i < taken_.size(); ++i) {
-      (*used)[i % num_words_] |= taken_[i];
+    for (int32_t row = 0; row < num_rows_; ++row) {
+      for (int32_t i = 0; i < num_words_; ++i) (*used)[i] |= Row(row)[i];
     }
   }
 
