@@ -14,6 +14,11 @@ namespace {
 RegionLayout LayOut(const ModelLayout& layout, const PendingEviction& pending,
                     const HeldBlocks& covered,
                     std::span<const int32_t> counts) {
+  if (pending.num_own == 0) {
+    // All destinations are fresh: none of the blocks before is among them.
+    return RegionLayout::LayOut(layout, nullptr, {}, pending.destinations,
+                                counts, pending.cut);
+  }
   std::optional<RegionLayout> now;
   if (covered.region != nullptr) now = LayoutOf(layout, *covered.region);
   return RegionLayout::LayOut(layout, now.has_value() ? &*now : nullptr,
