@@ -21,11 +21,9 @@ std::string DescribeSampling(const EngineSampling& had,
                              const EngineSampling& has) {
   for (int32_t field = 1; field <= kNumSamplingFields; ++field) {
     const auto kind = static_cast<SamplingField>(field);
-    if (had.Supports(kind) == has.Supports(kind)) continue;
-    return absl::StrCat("sampling_fields: live requests need ",
-                        had.Supports(kind) ? "" : "an engine without ", field,
-                        ", got an engine ",
-                        has.Supports(kind) ? "with it" : "without it");
+    if (!had.Supports(kind) || has.Supports(kind)) continue;
+    return absl::StrCat("sampling_fields: live requests need an engine with ",
+                        field, ", got an engine without it");
   }
   if (had.vocabulary_size != has.vocabulary_size) {
     return absl::StrCat("vocabulary_size: live requests need ",
@@ -37,8 +35,8 @@ std::string DescribeSampling(const EngineSampling& had,
                       absl::StrJoin(has.end_token_ids, ", "), "]");
 }
 
-// The first thing in which an engine differs from the one that live requests
-// were scheduled for; empty: none.
+// The first thing for which live requests cannot go on with an engine, but with
+// the one that they were scheduled for; empty: none. An engine may do more.
 std::string DescribeDifference(const ModelLayout& want,
                                const SchedulerOptions& had,
                                const ModelLayout& got,
@@ -55,13 +53,14 @@ std::string DescribeDifference(const ModelLayout& want,
        got.num_window_groups()},
       {"layout.num_blocks", want.num_blocks, got.num_blocks},
       {"num_scorer_states", had.num_scorer_states, has.num_scorer_states},
-      {"num_host_blocks", had.num_host_blocks, has.num_host_blocks},
-      {"supports_window_evictions", had.supports_window_evictions,
-       has.supports_window_evictions}};
+      {"num_host_blocks", had.num_host_blocks, has.num_host_blocks}};
   for (const auto& [field, needed, offered] : fields) {
     if (needed == offered) continue;
     return absl::StrCat(field, ": live requests need ", needed, ", got ",
                         offered);
+  }
+  if (had.supports_window_evictions && !has.supports_window_evictions) {
+    return "supports_window_evictions: live requests need 1, got 0";
   }
   for (size_t i = 0; i < want.group_windows.size(); ++i) {
     if (want.group_windows[i] == got.group_windows[i]) continue;
@@ -76,11 +75,6 @@ std::string DescribeDifference(const ModelLayout& want,
     return absl::StrCat(
         "query_stats['", name, "']: live requests need ", fingerprint, ", got ",
         found == has.query_stats.end() ? "none" : found->second);
-  }
-  if (had.query_stats.size() != has.query_stats.size()) {
-    return absl::StrCat("query_stats: live requests need ",
-                        had.query_stats.size(), " tables, got ",
-                        has.query_stats.size());
   }
   if (want == got) return DescribeSampling(had.sampling, has.sampling);
   return absl::StrCat("layout.dtype: live requests need ",
@@ -144,6 +138,7 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
   }
   attaching_name_ = std::move(command->name);
   attaching_model_ = std::move(command->model);
+  attaching_options_ = scheduler;
   next_scheduler_ = std::move(made);
   replaces_ = engine_ != nullptr;
   if (!replaces_) TakeNextScheduler();
@@ -182,6 +177,7 @@ void Core::Do(OpenSteps& command) {
       ForgetEngine();
     }
     TakeNextScheduler();
+    scheduler_->TakeAbilities(attaching_options_);
     replaces_ = false;
     engine_ = std::move(command.sink);
     engine_name_ = attaching_name_;
