@@ -81,6 +81,20 @@ std::string DescribeDifference(const ModelLayout& want,
                       DTypeName(want.dtype), ", got ", DTypeName(got.dtype));
 }
 
+// The same for models. What one of the two does not tell is no difference.
+std::string DescribeOtherModel(const ServedModel* had, const ServedModel* has) {
+  if (had == nullptr || has == nullptr) return "";
+  if (!had->name.empty() && !has->name.empty() && had->name != has->name) {
+    return absl::StrCat("model.name: live requests need \"", had->name,
+                        "\", got \"", has->name, "\"");
+  }
+  if (has->context_tokens == 0 || has->context_tokens >= had->context_tokens) {
+    return "";
+  }
+  return absl::StrCat("model.context_tokens: live requests need ",
+                      had->context_tokens, ", got ", has->context_tokens);
+}
+
 absl::Status StaleEpoch(absl::string_view what, uint64_t want, uint64_t got) {
   return absl::FailedPreconditionError(
       absl::StrCat("STALE_EPOCH: ", what, ": expected ", want, ", got ", got));
@@ -118,14 +132,21 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
           ? "there was none"
           : DescribeDifference(scheduler_->layout(), scheduler_->options(),
                                command->layout, scheduler);
+  const std::string other_model =
+      DescribeOtherModel(model_.get(), command->model.get());
   std::unique_ptr<Scheduler> made;
+  if (!difference.empty() || !other_model.empty()) {
+    // Effects name requests of the Scheduler that may be about to go.
+    DeliverEffects();
+    if (!idle()) {
+      return absl::FailedPreconditionError(difference.empty() ? other_model
+                                                              : difference);
+    }
+  }
   if (!difference.empty()) {
     // Their requests are numbered from 1 on again.
     scheduler.sampling_seed =
         SplitMix64(options_.scheduler.sampling_seed + num_schedulers_);
-    // Effects name requests of the Scheduler that is about to go.
-    DeliverEffects();
-    if (!idle()) return absl::FailedPreconditionError(difference);
     BM_CHECK(requests_.empty());
     BM_ASSIGN_OR_RETURN(made, factory_(command->layout, scheduler));
     const absl::Status takes_default =
@@ -159,13 +180,15 @@ void Core::Do(OpenSteps& command) {
     status = MayNotReplace();
   } else if (draining_ && idle()) {
     status = ShuttingDown();
-  } else if (next_scheduler_ != nullptr) {
+  } else if (next_scheduler_ != nullptr ||
+             !DescribeOtherModel(model_.get(), attaching_model_.get())
+                  .empty()) {
     // There were none when it attached.
     DeliverEffects();
     if (!idle()) {
       status = absl::FailedPreconditionError(
           "session: expected no live request that was scheduled for an engine "
-          "of another geometry");
+          "of another geometry or model");
     }
   }
   if (status.ok()) {

@@ -224,6 +224,45 @@ TEST_F(AttachTest, LiveRequestsGoOnWithAnEngineThatCanDoMore) {
                        "0"));
 }
 
+// Its prompts are tokens of the model, and its answer has begun in it.
+TEST_F(AttachTest, LiveRequestsNeedTheirModel) {
+  const auto set_model = [this](const ServedModel& model) {
+    model_ = std::make_shared<const ServedModel>(model);
+  };
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition, text);
+  };
+  set_model({.name = "a", .context_tokens = 100});
+  const auto first = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 1));
+  set_model({.name = "b", .context_tokens = 100});
+  EXPECT_THAT(Attach(SmallLayout(), 0, true),
+              refused("model.name: live requests need \"a\", got \"b\""));
+  set_model({.name = "a", .context_tokens = 99});
+  EXPECT_THAT(
+      Attach(SmallLayout(), 0, true),
+      refused("model.context_tokens: live requests need 100, got 99"));
+  set_model({.name = "a", .context_tokens = 101});
+  EXPECT_OK(Attach(SmallLayout(), 0, true));
+  set_model({});  // it does not tell
+  EXPECT_OK(Attach(SmallLayout(), 0, true));
+
+  // None waits when it attaches, but somebody may come before its stream opens.
+  Answer(first, 0);
+  set_model({.name = "b"});
+  const uint64_t generation = Stats(false).generation;
+  const uint64_t session = AttachNext();
+  ASSERT_OK(Submit("a", "s", 1));
+  EXPECT_THAT(Open(77, session, std::make_shared<RecordingEngine>()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("another geometry or model")));
+  Answer(first, 1);
+  OpenNext(session);
+  EXPECT_EQ(Stats(false).model->name, "b");
+  EXPECT_EQ(Stats(false).generation, generation);
+}
+
 // Whoever takes differences of counts must see that they began again.
 TEST_F(AttachTest, AnotherGeometryIsAnotherGeneration) {
   const auto engine = AttachAndOpen();

@@ -120,6 +120,7 @@ class CoreTest : public ::testing::Test {
         .supports_window_evictions = supports_window_evictions_,
         .query_stats = query_stats_,
         .sampling = sampling,
+        .model = model_,
         .replace = replace,
         .may_replace = may_replace_});
     return result;
@@ -191,6 +192,7 @@ class CoreTest : public ::testing::Test {
   // Of engines that attach.
   std::map<std::string, std::string> query_stats_;
   bool supports_window_evictions_ = false;
+  std::shared_ptr<const ServedModel> model_;
   std::vector<bool> engine_changes_;
   std::string last_engine_change_;
   Core core_;
