@@ -298,7 +298,7 @@ TEST(SamplingEndTest, NothingStopsARequestBeforeMinTokens) {
 }
 
 TEST(SamplingEndTest, ANewEngineMayDoMore) {
-  const ModelLayout layout = SmallLayout();
+  const ModelLayout layout = SmallLayout(4, 60);
   SchedulerOptions options = SamplingOptions();
   options.sampling = {};
   const auto scheduler = Scheduler::Create(layout, options);
