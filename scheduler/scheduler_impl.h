@@ -49,6 +49,12 @@ class SchedulerImpl : public Scheduler {
     return settler_.Settle(result, effects);
   }
   void LoseEngine(Effects* effects) override { settler_.LoseEngine(effects); }
+  void TakeAbilities(const SchedulerOptions& engine) override {
+    SchedulerOptions& options = state_.options;
+    options.supports_window_evictions = engine.supports_window_evictions;
+    options.query_stats = engine.query_stats;
+    options.sampling = engine.sampling;
+  }
   CacheReset ResetPrefixCache() override {
     const CacheReset reset = state_.manager.ResetPrefixCache();
     lifecycle_.RefreshPlaces();

@@ -190,6 +190,7 @@ class Core {
   // Of the same engines as the names.
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<const ServedModel> attaching_model_;
+  SchedulerOptions attaching_options_;  // of the last attachment
   bool replaces_ = false;  // its stream will take the place of engine_
   // The scheduler of an attachment that replaces an engine of another layout,
   // until its stream opens.

@@ -21,11 +21,9 @@ std::string DescribeSampling(const EngineSampling& had,
                              const EngineSampling& has) {
   for (int32_t field = 1; field <= kNumSamplingFields; ++field) {
     const auto kind = static_cast<SamplingField>(field);
-    if (had.Supports(kind) == has.Supports(kind)) continue;
-    return absl::StrCat("sampling_fields: live requests need ",
-                        had.Supports(kind) ? "" : "an engine without ", field,
-                        ", got an engine ",
-                        has.Supports(kind) ? "with it" : "without it");
+    if (!had.Supports(kind) || has.Supports(kind)) continue;
+    return absl::StrCat("sampling_fields: live requests need an engine with ",
+                        field, ", got an engine without it");
   }
   if (had.vocabulary_size != has.vocabulary_size) {
     return absl::StrCat("vocabulary_size: live requests need ",
@@ -37,8 +35,8 @@ std::string DescribeSampling(const EngineSampling& had,
                       absl::StrJoin(has.end_token_ids, ", "), "]");
 }
 
-// The first thing in which an engine differs from the one that live requests
-// were scheduled for; empty: none.
+// The first thing for which live requests cannot go on with an engine, but with
+// the one that they were scheduled for; empty: none. An engine may do more.
 std::string DescribeDifference(const ModelLayout& want,
                                const SchedulerOptions& had,
                                const ModelLayout& got,
@@ -55,13 +53,14 @@ std::string DescribeDifference(const ModelLayout& want,
        got.num_window_groups()},
       {"layout.num_blocks", want.num_blocks, got.num_blocks},
       {"num_scorer_states", had.num_scorer_states, has.num_scorer_states},
-      {"num_host_blocks", had.num_host_blocks, has.num_host_blocks},
-      {"supports_window_evictions", had.supports_window_evictions,
-       has.supports_window_evictions}};
+      {"num_host_blocks", had.num_host_blocks, has.num_host_blocks}};
   for (const auto& [field, needed, offered] : fields) {
     if (needed == offered) continue;
     return absl::StrCat(field, ": live requests need ", needed, ", got ",
                         offered);
+  }
+  if (had.supports_window_evictions && !has.supports_window_evictions) {
+    return "supports_window_evictions: live requests need 1, got 0";
   }
   for (size_t i = 0; i < want.group_windows.size(); ++i) {
     if (want.group_windows[i] == got.group_windows[i]) continue;
@@ -77,14 +76,23 @@ std::string DescribeDifference(const ModelLayout& want,
         "query_stats['", name, "']: live requests need ", fingerprint, ", got ",
         found == has.query_stats.end() ? "none" : found->second);
   }
-  if (had.query_stats.size() != has.query_stats.size()) {
-    return absl::StrCat("query_stats: live requests need ",
-                        had.query_stats.size(), " tables, got ",
-                        has.query_stats.size());
-  }
   if (want == got) return DescribeSampling(had.sampling, has.sampling);
   return absl::StrCat("layout.dtype: live requests need ",
                       DTypeName(want.dtype), ", got ", DTypeName(got.dtype));
+}
+
+// The same for models. What one of the two does not tell is no difference.
+std::string DescribeOtherModel(const ServedModel* had, const ServedModel* has) {
+  if (had == nullptr || has == nullptr) return "";
+  if (!had->name.empty() && !has->name.empty() && had->name != has->name) {
+    return absl::StrCat("model.name: live requests need \"", had->name,
+                        "\", got \"", has->name, "\"");
+  }
+  if (has->context_tokens == 0 || has->context_tokens >= had->context_tokens) {
+    return "";
+  }
+  return absl::StrCat("model.context_tokens: live requests need ",
+                      had->context_tokens, ", got ", has->context_tokens);
 }
 
 absl::Status StaleEpoch(absl::string_view what, uint64_t want, uint64_t got) {
@@ -124,14 +132,21 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
           ? "there was none"
           : DescribeDifference(scheduler_->layout(), scheduler_->options(),
                                command->layout, scheduler);
+  const std::string other_model =
+      DescribeOtherModel(model_.get(), command->model.get());
   std::unique_ptr<Scheduler> made;
+  if (!difference.empty() || !other_model.empty()) {
+    // Effects name requests of the Scheduler that may be about to go.
+    DeliverEffects();
+    if (!idle()) {
+      return absl::FailedPreconditionError(difference.empty() ? other_model
+                                                              : difference);
+    }
+  }
   if (!difference.empty()) {
     // Their requests are numbered from 1 on again.
     scheduler.sampling_seed =
         SplitMix64(options_.scheduler.sampling_seed + num_schedulers_);
-    // Effects name requests of the Scheduler that is about to go.
-    DeliverEffects();
-    if (!idle()) return absl::FailedPreconditionError(difference);
     BM_CHECK(requests_.empty());
     BM_ASSIGN_OR_RETURN(made, factory_(command->layout, scheduler));
     const absl::Status takes_default =
@@ -144,6 +159,7 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
   }
   attaching_name_ = std::move(command->name);
   attaching_model_ = std::move(command->model);
+  attaching_options_ = scheduler;
   next_scheduler_ = std::move(made);
   replaces_ = engine_ != nullptr;
   if (!replaces_) TakeNextScheduler();
@@ -164,13 +180,15 @@ void Core::Do(OpenSteps& command) {
     status = MayNotReplace();
   } else if (draining_ && idle()) {
     status = ShuttingDown();
-  } else if (next_scheduler_ != nullptr) {
+  } else if (next_scheduler_ != nullptr ||
+             !DescribeOtherModel(model_.get(), attaching_model_.get())
+                  .empty()) {
     // There were none when it attached.
     DeliverEffects();
     if (!idle()) {
       status = absl::FailedPreconditionError(
           "session: expected no live request that was scheduled for an engine "
-          "of another geometry");
+          "of another geometry or model");
     }
   }
   if (status.ok()) {
@@ -182,6 +200,7 @@ void Core::Do(OpenSteps& command) {
       ForgetEngine();
     }
     TakeNextScheduler();
+    scheduler_->TakeAbilities(attaching_options_);
     replaces_ = false;
     engine_ = std::move(command.sink);
     engine_name_ = attaching_name_;

@@ -154,7 +154,7 @@ class KvEventPublisher::Topic {
     }
   }
 
-  // Sends what is kept from `begin` on, behind `peer`.
+  // Sends what is kept from `begin` on, behind `peer`. EndReplay follows.
   void Replay(uint64_t begin, const zmq::message_t& peer,
               zmq::socket_t* socket) {
     const int64_t first = next_ - std::ssize(kept_);
@@ -164,6 +164,8 @@ class KvEventPublisher::Topic {
       SendPeer(peer, socket);
       Send(name_, number, &kept_[static_cast<size_t>(i)], socket);
     }
+  }
+  static void EndReplay(const zmq::message_t& peer, zmq::socket_t* socket) {
     SendPeer(peer, socket);
     zmq::message_t nothing;
     Send("", kEndOfReplay, &nothing, socket);
@@ -255,10 +257,17 @@ class KvEventPublisher::Sockets {
           "replay, got ", frames.size() - 1, " frames"));
       return;
     }
-    const bool of_prefixes = has_topic && !prefixes_.name().empty() &&
-                             frames[3].to_string_view() == prefixes_.name();
-    (of_prefixes ? prefixes_ : blocks_)
-        .Replay(FromBigEndian(frames[2]), frames[0], &replays_);
+    // Nothing is kept of a topic that is not published.
+    for (Topic* const topic : {&blocks_, &prefixes_}) {
+      const bool is_asked = has_topic
+                                ? frames[3].to_string_view() == topic->name()
+                                : topic == &blocks_;
+      if (is_asked) {
+        topic->Replay(FromBigEndian(frames[2]), frames[0], &replays_);
+        break;
+      }
+    }
+    Topic::EndReplay(frames[0], &replays_);
   }
 
   zmq::context_t context_;

@@ -12,7 +12,8 @@
 //   "" | number, 8 bytes, big-endian [| topic; the blocks' if there is none]
 //
 // and gets the kept batches from that number on, each as "" | topic | number |
-// batch, and at the end "" | "" | -1 | "".
+// batch, and at the end "" | "" | -1 | "". Of a topic that is not published it
+// gets the end only.
 //
 // The publisher reads the cache as a router's stream does: at most one reading
 // a millisecond, or every 20 ms if it knows all. Sockets never block. A

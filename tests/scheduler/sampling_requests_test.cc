@@ -297,6 +297,26 @@ TEST(SamplingEndTest, NothingStopsARequestBeforeMinTokens) {
   EXPECT_EQ(engine.reason(), FinishReason::kLength);
 }
 
+TEST(SamplingEndTest, ANewEngineMayDoMore) {
+  const ModelLayout layout = SmallLayout(4, 60);
+  SchedulerOptions options = SamplingOptions();
+  options.sampling = {};
+  const auto scheduler = Scheduler::Create(layout, options);
+  ASSERT_OK(scheduler);
+  const Request greedy = MakeRequest("a", 3, 5);
+  const Request sampled = Sampled("b", {.top_k = 4});
+  ASSERT_OK((*scheduler)->Submit(greedy));
+  EXPECT_THAT((*scheduler)->Submit(sampled),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  Effects effects;
+  (*scheduler)->LoseEngine(&effects);
+  options.sampling.fields = EngineSampling::kAllFields;
+  (*scheduler)->TakeAbilities(options);
+  EXPECT_OK((*scheduler)->Submit(sampled));
+  EXPECT_OK((*scheduler)->Find("a"));
+  (*scheduler)->CheckInvariants();
+}
+
 TEST(SamplingInfoTest, TheEngineIsToldWhatItNeeds) {
   SchedulerOptions options = SamplingOptions();
   options.sampling.end_token_ids = {50, 7};

@@ -162,9 +162,12 @@ TEST_F(AttachTest, AnEngineThatDoesNotFitReplacesNone) {
   EXPECT_EQ(tokens->lines.back(), "t ends 0");
 }
 
-// Whoever takes differences of counts must see that they began again.
 TEST_F(AttachTest, LiveRequestsNeedAnEngineThatSamplesAsTheOneBefore) {
-  const auto first = AttachAndOpen();
+  constexpr uint32_t kTopK = EngineSampling::BitOf(SamplingField::kTopK);
+  const absl::StatusOr<Attachment> attached =
+      Attach(SmallLayout(), 0, false, "first", {.fields = kTopK});
+  ASSERT_OK(attached);
+  const auto first = OpenNext(attached->session);
   const auto tokens = OpenStream("a");
   ASSERT_OK(Submit("a", "r", 2));
   Run(EngineLost{first});
@@ -173,18 +176,94 @@ TEST_F(AttachTest, LiveRequestsNeedAnEngineThatSamplesAsTheOneBefore) {
     EXPECT_THAT(Attach(SmallLayout(), 0, false, "next", sampling),
                 StatusIs(absl::StatusCode::kFailedPrecondition, text));
   };
-  expect_refused({.fields = EngineSampling::BitOf(SamplingField::kTopK)},
-                 "sampling_fields: live requests need an engine without 2, got "
-                 "an engine with it");
-  expect_refused({.vocabulary_size = 9},
+  expect_refused({.fields = EngineSampling::BitOf(SamplingField::kTopP)},
+                 "sampling_fields: live requests need an engine with 2, got an "
+                 "engine without it");
+  expect_refused({.fields = kTopK, .vocabulary_size = 9},
                  "vocabulary_size: live requests need 0, got 9");
-  expect_refused({.end_token_ids = {1, 2}},
+  expect_refused({.fields = kTopK, .end_token_ids = {1, 2}},
                  "end_token_ids: live requests need [], got [1, 2]");
-  EXPECT_OK(Attach(SmallLayout()));
+  EXPECT_OK(
+      Attach(SmallLayout(), 0, false, "next", {.fields = kTopK}).status());
   EXPECT_OK(Cancel("r"));
   EXPECT_OK(Attach(SmallLayout(), 0, false, "next", {.vocabulary_size = 9}));
 }
 
+TEST_F(AttachTest, LiveRequestsGoOnWithAnEngineThatCanDoMore) {
+  const auto first = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 2));
+  Answer(first, 0);
+  const CoreStats before = Stats(false);
+  query_stats_ = {{"chat", "1a2b"}};
+  supports_window_evictions_ = true;
+  const EngineSampling all = {.fields = EngineSampling::kAllFields};
+  const absl::StatusOr<Attachment> attached =
+      Attach(SmallLayout(), 0, true, "next", all);
+  ASSERT_OK(attached);
+  // Until its stream opens, requests are those of the first one.
+  EXPECT_EQ(Stats(false).sampling, EngineSampling());
+  const auto next = OpenNext(attached->session);
+  EXPECT_EQ(Stats(false).sampling, all);
+  EXPECT_EQ(Stats(false).generation, before.generation);
+  ASSERT_FALSE(next->plans.empty());
+  Answer(next, 0);
+  EXPECT_THAT(tokens->lines, ElementsAre("r[0]=7", "r[1]=7", "r ends 0"));
+
+  // From here on, requests may use what it can do more.
+  ASSERT_OK(Submit("a", "s", 2));
+  Run(EngineLost{next});
+  EXPECT_THAT(Attach(SmallLayout()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "sampling_fields: live requests need an engine with 1, "
+                       "got an engine without it"));
+  supports_window_evictions_ = false;
+  EXPECT_THAT(Attach(SmallLayout(), 0, false, "last", all),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "supports_window_evictions: live requests need 1, got "
+                       "0"));
+}
+
+// Its prompts are tokens of the model, and its answer has begun in it.
+TEST_F(AttachTest, LiveRequestsNeedTheirModel) {
+  const auto set_model = [this](const ServedModel& model) {
+    model_ = std::make_shared<const ServedModel>(model);
+  };
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition, text);
+  };
+  set_model({.name = "a", .context_tokens = 100});
+  const auto first = AttachAndOpen();
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", "r", 1));
+  set_model({.name = "b", .context_tokens = 100});
+  EXPECT_THAT(Attach(SmallLayout(), 0, true),
+              refused("model.name: live requests need \"a\", got \"b\""));
+  set_model({.name = "a", .context_tokens = 99});
+  EXPECT_THAT(
+      Attach(SmallLayout(), 0, true),
+      refused("model.context_tokens: live requests need 100, got 99"));
+  set_model({.name = "a", .context_tokens = 101});
+  EXPECT_OK(Attach(SmallLayout(), 0, true));
+  set_model({});  // it does not tell
+  EXPECT_OK(Attach(SmallLayout(), 0, true));
+
+  // None waits when it attaches, but somebody may come before its stream opens.
+  Answer(first, 0);
+  set_model({.name = "b"});
+  const uint64_t generation = Stats(false).generation;
+  const uint64_t session = AttachNext();
+  ASSERT_OK(Submit("a", "s", 1));
+  EXPECT_THAT(Open(77, session, std::make_shared<RecordingEngine>()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("another geometry or model")));
+  Answer(first, 1);
+  OpenNext(session);
+  EXPECT_EQ(Stats(false).model->name, "b");
+  EXPECT_EQ(Stats(false).generation, generation);
+}
+
+// Whoever takes differences of counts must see that they began again.
 TEST_F(AttachTest, AnotherGeometryIsAnotherGeneration) {
   const auto engine = AttachAndOpen();
   const auto tokens = OpenStream("a");

@@ -117,8 +117,10 @@ class CoreTest : public ::testing::Test {
         .done =
             [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
         .num_host_blocks = num_host_blocks,
+        .supports_window_evictions = supports_window_evictions_,
         .query_stats = query_stats_,
         .sampling = sampling,
+        .model = model_,
         .replace = replace,
         .may_replace = may_replace_});
     return result;
@@ -187,7 +189,10 @@ class CoreTest : public ::testing::Test {
 
   double now_ = 100;
   bool may_replace_ = true;
-  std::map<std::string, std::string> query_stats_;  // of engines that attach
+  // Of engines that attach.
+  std::map<std::string, std::string> query_stats_;
+  bool supports_window_evictions_ = false;
+  std::shared_ptr<const ServedModel> model_;
   std::vector<bool> engine_changes_;
   std::string last_engine_change_;
   Core core_;

@@ -172,16 +172,6 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
   EXPECT_THAT(Attach(SmallLayout(), 5),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "num_host_blocks: live requests need 0, got 5"));
-  absl::StatusOr<Attachment> attachment;
-  Run(AttachEngine{
-      .layout = SmallLayout(),
-      .name = "fake",
-      .done = [&](absl::StatusOr<Attachment> a) { attachment = std::move(a); },
-      .supports_window_evictions = true});
-  EXPECT_THAT(
-      attachment,
-      StatusIs(absl::StatusCode::kFailedPrecondition,
-               "supports_window_evictions: live requests need 0, got 1"));
   ModelLayout halved = SmallLayout();
   halved.dtype = DType::kFloat16;
   EXPECT_THAT(Attach(halved),
@@ -239,7 +229,7 @@ TEST_F(CoreTest, TheNextEngineHasTheSameWindows) {
                        "48"));
 }
 
-TEST_F(CoreTest, TheNextEngineHasTheSameQueryStats) {
+TEST_F(CoreTest, TheNextEngineHasAtLeastTheSameQueryStats) {
   query_stats_ = {{"chat", "1a2b"}, {"code", "3c4d"}};
   const auto first = AttachAndOpen();
   const auto tokens = OpenStream("a");
@@ -257,9 +247,6 @@ TEST_F(CoreTest, TheNextEngineHasTheSameQueryStats) {
       Attach(SmallLayout()),
       refused("query_stats['code']: live requests need 3c4d, got none"));
   query_stats_ = {{"chat", "1a2b"}, {"code", "3c4d"}, {"talk", ""}};
-  EXPECT_THAT(Attach(SmallLayout()),
-              refused("query_stats: live requests need 2 tables, got 3"));
-  query_stats_.erase("talk");
   EXPECT_OK(Attach(SmallLayout()));
 }
 

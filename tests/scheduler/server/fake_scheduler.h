@@ -184,6 +184,10 @@ class FakeScheduler : public Scheduler {
     for (auto& [id, live] : live_) live.in_flight = false;
   }
 
+  void TakeAbilities(const SchedulerOptions& engine) override {
+    options_ = engine;
+  }
+
   CacheReset ResetPrefixCache() override {
     for (int32_t i = 0; i < cache_.entry_limit(); ++i) {
       if (cache_.serial(i) != kNoSerial) cache_.Remove(i);
@@ -280,7 +284,7 @@ class FakeScheduler : public Scheduler {
   }
 
   const ModelLayout layout_;
-  const SchedulerOptions options_;
+  SchedulerOptions options_;
   PrefixCache cache_;
   LiveMap live_;
   std::map<std::string, RequestId> ids_;

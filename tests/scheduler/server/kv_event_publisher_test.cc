@@ -378,6 +378,18 @@ TEST_F(KvEventPublisherTest, RequestsOfReplaysThatAreNoneAreIgnored) {
   EXPECT_FALSE(zmq::recv_multipart(socket, std::back_inserter(frames)));
 }
 
+// The blocks' batches would have numbers and events of another topic.
+TEST_F(KvEventPublisherTest, AReplayOfATopicThatIsNotPublishedIsEmpty) {
+  Serve(7);
+  EXPECT_TRUE(WaitForCached({7}));
+  EXPECT_THAT(Kept(0, "compressed"), IsEmpty());
+  StartEvents({.compressed_topic = "compressed", .topic = "blocks"});
+  Serve(7);
+  EXPECT_TRUE(WaitForCached({7}));
+  EXPECT_THAT(Kept(0, "other"), IsEmpty());
+  EXPECT_EQ(Cached(Kept(0, "blocks")), std::vector<uint32_t>{7});
+}
+
 TEST_F(KvEventPublisherTest, EndsWithTheDaemonWhateverIsUnread) {
   Subscriber subscriber(endpoint(), "");
   Serve(1);
