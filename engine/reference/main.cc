@@ -501,17 +501,22 @@ absl::Status ServeSim(const Flags& flags, EngineClient* client) {
        }});
 }
 
-// Stops the client at the first of `signals`, which every thread blocks.
+// Stops the client at the first of `signals`, which every thread blocks. The
+// client computes the step under way to its end, which may take minutes. From
+// then on this thread no longer blocks them: a second one ends the process.
 void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
                   EngineClient* client) {
   const timespec period{.tv_sec = 0, .tv_nsec = 100'000'000};
-  while (!stop.stop_requested()) {
-    const int signal = sigtimedwait(&signals, nullptr, &period);
-    if (signal <= 0) continue;
-    spdlog::info("signal {}, detaching", signal);
-    client->Stop();
-    return;
+  int signal = 0;
+  while (!stop.stop_requested() && signal <= 0) {
+    signal = sigtimedwait(&signals, nullptr, &period);
   }
+  if (signal <= 0) return;
+  spdlog::info("signal {}, detaching after this step; a second one ends it",
+               signal);
+  client->Stop();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  while (!stop.stop_requested()) nanosleep(&period, nullptr);
 }
 
 int Main(int argc, char** argv) {
