@@ -225,6 +225,9 @@ TEST(GgufModelLoaderTest, NamesWhatIsWrong) {
        "general.architecture: expected llama, qwen2 or gemma3, got mamba"},
       {[](GgufSpec& s) { s.keys.erase("general.architecture"); },
        "general.architecture"},
+      {[](GgufSpec& s) { s.keys["split.count"] = uint32_t{3}; },
+       "split.count: expected a model in one file (llama-gguf-split --merge "
+       "makes one), got one of 3 files"},
       {[](GgufSpec& s) { s.keys.erase("llama.block_count"); },
        "llama.block_count"},
       {[](GgufSpec& s) { s.keys["llama.block_count"] = uint32_t{0}; },
@@ -277,7 +280,8 @@ TEST(GgufModelLoaderTest, NamesWhatIsWrong) {
        },
        "rope_freqs.weight: expected numbers > 0, got 0"},
   };
-  const GgufSpec good = RandomSpec("llama", TensorType::kF32, 1);
+  GgufSpec good = RandomSpec("llama", TensorType::kF32, 1);
+  good.keys["split.count"] = uint32_t{1};
   ASSERT_OK(Load(good).status());
   for (const BadFile& bad : cases) {
     GgufSpec spec = good;
