@@ -184,7 +184,7 @@ void AddComputedFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str()
       ->group(kComputedGroup);
   app->add_option("--threads", flags->num_threads,
-                  "Threads of the matrix products")
+                  "Threads that share the work on the CPU")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(kComputedGroup);
