@@ -20,7 +20,7 @@ they answer, and prints the URL of an OpenAI-compatible API. Ctrl-C stops all.
   --routing POLICY   of the gateway: round_robin, or another of smg's (default:
                      cache_aware, which sends a request where its prefix is cached)
   --num-blocks N     blocks in the pool of each engine (default: what 8 sequences of
-                     the model's context need)
+                     the model's context need, at most half of the memory)
   --keep-ratio R     fraction of the prompt's KV entries that is kept, (0, 1]
                      (default: all)
   --eviction SPEC    with --keep-ratio, the policy (default: keydiff | adakv | topk)

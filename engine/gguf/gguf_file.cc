@@ -85,6 +85,25 @@ constexpr uint32_t kIntegerTypes = 1u << kUint8 | 1u << kInt8 | 1u << kUint16 |
 constexpr uint32_t kNumberTypes =
     kIntegerTypes | 1u << kFloat32 | 1u << kFloat64;
 
+// Types of tensors that files have and this program does not, by the numbers of
+// the format.
+constexpr std::pair<uint32_t, absl::string_view> kUnknownTensorTypes[] = {
+    {2, "Q4_0"},    {7, "Q5_1"},     {9, "Q8_1"},    {10, "Q2_K"},
+    {11, "Q3_K"},   {13, "Q5_K"},    {15, "Q8_K"},   {16, "IQ2_XXS"},
+    {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},  {20, "IQ4_NL"},
+    {21, "IQ3_S"},  {22, "IQ2_S"},   {23, "IQ4_XS"}, {24, "I8"},
+    {25, "I16"},    {26, "I32"},     {27, "I64"},    {28, "F64"},
+    {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"},  {39, "MXFP4"},
+    {40, "NVFP4"},  {41, "Q1_0"}};
+
+// Returns the name of a type, or its number if it has none.
+std::string UnknownTypeName(uint32_t type) {
+  for (const auto& [number, name] : kUnknownTensorTypes) {
+    if (number == type) return std::string(name);
+  }
+  return absl::StrCat("number ", type);
+}
+
 std::string Quoted(absl::string_view text) {
   constexpr size_t kMaxShown = 100;
   return absl::StrCat("'", absl::CHexEscape(text.substr(0, kMaxShown)),
@@ -399,8 +418,8 @@ absl::Status GgufFile::Parser::ReadTensor(uint64_t index) {
       absl::StrAppend(out, TensorTypeName(known));
     };
     return Bad(TensorName(name), "one of the types ",
-               absl::StrJoin(kTensorTypes, ", ", append_name), "; got number ",
-               type);
+               absl::StrJoin(kTensorTypes, ", ", append_name), "; got ",
+               UnknownTypeName(type));
   }
   tensor.type = static_cast<TensorType>(type);
   if (!file_.tensor_indices_.emplace(name, index).second) {

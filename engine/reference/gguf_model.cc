@@ -411,6 +411,17 @@ ModelLayer ReadLayer(const Architecture& architecture, const ModelShape& shape,
   return layer;
 }
 
+// Large models come in several files. Each has only some of the tensors, so
+// without this the first tensor of another file would be called missing.
+absl::Status CheckNotSplit(const GgufFile& file) {
+  constexpr absl::string_view kKey = "split.count";
+  if (!file.Has(kKey)) return absl::OkStatus();
+  BM_ASSIGN_OR_RETURN(const int64_t num_files, file.Integer(kKey));
+  if (num_files <= 1) return absl::OkStatus();
+  return Wrong(kKey, "a model in one file (llama-gguf-split --merge makes one)",
+               absl::StrCat("one of ", num_files, " files"));
+}
+
 absl::StatusOr<Architecture> ArchitectureOf(const GgufFile& file) {
   BM_ASSIGN_OR_RETURN(const absl::string_view name,
                       file.String("general.architecture"));
@@ -441,6 +452,7 @@ absl::StatusOr<std::vector<int32_t>> EndTokens(const GgufFile& file,
 
 absl::StatusOr<std::shared_ptr<const LanguageModel>> LoadGgufModel(
     const GgufFile& file) {
+  BM_RETURN_IF_ERROR(CheckNotSplit(file));
   BM_ASSIGN_OR_RETURN(const Architecture architecture, ArchitectureOf(file));
   Reader reader(file, architecture.name);
   ModelShape shape = ReadShape(architecture, &reader);

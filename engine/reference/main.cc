@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <ctime>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -13,6 +14,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <unistd.h>
 
 #include <absl/status/status.h>
 #include <absl/strings/match.h>
@@ -27,6 +30,7 @@
 #include "blockmgr/eviction/query_stats_table.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/reference/client.h"
+#include "engine/reference/default_blocks.h"
 #include "engine/reference/forward_pass.h"
 #include "engine/reference/gguf_model.h"
 #include "engine/reference/sampler.h"
@@ -86,11 +90,6 @@ constexpr double kMaxStepSeconds = 86400;
 constexpr char kComputedGroup[] = "Models that compute (tiny, llama)";
 constexpr char kTinyGroup[] = "Tiny model";
 constexpr char kLlamaGroup[] = "Language model";
-
-// As many sequences as long as the model's context fit into the pool.
-constexpr int32_t kDefaultSequences = 8;
-// Beyond its window, a layer holds what one step adds to a sequence.
-constexpr int32_t kStepTokens = 2048;
 
 // Shapes of known models, with random weights.
 struct RandomShape {
@@ -185,7 +184,7 @@ void AddComputedFlags(CLI::App* app, Flags* flags) {
       ->capture_default_str()
       ->group(kComputedGroup);
   app->add_option("--threads", flags->num_threads,
-                  "Threads of the matrix products")
+                  "Threads that share the work on the CPU")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(kComputedGroup);
@@ -280,7 +279,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option(
          "--num-blocks", flags->num_blocks,
          "Blocks of the pool (default: 4096 for tiny, 22528 for sim, for "
-         "llama what 8 sequences of the model's context need)")
+         "llama what 8 sequences of the model's context need; on the CPU at "
+         "most half of the memory)")
       ->check(CLI::Range(2, 1 << 30));
   AddShardsFlag(app, &flags->num_shards);
   app->add_option(
@@ -419,34 +419,47 @@ absl::Status ReadServedModel(Flags* flags) {
   return absl::OkStatus();
 }
 
-// Returns how many blocks kDefaultSequences of the model's context hold.
-int32_t DefaultBlocks(const ModelShape& shape, int32_t page_size) {
-  const ModelLayout layout = MakeLayout(shape, page_size, DType::kBFloat16, 2);
-  int64_t blocks = 0;
-  for (int32_t group = 0; group < layout.num_groups(); ++group) {
-    const int64_t window = layout.window_of(group);
-    const int64_t tokens = window == 0 ? int64_t{shape.context_tokens}
-                                       : std::min(int64_t{shape.context_tokens},
-                                                  window + kStepTokens);
-    blocks += (tokens + page_size - 1) / page_size + 1;
-  }
-  // The null block, too.
-  return static_cast<int32_t>(
-      std::min(blocks * kDefaultSequences + 1, int64_t{1} << 30));
+// Returns the bytes of the machine's memory.
+int64_t MemoryBytes() {
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)};
+}
+
+// Refuses more host blocks than the machine's memory holds. REQUIRES: the
+// layout is valid.
+absl::Status CheckHostBlocks(const ModelLayout& layout,
+                             int32_t num_host_blocks) {
+  const int64_t most = MemoryBytes() / layout.block_bytes();
+  if (num_host_blocks <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--num-host-blocks: expected at most ", most, ", as the machine has ",
+      MemoryBytes(), " bytes of memory and a block ", layout.block_bytes(),
+      "; got ", num_host_blocks));
 }
 
 absl::Status ServeModel(const Flags& flags,
                         const std::shared_ptr<const LanguageModel>& model,
                         EngineClient* client) {
+  const DType dtype = DTypeNamed(flags.dtype);
+  // Of a GPU's memory nothing is known here.
+  const int64_t memory_bytes = flags.backend == "cpu"
+                                   ? MemoryBytes()
+                                   : std::numeric_limits<int64_t>::max();
   const int32_t default_blocks =
-      flags.mode == "tiny" ? kTinyBlocks
-                           : DefaultBlocks(model->shape(), flags.page_size);
-  ModelLayout layout =
-      MakeLayout(model->shape(), flags.page_size, DTypeNamed(flags.dtype),
-                 flags.num_blocks.value_or(default_blocks));
+      flags.mode == "tiny"
+          ? kTinyBlocks
+          : DefaultBlocks(model->shape(), flags.page_size, dtype, memory_bytes);
+  ModelLayout layout = MakeLayout(model->shape(), flags.page_size, dtype,
+                                  flags.num_blocks.value_or(default_blocks));
   layout.num_shards = flags.num_shards;
-  BM_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Backend>> backends,
-                      CreateTinyBackends(layout, BackendOptions(flags)));
+  absl::StatusOr<std::vector<std::unique_ptr<Backend>>> created =
+      CreateTinyBackends(layout, BackendOptions(flags));
+  if (absl::IsResourceExhausted(created.status())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--num-blocks: ", created.status().message()));
+  }
+  BM_RETURN_IF_ERROR(created.status());
+  std::vector<std::unique_ptr<Backend>> backends = *std::move(created);
+  BM_RETURN_IF_ERROR(CheckHostBlocks(layout, flags.client.num_host_blocks));
   BM_ASSIGN_OR_RETURN(std::unique_ptr<ForwardPass> forward,
                       CreateTinyForward(model.get(), layout, backends));
   if (forward != nullptr) {
@@ -501,17 +514,22 @@ absl::Status ServeSim(const Flags& flags, EngineClient* client) {
        }});
 }
 
-// Stops the client at the first of `signals`, which every thread blocks.
+// Stops the client at the first of `signals`, which every thread blocks. The
+// client computes the step under way to its end, which may take minutes. From
+// then on this thread no longer blocks them: a second one ends the process.
 void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
                   EngineClient* client) {
   const timespec period{.tv_sec = 0, .tv_nsec = 100'000'000};
-  while (!stop.stop_requested()) {
-    const int signal = sigtimedwait(&signals, nullptr, &period);
-    if (signal <= 0) continue;
-    spdlog::info("signal {}, detaching", signal);
-    client->Stop();
-    return;
+  int signal = 0;
+  while (!stop.stop_requested() && signal <= 0) {
+    signal = sigtimedwait(&signals, nullptr, &period);
   }
+  if (signal <= 0) return;
+  spdlog::info("signal {}, detaching after this step; a second one ends it",
+               signal);
+  client->Stop();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  while (!stop.stop_requested()) nanosleep(&period, nullptr);
 }
 
 int Main(int argc, char** argv) {

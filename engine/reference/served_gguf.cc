@@ -1,6 +1,7 @@
 #include "engine/reference/served_gguf.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -12,6 +13,7 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "engine/tokenizer/tokenizer_files.h"
+#include "engine/tokenizer/utf8.h"
 
 namespace blockmgr {
 namespace {
@@ -21,6 +23,21 @@ struct Family {
   const char* model_type;
   const char* architecture;
 };
+
+// Returns the name of the file without its ending. Messages carry UTF-8 only,
+// so each run of other bytes becomes a replacement character.
+std::string NameOf(const std::string& path) {
+  const std::string stem = std::filesystem::path(path).stem().string();
+  std::string name;
+  for (absl::string_view rest = stem; !rest.empty();) {
+    const size_t num_valid = ValidPrefix(rest);
+    absl::StrAppend(&name, rest.substr(0, num_valid));
+    rest.remove_prefix(num_valid);
+    if (!rest.empty()) name += "\xEF\xBF\xBD";
+    rest.remove_prefix(InvalidPrefix(rest));
+  }
+  return name;
+}
 
 std::optional<int32_t> TokenOf(const GgufFile& file, absl::string_view key) {
   const absl::StatusOr<int64_t> token = file.Integer(key);
@@ -42,7 +59,7 @@ absl::StatusOr<ServedModel> DescribeGguf(const GgufFile& file,
       const int64_t context_tokens,
       file.Integer(absl::StrCat(architecture, ".context_length")));
   ServedModel model{
-      .name = std::filesystem::path(path).stem().string(),
+      .name = NameOf(path),
       .model_type = std::string(architecture),
       .context_tokens = static_cast<int32_t>(std::clamp<int64_t>(
           context_tokens, 0, std::numeric_limits<int32_t>::max())),

@@ -11,9 +11,9 @@
 
 namespace blockmgr {
 
-// Returns the facts, with the name of the file at `path` without its ending.
-// `tokenizer_error` says why there is no tokenizer; empty: there is one. Errs
-// with NotFound if the file does not say what model it is.
+// Returns the facts, with the name of the file at `path` without its ending, in
+// UTF-8. `tokenizer_error` says why there is no tokenizer; empty: there is one.
+// Errs with NotFound if the file does not say what model it is.
 absl::StatusOr<ServedModel> DescribeGguf(const GgufFile& file,
                                          const std::string& path,
                                          std::string* tokenizer_error);

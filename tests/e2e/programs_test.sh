@@ -65,6 +65,45 @@ wait "$engine" || fail "the engine did not end cleanly"
 kill -TERM "$daemon"
 wait "$daemon" || fail "the daemon did not end cleanly"
 
+# An engine detaches at the first signal, and a second one does not wait for the
+# step under way: here one of some 16 TFLOP, nearly all of them attention.
+"$daemon_program" --metrics-listen 127.0.0.1:0 --max-num-batched-tokens 8192 \
+  >"$work/daemon2.log" 2>&1 &
+daemon=$!
+"$engine_program" --mode tiny --tiny-layers 16 --tiny-heads 1 \
+  --tiny-q-heads 256 --tiny-hidden 16 --tiny-mlp 16 >"$work/engine2.log" 2>&1 &
+engine=$!
+"$bench_program" serve --num-prompts 1 --random-input-len 8000 \
+  --random-output-len 2 >"$work/client2.log" 2>&1 &
+client=$!
+steps_in_flight() {
+  local port
+  port=$(sed -n 's|.*metrics at http://127.0.0.1:\([0-9]*\)/.*|\1|p' \
+    "$work/daemon2.log")
+  [ -n "$port" ] || return 1
+  exec 3<>"/dev/tcp/127.0.0.1/$port"
+  printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+  grep '^blockmgr_steps_in_flight' <&3
+  exec 3>&-
+}
+await() {
+  local _
+  for _ in $(seq 1000); do
+    if eval "$1"; then return; fi
+    sleep 0.1
+  done
+  fail "waited in vain: $1"
+}
+await 'steps_in_flight | grep -q " [1-9]"'
+kill -TERM "$engine"
+await 'grep -q detaching "$work/engine2.log"'
+kill -TERM "$engine"
+status=0
+wait "$engine" || status=$?
+[ "$status" = 143 ] || fail "second signal: expected status 143, got $status"
+kill "$client" "$daemon"
+wait "$daemon" || fail "the daemon did not end cleanly without its engine"
+
 # What no program knows is told, by name.
 for program in "$daemon_program" "$engine_program" "$bench_program serve"; do
   # shellcheck disable=SC2086

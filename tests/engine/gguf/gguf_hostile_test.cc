@@ -230,7 +230,13 @@ std::vector<HostileCase> TensorCases() {
        "to the end of the file"},
       {"UnknownType", TensorFile({32}, 2, 0, 32),
        "tensor 't': expected one of the types F32, F16, BF16, Q8_0, Q4_1, "
-       "Q5_0, Q4_K, Q6_K; got number 2"},
+       "Q5_0, Q4_K, Q6_K; got Q4_0"},
+      {"PopularType", TensorFile({256}, 13, 0, 256),
+       "tensor 't': expected one of the types F32, F16, BF16, Q8_0, Q4_1, "
+       "Q5_0, Q4_K, Q6_K; got Q5_K"},
+      {"TypeWithoutAName", TensorFile({32}, 1000, 0, 32),
+       "tensor 't': expected one of the types F32, F16, BF16, Q8_0, Q4_1, "
+       "Q5_0, Q4_K, Q6_K; got number 1000"},
       {"DimensionOf0", TensorFile({1, 0}, kF32, 0, 32),
        "tensor 't': expected dimension 1 to be at least 1 and below 2^63, got "
        "0"},

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -80,6 +81,113 @@ INSTANTIATE_TEST_SUITE_P(ArchitecturesAndTypes, GgufModelTest,
                                             ::testing::ValuesIn(kTensorTypes)),
                          NameOf);
 
+// What files of real models have beside the usual sizes: heads that are no
+// power of two, groups of odd size, heads wider than hidden / heads, rows that
+// are no multiple of a vector, and keys that change rotation and scale.
+struct OtherFile {
+  const char* name;
+  const char* architecture;
+  TensorType type;
+  SpecSizes sizes;
+  std::vector<std::pair<std::string, float>> keys = {};
+  std::vector<const char*> erased = {};
+};
+
+class GgufOtherModelTest : public ::testing::TestWithParam<OtherFile> {};
+
+TEST_P(GgufOtherModelTest, EngineComputesTheModelOfTheFile) {
+  const OtherFile& other = GetParam();
+  GgufSpec spec = RandomSpec(other.architecture, other.type, 9, other.sizes);
+  for (const auto& [key, value] : other.keys) spec.keys[key] = value;
+  for (const char* name : other.erased) {
+    ASSERT_EQ(spec.keys.erase(name) + spec.tensors.erase(name), 1) << name;
+  }
+  const auto model = Load(spec);
+  ASSERT_OK(model.status());
+  std::mt19937_64 random(10);
+  EngineHarness engine(*model, DType::kFloat32, 64);
+  engine.Start(0, RandomTokens(45, (*model)->shape().vocabulary, &random));
+  const std::vector<float> prefill =
+      engine.Prefill(0, std::vector<int32_t>{7, 30, 8});
+  const std::vector<float> decode = engine.Decode(0);
+  const std::vector<std::vector<double>> expected =
+      ReferenceLogits(spec, std::span(engine.tokens(0)).first(46));
+  ExpectClose(prefill, expected[44]);
+  ExpectClose(decode, expected[45]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, GgufOtherModelTest,
+    ::testing::Values(OtherFile{"GroupOfSeven",
+                                "qwen2",
+                                TensorType::kF16,
+                                {.hidden = 112,
+                                 .mlp = 144,
+                                 .vocabulary = 37,
+                                 .num_q_heads = 14,
+                                 .head_dim = 128}},
+                      OtherFile{"GroupOfFiveNarrow",
+                                "llama",
+                                TensorType::kF32,
+                                {.hidden = 48,
+                                 .mlp = 80,
+                                 .vocabulary = 33,
+                                 .num_q_heads = 5,
+                                 .num_heads = 1,
+                                 .head_dim = 16}},
+                      OtherFile{"NoGroups",
+                                "llama",
+                                TensorType::kBF16,
+                                {.hidden = 240,
+                                 .mlp = 16,
+                                 .vocabulary = 65,
+                                 .num_q_heads = 3,
+                                 .num_heads = 3,
+                                 .head_dim = 80},
+                                {{"llama.rope.scaling.factor", 4.0f}},
+                                {"llama.attention.head_count_kv"}},
+                      OtherFile{"TiedWithoutDivisors",
+                                "llama",
+                                TensorType::kQ8_0,
+                                {.hidden = 96,
+                                 .mlp = 160,
+                                 .vocabulary = 5,
+                                 .num_q_heads = 6,
+                                 .num_heads = 2,
+                                 .head_dim = 96},
+                                {},
+                                {"rope_freqs.weight", "output.weight"}},
+                      OtherFile{"GroupOfNineteen",
+                                "qwen2",
+                                TensorType::kQ4_1,
+                                {.hidden = 160,
+                                 .mlp = 224,
+                                 .vocabulary = 100,
+                                 .num_q_heads = 19,
+                                 .num_heads = 1,
+                                 .head_dim = 32}},
+                      OtherFile{"WideHeads",
+                                "gemma3",
+                                TensorType::kQ5_0,
+                                {.num_layers = 7,
+                                 .hidden = 160,
+                                 .mlp = 96,
+                                 .num_q_heads = 4,
+                                 .num_heads = 1,
+                                 .head_dim = 256},
+                                {{"gemma3.rope.freq_base_swa", 500.0f},
+                                 {"gemma3.rope.scaling.factor", 8.0f}}},
+                      OtherFile{"LayersOf27B",
+                                "gemma3",
+                                TensorType::kF32,
+                                {.num_layers = 62,
+                                 .hidden = 64,
+                                 .mlp = 32,
+                                 .num_q_heads = 6,
+                                 .num_heads = 2,
+                                 .head_dim = 48}}),
+    [](const auto& test) { return std::string(test.param.name); });
+
 TEST(GgufModelLoaderTest, KeysSayWhatTheFileLeavesOpen) {
   GgufSpec spec = RandomSpec("gemma3", TensorType::kF16, 1);
   ASSERT_OK_AND_ASSIGN(const auto model, Load(spec));
@@ -104,6 +212,19 @@ TEST(GgufModelLoaderTest, KeysSayWhatTheFileLeavesOpen) {
   ASSERT_OK_AND_ASSIGN(const auto listed, Load(spec));
   EXPECT_EQ(listed->shape().windows,
             (std::vector<int32_t>{0, 20, 20, 0, 0, 0, 20}));
+}
+
+TEST(GgufModelLoaderTest, APartOfASplitModelIsCalledThat) {
+  GgufSpec spec = RandomSpec("llama", TensorType::kF32, 1);
+  spec.keys["split.count"] = uint32_t{1};
+  EXPECT_OK(Load(spec).status());
+  spec.keys["split.count"] = uint32_t{3};
+  // The second file of a model has no architecture.
+  spec.keys.erase("general.architecture");
+  EXPECT_THAT(
+      std::string(Load(spec).status().message()),
+      HasSubstr("split.count: expected a model in one file (llama-gguf-split "
+                "--merge makes one), got one of 3 files"));
 }
 
 struct BadFile {

@@ -12,12 +12,6 @@ namespace {
 
 using Row = std::vector<double>;
 
-constexpr int32_t kVocabulary = 96;
-constexpr int32_t kHidden = 256;
-constexpr int32_t kMlp = 256;
-constexpr int32_t kHeads = 2;
-constexpr int32_t kHeadDim = 64;
-
 class SpecMaker {
  public:
   SpecMaker(GgufSpec* spec, TensorType type, uint64_t seed)
@@ -58,29 +52,31 @@ class SpecMaker {
   std::mt19937_64 random_;
 };
 
-void AddLayer(int32_t index, int32_t q_width, bool biases, bool gemma,
+void AddLayer(uint32_t index, const SpecSizes& sizes, bool biases, bool gemma,
               SpecMaker* maker) {
   const std::string blk = "blk." + std::to_string(index) + ".";
-  const int32_t kv_width = kHeads * kHeadDim;
-  maker->Vector(blk + "attn_norm.weight", kHidden, 1.0, 0.2);
-  maker->Matrix(blk + "attn_q.weight", kHidden, q_width, 1.5);
-  maker->Matrix(blk + "attn_k.weight", kHidden, kv_width, 1.5);
-  maker->Matrix(blk + "attn_v.weight", kHidden, kv_width, 1.0);
-  maker->Matrix(blk + "attn_output.weight", q_width, kHidden, 1.0);
-  maker->Vector(blk + "ffn_norm.weight", kHidden, 1.0, 0.2);
-  maker->Matrix(blk + "ffn_gate.weight", kHidden, kMlp, 1.0);
-  maker->Matrix(blk + "ffn_up.weight", kHidden, kMlp, 1.0);
-  maker->Matrix(blk + "ffn_down.weight", kMlp, kHidden, 1.0);
+  const int32_t hidden = sizes.hidden;
+  const int32_t q_width = sizes.num_q_heads * sizes.head_dim;
+  const int32_t kv_width = sizes.num_heads * sizes.head_dim;
+  maker->Vector(blk + "attn_norm.weight", hidden, 1.0, 0.2);
+  maker->Matrix(blk + "attn_q.weight", hidden, q_width, 1.5);
+  maker->Matrix(blk + "attn_k.weight", hidden, kv_width, 1.5);
+  maker->Matrix(blk + "attn_v.weight", hidden, kv_width, 1.0);
+  maker->Matrix(blk + "attn_output.weight", q_width, hidden, 1.0);
+  maker->Vector(blk + "ffn_norm.weight", hidden, 1.0, 0.2);
+  maker->Matrix(blk + "ffn_gate.weight", hidden, sizes.mlp, 1.0);
+  maker->Matrix(blk + "ffn_up.weight", hidden, sizes.mlp, 1.0);
+  maker->Matrix(blk + "ffn_down.weight", sizes.mlp, hidden, 1.0);
   if (biases) {
     maker->Vector(blk + "attn_q.bias", q_width, 0.0, 0.5);
     maker->Vector(blk + "attn_k.bias", kv_width, 0.0, 0.5);
     maker->Vector(blk + "attn_v.bias", kv_width, 0.0, 0.5);
   }
   if (gemma) {
-    maker->Vector(blk + "attn_q_norm.weight", kHeadDim, 1.2, 0.2);
-    maker->Vector(blk + "attn_k_norm.weight", kHeadDim, 1.2, 0.2);
-    maker->Vector(blk + "post_attention_norm.weight", kHidden, 0.8, 0.2);
-    maker->Vector(blk + "post_ffw_norm.weight", kHidden, 0.8, 0.2);
+    maker->Vector(blk + "attn_q_norm.weight", sizes.head_dim, 1.2, 0.2);
+    maker->Vector(blk + "attn_k_norm.weight", sizes.head_dim, 1.2, 0.2);
+    maker->Vector(blk + "post_attention_norm.weight", hidden, 0.8, 0.2);
+    maker->Vector(blk + "post_ffw_norm.weight", hidden, 0.8, 0.2);
   }
 }
 
@@ -90,12 +86,17 @@ class Sequence {
   explicit Sequence(const GgufSpec& spec)
       : spec_(spec),
         name_(std::get<std::string>(spec.keys.at("general.architecture"))),
+        hidden_(Integer("embedding_length")),
+        num_q_heads_(Integer("attention.head_count")),
+        num_heads_(Integer("attention.head_count_kv", num_q_heads_)),
+        head_dim_(static_cast<size_t>(
+            Integer("attention.key_length", hidden_ / num_q_heads_))),
         layers_(static_cast<size_t>(Integer("block_count"))) {}
 
   Row Logits(int32_t token) {
     const bool gemma = name_ == "gemma3";
     Row x = RowOf("token_embd.weight", token);
-    if (gemma) Scale(std::sqrt(double{kHidden}), &x);
+    if (gemma) Scale(std::sqrt(static_cast<double>(hidden_)), &x);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const std::string blk = "blk." + std::to_string(i) + ".";
       Row delta = Multiply(blk + "attn_output.weight",
@@ -128,8 +129,14 @@ class Sequence {
     return static_cast<int32_t>(
         std::get<uint32_t>(spec_.keys.at(name_ + "." + key)));
   }
+  int32_t Integer(const std::string& key, int32_t otherwise) const {
+    return spec_.keys.contains(name_ + "." + key) ? Integer(key) : otherwise;
+  }
   double Number(const std::string& key) const {
     return double{std::get<float>(spec_.keys.at(name_ + "." + key))};
+  }
+  double Number(const std::string& key, double otherwise) const {
+    return spec_.keys.contains(name_ + "." + key) ? Number(key) : otherwise;
   }
   static double Silu(double x) { return x / (1.0 + std::exp(-x)); }
   static double GeluTanh(double x) {
@@ -184,9 +191,9 @@ class Sequence {
     Row all = Multiply(name + ".weight", h);
     if (name_ == "qwen2") Add(RowOf(name + ".bias", 0), &all);
     std::vector<Row> heads;
-    for (size_t begin = 0; begin < all.size(); begin += kHeadDim) {
+    for (size_t begin = 0; begin < all.size(); begin += head_dim_) {
       const auto first = all.begin() + static_cast<ptrdiff_t>(begin);
-      heads.emplace_back(first, first + kHeadDim);
+      heads.emplace_back(first, first + static_cast<ptrdiff_t>(head_dim_));
       if (part == "attn_v") continue;
       if (name_ == "gemma3") {
         heads.back() = Norm(name + "_norm.weight", heads.back());
@@ -197,21 +204,32 @@ class Sequence {
   }
 
   void Rotate(size_t layer, Row* head) const {
-    const double base = HasWindow(layer) ? 10000.0 : Number("rope.freq_base");
-    for (size_t i = 0; i < kHeadDim / 2; ++i) {
-      double angle =
-          position_ * std::pow(base, -2.0 * static_cast<double>(i) / kHeadDim);
+    const double base = HasWindow(layer) ? Number("rope.freq_base_swa", 10000.0)
+                                         : Number("rope.freq_base");
+    const double stretch =
+        HasWindow(layer) ? 1.0 : Number("rope.scaling.factor", 1.0);
+    for (size_t i = 0; i < head_dim_ / 2; ++i) {
+      double angle = position_ / stretch *
+                     std::pow(base, -2.0 * static_cast<double>(i) /
+                                        static_cast<double>(head_dim_));
       if (const auto divisors = spec_.tensors.find("rope_freqs.weight");
           divisors != spec_.tensors.end()) {
         angle /= double{divisors->second.values[i]};
       }
       const bool is_interleaved = name_ == "llama";
       double& a = (*head)[is_interleaved ? 2 * i : i];
-      double& b = (*head)[is_interleaved ? 2 * i + 1 : i + kHeadDim / 2];
+      double& b = (*head)[is_interleaved ? 2 * i + 1 : i + head_dim_ / 2];
       const double rotated = a * std::cos(angle) - b * std::sin(angle);
       b = a * std::sin(angle) + b * std::cos(angle);
       a = rotated;
     }
+  }
+
+  // Gemma 3 27B, of 62 layers, scales by its hidden size of a head.
+  double ScoreScale() const {
+    const bool is_27b = name_ == "gemma3" && layers_.size() == 62;
+    return 1.0 / std::sqrt(is_27b ? static_cast<double>(hidden_) / num_q_heads_
+                                  : static_cast<double>(head_dim_));
   }
 
   Row Attend(size_t layer, const Row& h) {
@@ -229,18 +247,19 @@ class Sequence {
             : 0;
     Row output;
     for (size_t q = 0; q < queries.size(); ++q) {
-      const size_t head = q / (queries.size() / kHeads);
-      Row sum(kHeadDim);
+      const auto num_heads = static_cast<size_t>(num_heads_);
+      const size_t head = q / (queries.size() / num_heads);
+      Row sum(head_dim_);
       double total = 0;
       for (int32_t p = first; p <= position_; ++p) {
-        const size_t entry = static_cast<size_t>(p) * kHeads + head;
+        const size_t entry = static_cast<size_t>(p) * num_heads + head;
         double logit = 0;
-        for (size_t d = 0; d < kHeadDim; ++d) {
+        for (size_t d = 0; d < head_dim_; ++d) {
           logit += queries[q][d] * cache.keys[entry][d];
         }
-        const double weight = std::exp(logit / std::sqrt(double{kHeadDim}));
+        const double weight = std::exp(logit * ScoreScale());
         total += weight;
-        for (size_t d = 0; d < kHeadDim; ++d) {
+        for (size_t d = 0; d < head_dim_; ++d) {
           sum[d] += weight * cache.values[entry][d];
         }
       }
@@ -252,6 +271,10 @@ class Sequence {
 
   const GgufSpec& spec_;
   const std::string name_;
+  const int32_t hidden_;
+  const int32_t num_q_heads_;
+  const int32_t num_heads_;
+  const size_t head_dim_;
   std::vector<Cache> layers_;
   int32_t position_ = 0;
 };
@@ -270,39 +293,44 @@ std::string GgufSpec::Write() const {
   return writer.Finish();
 }
 
+SpecSizes SizesOf(const std::string& architecture) {
+  return architecture == "gemma3" ? SpecSizes{.num_layers = 7, .num_q_heads = 8}
+                                  : SpecSizes();
+}
+
 GgufSpec RandomSpec(const std::string& architecture, TensorType type,
-                    uint64_t seed) {
+                    uint64_t seed, const SpecSizes& sizes) {
   const bool llama = architecture == "llama";
   const bool gemma = architecture == "gemma3";
-  const uint32_t num_layers = gemma ? 7 : 2;
-  const uint32_t num_q_heads = gemma ? 8 : 4;
+  const auto key = [](int32_t size) { return static_cast<uint32_t>(size); };
   GgufSpec spec;
   const std::string prefix = architecture + ".";
   spec.keys = {{"general.architecture", architecture},
-               {prefix + "block_count", num_layers},
+               {prefix + "block_count", key(sizes.num_layers)},
                {prefix + "context_length", uint32_t{512}},
-               {prefix + "embedding_length", uint32_t{kHidden}},
-               {prefix + "feed_forward_length", uint32_t{kMlp}},
-               {prefix + "attention.head_count", num_q_heads},
-               {prefix + "attention.head_count_kv", uint32_t{kHeads}},
+               {prefix + "embedding_length", key(sizes.hidden)},
+               {prefix + "feed_forward_length", key(sizes.mlp)},
+               {prefix + "attention.head_count", key(sizes.num_q_heads)},
+               {prefix + "attention.head_count_kv", key(sizes.num_heads)},
                {prefix + "attention.layer_norm_rms_epsilon", 1e-5f},
                {prefix + "rope.freq_base", gemma ? 1e6f : 500.0f}};
   if (gemma) {
     spec.keys[prefix + "attention.sliding_window"] = uint32_t{20};
-    spec.keys[prefix + "attention.key_length"] = uint32_t{kHeadDim};
-    spec.keys[prefix + "attention.value_length"] = uint32_t{kHeadDim};
+  }
+  if (gemma || sizes.num_q_heads * sizes.head_dim != sizes.hidden) {
+    spec.keys[prefix + "attention.key_length"] = key(sizes.head_dim);
+    spec.keys[prefix + "attention.value_length"] = key(sizes.head_dim);
   }
   SpecMaker maker(&spec, type, seed);
-  maker.Matrix("token_embd.weight", kHidden, kVocabulary, gemma ? 1.0 : 16.0);
-  for (uint32_t i = 0; i < num_layers; ++i) {
-    AddLayer(static_cast<int32_t>(i),
-             static_cast<int32_t>(num_q_heads) * kHeadDim,
-             architecture == "qwen2", gemma, &maker);
+  maker.Matrix("token_embd.weight", sizes.hidden, sizes.vocabulary,
+               gemma ? 1.0 : 16.0);
+  for (uint32_t i = 0; i < key(sizes.num_layers); ++i) {
+    AddLayer(i, sizes, architecture == "qwen2", gemma, &maker);
   }
-  maker.Vector("output_norm.weight", kHidden, 1.0, 0.2);
+  maker.Vector("output_norm.weight", sizes.hidden, 1.0, 0.2);
   if (llama) {
-    maker.Matrix("output.weight", kHidden, kVocabulary, 2.0);
-    maker.Vector("rope_freqs.weight", kHeadDim / 2, 4.0, 0.8);
+    maker.Matrix("output.weight", sizes.hidden, sizes.vocabulary, 2.0);
+    maker.Vector("rope_freqs.weight", sizes.head_dim / 2, 4.0, 0.8);
   }
   return spec;
 }

@@ -36,11 +36,28 @@ struct GgufSpec {
   std::string Write() const;
 };
 
+struct SpecSizes {
+  int32_t num_layers = 2;
+  int32_t hidden = 256;
+  int32_t mlp = 256;
+  int32_t vocabulary = 96;
+  int32_t num_q_heads = 4;
+  int32_t num_heads = 2;
+  int32_t head_dim = 64;
+};
+
+// Those of an architecture's usual test file.
+SpecSizes SizesOf(const std::string& architecture);
+
 // A file of a small model with random weights, all its matrices of one type.
 // `architecture` is llama (with rope_freqs and an output matrix), qwen2 or
-// gemma3 (7 layers, the sixth without a window).
+// gemma3 (every sixth layer without a window).
 GgufSpec RandomSpec(const std::string& architecture, TensorType type,
-                    uint64_t seed);
+                    uint64_t seed, const SpecSizes& sizes);
+inline GgufSpec RandomSpec(const std::string& architecture, TensorType type,
+                           uint64_t seed) {
+  return RandomSpec(architecture, type, seed, SizesOf(architecture));
+}
 
 // Returns the logits after each of the tokens, [tokens][vocabulary]. REQUIRES:
 // the spec is one of RandomSpec, perhaps with other values.

@@ -20,12 +20,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-absl::StatusOr<ServedModel> Describe(const GgufWriter& writer,
-                                     std::string* tokenizer_error) {
+absl::StatusOr<ServedModel> Describe(
+    const GgufWriter& writer, std::string* tokenizer_error,
+    const std::string& path = "folder/Some-1B.Q4_1.gguf") {
   const std::string bytes = writer.Finish();
   const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
   EXPECT_OK(file);
-  return DescribeGguf(**file, "folder/Some-1B.Q4_1.gguf", tokenizer_error);
+  return DescribeGguf(**file, path, tokenizer_error);
 }
 
 TEST(ServedGgufTest, TellsWhatTheFileSays) {
@@ -60,6 +61,19 @@ TEST(ServedGgufTest, AModelWithoutOurTokenizerIsServedWithoutOne) {
   EXPECT_THAT(error, HasSubstr("tokenizer.ggml.model"));
   EXPECT_THAT(model.tokenizer_zip, IsEmpty());
   EXPECT_EQ(model.model_type, "gemma3_text");
+}
+
+// A file may have any name, but the daemon refuses a message with one that is
+// not UTF-8.
+TEST(ServedGgufTest, TheNameIsUtf8) {
+  GgufWriter writer;
+  writer.Add("general.architecture", "gemma3");
+  writer.Add("gemma3.context_length", uint32_t{4096});
+  std::string error;
+  ASSERT_OK_AND_ASSIGN(
+      const ServedModel model,
+      Describe(writer, &error, "f\xFF/\xFE\xFFmod\xC3\xA8le\xE2\x82.gguf"));
+  EXPECT_EQ(model.name, "\uFFFDmod\u00E8le\uFFFD");
 }
 
 }  // namespace
