@@ -258,7 +258,11 @@ TEST(MeasureTest, CompressedAlongThePromptAndAlongTheTurns) {
 }
 
 TEST(MeasureTest, CompressedWhileDecodingIsTheReference) {
-  const QualityPrompt prompt = RandomPrompt(6, 3);
+  QualityPrompt prompt = RandomPrompt(6, 3);
+  // Longer than what the compressed request itself, which is there until the
+  // end, has tokens for: it takes one at each compression.
+  std::mt19937_64 random(60);
+  prompt.turns[2].answer = RandomBytes(200, &random);
   ASSERT_OK_AND_ASSIGN(const std::vector<QualityCell> cells,
                        MakeCells({.modes = {"decode=16"},
                                   .policies = {"streaming"},
@@ -278,11 +282,11 @@ TEST(MeasureTest, CompressedWhileDecodingIsTheReference) {
     ExpectAnswer(outcomes[1].answers[i], judge.Answer(turn.answer));
   }
   // A head holds 33 entries behind the prompt, and 33 behind each compression:
-  // 32 and the token after the cut. There are 10 + 2 * 12 tokens.
+  // 32 and the token after the cut. There are 10 + 12 + 209 tokens.
   double sum = 0.0;
-  for (int32_t i = 0; i < 34; ++i) sum += 33 + i % 16 + 1;
-  EXPECT_NEAR(outcomes[1].mean_entries, sum / 34, 1e-9);
-  EXPECT_NEAR(outcomes[0].mean_entries, kContext + 17.5, 1e-9);
+  for (int32_t i = 0; i < 231; ++i) sum += 33 + i % 16 + 1;
+  EXPECT_NEAR(outcomes[1].mean_entries, sum / 231, 1e-9);
+  EXPECT_NEAR(outcomes[0].mean_entries, kContext + 116, 1e-9);
 }
 
 // Returns the logits behind a compressed prompt, on a line that has computed a
