@@ -8,6 +8,7 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 
+#include "bench/evict/key_volume.h"
 #include "bench/evict/model_oracle.h"
 #include "bench/evict/perturbation.h"
 #include "bench/evict/policy_runner.h"
@@ -47,6 +48,7 @@ absl::Status AddContext(const LossFlags& flags, const PolicyList& list,
       MeasurePolicies(list, target, flags.queries_window, tensors));
   for (size_t i = 0; i < measured.losses.size(); ++i) {
     ContextLoss context = ContextLossOf(measured.losses[i]);
+    context.key_volume = MeanKeyLogDeterminant(measured.keep[i], tensors);
     if (!oracle.importances.empty()) {
       context.needed_kept = KeptImportance(measured.keep[i], oracle);
     }
@@ -65,11 +67,6 @@ std::vector<double> ValuesOf(const std::vector<ContextLoss>& contexts,
     values.push_back(context.*member);
   }
   return values;
-}
-
-std::string Text(const Interval& interval) {
-  return absl::StrFormat("%.3f [%.3f, %.3f]", interval.mean, interval.low,
-                         interval.high);
 }
 
 nlohmann::ordered_json ToJson(const Interval& interval) {
@@ -113,6 +110,8 @@ ContextsSummary SummarizeContexts(const ContextsLoss& loss, size_t policy) {
   for (size_t i = 0; i < relative.size(); ++i) {
     is_less.push_back(relative[i] < first_relative[i] ? 1.0 : 0.0);
   }
+  const std::vector<double> volumes =
+      ValuesOf(contexts, &ContextLoss::key_volume);
   const std::vector<double> needed =
       ValuesOf(contexts, &ContextLoss::needed_kept);
   return {
@@ -121,6 +120,9 @@ ContextsSummary SummarizeContexts(const ContextsLoss& loss, size_t policy) {
       .relative = BootstrapMean(relative),
       .of_first = BootstrapRatio(relative, first_relative),
       .less_often = BootstrapMean(is_less),
+      .key_volume = BootstrapMean(volumes),
+      .key_volume_gain = BootstrapDifference(
+          volumes, ValuesOf(first, &ContextLoss::key_volume)),
       .needed_kept = BootstrapMean(needed),
       .needed_gain = BootstrapDifference(
           needed, ValuesOf(first, &ContextLoss::needed_kept))};
@@ -131,27 +133,30 @@ std::string FormatContextsLoss(const ContextsLoss& loss) {
       "keep ratio %s of %d positions, last %d queries, %d contexts; means and "
       "95 %% intervals\n\n"
       "| policy | kept mass | heads that keep 95 %% | relative perturbation | "
-      "of the first's | less than the first |",
+      "of the first's | less than the first | log-determinant of the keys | "
+      "more than the first |",
       loss.keep_ratio, loss.length, loss.queries_window, loss.num_contexts);
   const bool has_needs = loss.query_tokens > 0;
   if (has_needs) {
     absl::StrAppend(&text, " kept of what ", loss.query_tokens,
                     " tokens need | more than the first |");
   }
-  absl::StrAppend(&text, "\n|---|---|---|---|---|---|",
+  absl::StrAppend(&text, "\n|---|---|---|---|---|---|---|---|",
                   has_needs ? "---|---|" : "", "\n");
   for (size_t i = 0; i < loss.policies.size(); ++i) {
     const ContextsSummary summary = SummarizeContexts(loss, i);
     absl::StrAppend(&text, "| ",
                     absl::StrJoin(absl::StrSplit(loss.policies[i], '|'), "\\|"),
-                    " | ", Text(summary.kept_mass), " | ",
-                    Text(summary.heads_kept), " | ", Text(summary.relative),
+                    " | ", TextOf(summary.kept_mass), " | ",
+                    TextOf(summary.heads_kept), " | ", TextOf(summary.relative),
                     " | ");
-    absl::StrAppend(&text, Text(summary.of_first), " | ",
-                    Text(summary.less_often), " |");
+    absl::StrAppend(&text, TextOf(summary.of_first), " | ",
+                    TextOf(summary.less_often), " | ",
+                    TextOf(summary.key_volume), " | ",
+                    TextOf(summary.key_volume_gain), " |");
     if (has_needs) {
-      absl::StrAppend(&text, " ", Text(summary.needed_kept), " | ",
-                      Text(summary.needed_gain), " |");
+      absl::StrAppend(&text, " ", TextOf(summary.needed_kept), " | ",
+                      TextOf(summary.needed_gain), " |");
     }
     text.push_back('\n');
   }
@@ -173,7 +178,9 @@ nlohmann::ordered_json ContextsLossJson(const ContextsLoss& loss) {
         {"heads_kept", ToJson(summary.heads_kept)},
         {"relative_perturbation", ToJson(summary.relative)},
         {"of_first", ToJson(summary.of_first)},
-        {"less_often", ToJson(summary.less_often)}};
+        {"less_often", ToJson(summary.less_often)},
+        {"key_log_determinant", ToJson(summary.key_volume)},
+        {"key_log_determinant_gain", ToJson(summary.key_volume_gain)}};
     if (loss.query_tokens > 0) {
       policy["needed_kept"] = ToJson(summary.needed_kept);
       policy["needed_gain"] = ToJson(summary.needed_gain);

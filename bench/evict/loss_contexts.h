@@ -21,7 +21,8 @@ struct ContextLoss {
   double kept_mass = 0.0;  // of the attention, mean over layers
   // The share of the query heads of which 95 % of the attention is kept.
   double heads_kept = 0.0;
-  double relative = 0.0;  // MeanRelative
+  double relative = 0.0;    // MeanRelative
+  double key_volume = 0.0;  // MeanKeyLogDeterminant
   // KeptImportance; 0 without --query-tokens.
   double needed_kept = 0.0;
 
@@ -45,6 +46,8 @@ struct ContextsSummary {
   Interval relative;
   Interval of_first;    // the sum of `relative` over the first policy's
   Interval less_often;  // share of contexts that lose less than the first's
+  Interval key_volume;
+  Interval key_volume_gain;  // difference to the first policy's
   Interval needed_kept;
   Interval needed_gain;  // difference to the first policy's needed_kept
 };

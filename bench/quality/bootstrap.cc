@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include <absl/strings/str_format.h>
+
 #include "blockmgr/base/check.h"
 
 namespace blockmgr {
@@ -30,6 +32,12 @@ double Ratio(double sum_a, double sum_b) {
 
 }  // namespace
 
+std::string TextOf(const Interval& interval) {
+  if (std::isnan(interval.mean)) return "-";
+  return absl::StrFormat("%.3f [%.3f, %.3f]", interval.mean, interval.low,
+                         interval.high);
+}
+
 Interval BootstrapRatio(std::span<const double> a, std::span<const double> b) {
   BM_CHECK(!a.empty());
   BM_CHECK(a.size() == b.size());
@@ -48,11 +56,12 @@ Interval BootstrapRatio(std::span<const double> a, std::span<const double> b) {
     const double ratio = Ratio(sum_a, sum_b);
     if (!std::isnan(ratio)) ratios.push_back(ratio);
   }
-  if (ratios.empty()) return {};
+  const double nan = std::nan("");
+  if (ratios.empty()) return {.mean = nan, .low = nan, .high = nan};
   std::ranges::sort(ratios);
   const double mean = Ratio(std::accumulate(a.begin(), a.end(), 0.0),
                             std::accumulate(b.begin(), b.end(), 0.0));
-  return {.mean = std::isnan(mean) ? 0.0 : mean,
+  return {.mean = mean,
           .low = Quantile(ratios, (1.0 - kCoverage) / 2.0),
           .high = Quantile(ratios, (1.0 + kCoverage) / 2.0)};
 }

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace blockmgr {
 
@@ -25,6 +26,9 @@ struct Interval {
   bool Excludes(double value) const { return value < low || value > high; }
 };
 
+// Returns "0.500 [0.400, 0.600]", or "-" if the mean is NaN.
+std::string TextOf(const Interval& interval);
+
 // How often the contexts are drawn anew.
 inline constexpr int32_t kNumResamples = 2000;
 
@@ -34,7 +38,7 @@ Interval BootstrapMean(std::span<const double> values);
 Interval BootstrapDifference(std::span<const double> a,
                              std::span<const double> b);
 // Returns the sum of a over the sum of b. Draws in which b sums to 0 are left
-// out; if nothing remains, all is 0. REQUIRES: as BootstrapDifference.
+// out; if nothing remains, all is NaN. REQUIRES: as BootstrapDifference.
 Interval BootstrapRatio(std::span<const double> a, std::span<const double> b);
 
 }  // namespace blockmgr

@@ -158,25 +158,22 @@ std::string DepthMaps(std::span<const GroupSummary> groups) {
   return html;
 }
 
-std::string TextOf(const Interval& interval) {
-  return absl::StrFormat("%.3f [%.3f, %.3f]", interval.mean, interval.low,
-                         interval.high);
-}
-
 std::string TableOf(const GroupSummary& group) {
   std::string html =
       "<table><tr><th>keep<th>policy<th>accuracy<th>of the full cache's"
-      "<th>KL<th>NLL<th>entries<th>KiB<th>tokens/s<th>against the first "
+      "<th>KL<th>NLL<th>entries<th>KiB<th>mean entries<th>tokens/s<th>against "
+      "the first "
       "policy\n";
   for (const CellSummary& cell : group.cells) {
     absl::StrAppendFormat(
         &html,
-        "<tr><td>%s<td>%s<td>%s<td>%s<td>%s<td>%.3f<td>%.3f<td>%.0f<td>%.0f"
+        "<tr><td>%s<td>%s<td>%s<td>%s<td>%s<td>%.3f<td>%.3f<td>%.0f<td>%.1f<td>"
+        "%.0f"
         "<td>%s\n",
         EscapeXml(cell.target), EscapeXml(cell.policy), TextOf(cell.accuracy),
         TextOf(cell.accuracy_of_full), TextOf(cell.kl), cell.nll.mean,
-        cell.kept_share, cell.held_bytes / 1024.0, cell.tokens_per_s,
-        cell.verdict.empty() ? "-" : cell.verdict);
+        cell.kept_share, cell.held_bytes / 1024.0, cell.mean_entries,
+        cell.tokens_per_s, cell.verdict.empty() ? "-" : cell.verdict);
   }
   return absl::StrCat(html, "</table>\n");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -144,6 +145,14 @@ void JudgeAnswers(const Conversation& conversation, const Distributions& full,
   }
 }
 
+// Returns why one of the evictions was refused.
+absl::Status StatusOf(std::span<const EvictionEffect> evictions) {
+  for (const EvictionEffect& eviction : evictions) {
+    BM_RETURN_IF_ERROR(eviction.status);
+  }
+  return absl::OkStatus();
+}
+
 Request MakeRequest(const char* id, Tokens prompt, int32_t max_tokens) {
   Request request;
   request.id = id;
@@ -169,6 +178,15 @@ class PromptMeasurement {
   absl::StatusOr<Distributions> Run(const RequestEviction& eviction,
                                     const Conversation& conversation,
                                     CellOutcome* outcome);
+  // Returns the entries of a head, as a mean over all heads, with `num_tokens`
+  // tokens behind this eviction.
+  double MeanEntries(const EvictionEffect& eviction, int32_t num_tokens) const;
+  // Adds the mean while the tail is computed, as that of one of conversations_.
+  void AddEntries(const RequestEviction& eviction,
+                  const Conversation& conversation,
+                  std::span<const EvictionEffect> of_prompt,
+                  std::span<const EvictionEffect> of_tail,
+                  CellOutcome* outcome) const;
   // Adds what the compressed request holds, as one of conversations_.
   void AddHeld(int32_t num_tokens, std::span<const EvictionEffect> evictions,
                CellOutcome* outcome) const;
@@ -180,6 +198,41 @@ class PromptMeasurement {
   const std::vector<Conversation> conversations_;
   std::vector<Distributions> full_;  // by conversation, once measured
 };
+
+double PromptMeasurement::MeanEntries(const EvictionEffect& eviction,
+                                      int32_t num_tokens) const {
+  const std::vector<int32_t>& kept = eviction.kept_entries;
+  return std::accumulate(kept.begin(), kept.end(), 0.0) /
+             static_cast<double>(kept.size()) +
+         (num_tokens - eviction.cut);
+}
+
+void PromptMeasurement::AddEntries(const RequestEviction& eviction,
+                                   const Conversation& conversation,
+                                   std::span<const EvictionEffect> of_prompt,
+                                   std::span<const EvictionEffect> of_tail,
+                                   CellOutcome* outcome) const {
+  const int32_t page_size = line_.layout().page_size;
+  const auto num_prompt = static_cast<int32_t>(conversation.prompt.size());
+  const auto num_tail = static_cast<int32_t>(conversation.tail.size());
+  double entries = of_prompt.empty()
+                       ? num_prompt
+                       : MeanEntries(of_prompt.back(), num_prompt);
+  double sum = 0.0;
+  for (int32_t i = 0; i < num_tail; ++i) {
+    const int32_t length = num_prompt + i;
+    const bool is_due =
+        !of_tail.empty() && i > 0 && i % eviction.compress_every == 0 &&
+        of_tail.front().cut <= (length - 1) / page_size * page_size;
+    if (is_due) {
+      entries = MeanEntries(of_tail.front(), length);
+      of_tail = of_tail.subspan(1);
+    }
+    sum += ++entries;
+  }
+  BM_CHECK(of_tail.empty());
+  outcome->mean_entries += sum / num_tail * share();
+}
 
 void PromptMeasurement::AddHeld(int32_t num_tokens,
                                 std::span<const EvictionEffect> evictions,
@@ -217,9 +270,7 @@ absl::StatusOr<Distributions> PromptMeasurement::Run(
           ReaderInto(AnswerPositions(conversation, 0, num_prompt), &rows)));
   BM_ASSIGN_OR_RETURN(const LineOutcome compressed,
                       line_.RunUntilToken(parent_id));
-  for (const EvictionEffect& effect : compressed.evictions) {
-    BM_RETURN_IF_ERROR(effect.status);
-  }
+  BM_RETURN_IF_ERROR(StatusOf(compressed.evictions));
   AddHeld(num_prompt, compressed.evictions, outcome);
 
   Request fork = MakeRequest("asked", conversation.all(), 1);
@@ -231,12 +282,15 @@ absl::StatusOr<Distributions> PromptMeasurement::Run(
           ReaderInto(AnswerPositions(conversation, num_prompt, INT32_MAX),
                      &rows)));
   BM_ASSIGN_OR_RETURN(const LineOutcome ended, line_.RunUntilEnd(fork_id));
+  BM_RETURN_IF_ERROR(StatusOf(ended.evictions));
   BM_RETURN_IF_ERROR(line_.Cancel(parent_id));
   if (ended.finish.num_cached_tokens != num_prompt) {
     return absl::InternalError(
         absl::StrCat("a fork started with ", ended.finish.num_cached_tokens,
                      " tokens, expected the cache of ", num_prompt));
   }
+  AddEntries(eviction, conversation, compressed.evictions, ended.evictions,
+             outcome);
   outcome->tokens_per_s +=
       static_cast<double>(conversation.tail.size()) / ended.seconds * share();
   return rows;

@@ -35,8 +35,11 @@ struct AnswerOutcome {
 // CellOutcome is the result of one cell for one prompt.
 struct CellOutcome {
   std::vector<AnswerOutcome> answers;
-  double kept_share = 1.0;    // of the entries of the compressed tokens
-  int64_t held_bytes = 0;     // of the blocks that hold them
+  double kept_share = 1.0;  // of the entries of the compressed tokens
+  int64_t held_bytes = 0;   // of the blocks that hold them
+  // Entries of a head, its own one included, when a token of a question or an
+  // answer is computed: mean over these tokens and all heads.
+  double mean_entries = 0.0;
   double tokens_per_s = 0.0;  // of questions and answers
 
   friend bool operator==(const CellOutcome&, const CellOutcome&) = default;

@@ -97,6 +97,10 @@ absl::StatusOr<RequestId> ModelLine::Submit(Request request,
 }
 
 absl::Status ModelLine::Cancel(RequestId request) {
+  if (outcomes_[request].finish.request == request) {
+    outcomes_.erase(request);
+    return absl::OkStatus();
+  }
   effects_.Clear();
   BM_RETURN_IF_ERROR(scheduler_->Cancel(request, &effects_));
   Record();

@@ -61,6 +61,7 @@ class ModelLine {
 
   // Returns the number of the request, or why the scheduler refuses it.
   absl::StatusOr<RequestId> Submit(Request request, LogitsReader reader = {});
+  // Ends and forgets the request. One that has ended is forgotten.
   absl::Status Cancel(RequestId request);
   // Run steps until the request has its first token, or has ended, after which
   // it is forgotten. Err if the engine or the scheduler does, or if the request

@@ -22,12 +22,12 @@
 namespace blockmgr {
 namespace {
 
-constexpr int32_t kContinuationTokens = 64;
 constexpr int32_t kNumDistractors = 4;
 constexpr int32_t kNumValues = 3;
 constexpr int32_t kChainLength = 3;
 constexpr int32_t kNumCommonWords = 3;
-constexpr int32_t kMostRepeats = 6;
+// A short list of random words may have other common words than it should.
+constexpr int32_t kMostDraws = 100;
 
 using Tokens = std::vector<int32_t>;
 
@@ -108,6 +108,11 @@ class PromptMaker {
                                      const std::vector<std::string>& sentences,
                                      const std::vector<Question>& questions);
   QualityTurn MakeTurn(const Question& question) const;
+  // Returns a list of so many tokens, in which each of the first
+  // `kNumCommonWords` words is more frequent than each other one. Returns
+  // nullopt if the words that were drawn are not.
+  std::optional<Tokens> WordList(const std::vector<std::string>& words,
+                                 size_t count);
   // Returns so many tokens of the filler, from a random paragraph on. Sets
   // `starts` to where sentences begin.
   Tokens FillerTokens(size_t count, std::vector<size_t>* starts);
@@ -292,6 +297,28 @@ absl::StatusOr<QualityPrompt> PromptMaker::Tracking() {
         .has_depth = false}});
 }
 
+std::optional<Tokens> PromptMaker::WordList(
+    const std::vector<std::string>& words, size_t count) {
+  std::vector<int32_t> repeats(words.size());
+  Tokens list;
+  while (list.size() < count) {
+    const size_t word =
+        draws_.Below(2) == 0
+            ? draws_.Below(kNumCommonWords)
+            : kNumCommonWords + draws_.Below(words.size() - kNumCommonWords);
+    Append(source_.encode(absl::StrCat(" ", words[word])), &list);
+    // The last word may be cut off.
+    if (list.size() <= count) ++repeats[word];
+  }
+  list.resize(count);
+  const auto others = repeats.begin() + kNumCommonWords;
+  if (*std::min_element(repeats.begin(), others) <=
+      *std::max_element(others, repeats.end())) {
+    return std::nullopt;
+  }
+  return list;
+}
+
 absl::StatusOr<QualityPrompt> PromptMaker::CommonWords() {
   std::vector<std::string> words = draws_.Pick(kNouns, kNouns.size());
   QualityPrompt prompt;
@@ -306,15 +333,16 @@ absl::StatusOr<QualityPrompt> PromptMaker::CommonWords() {
         absl::StrCat("--lengths: expected more than ", prompt.context.size(),
                      " tokens for task ", key_.task, ", got ", num_tokens));
   }
-  // One of `kMostRepeats` words is common.
-  while (prompt.context.size() < num_tokens) {
-    const size_t word =
-        draws_.Below(2) == 0
-            ? draws_.Below(kNumCommonWords)
-            : kNumCommonWords + draws_.Below(words.size() - kNumCommonWords);
-    Append(source_.encode(absl::StrCat(" ", words[word])), &prompt.context);
+  const size_t room = num_tokens - prompt.context.size();
+  std::optional<Tokens> list;
+  for (int32_t i = 0; i < kMostDraws && !list; ++i)
+    list = WordList(words, room);
+  if (!list) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--lengths: expected room for a list with ", kNumCommonWords,
+        " common words for task ", key_.task, ", got ", num_tokens));
   }
-  prompt.context.resize(num_tokens);
+  Append(*list, &prompt.context);
   words.resize(kNumCommonWords);
   std::ranges::sort(words);
   prompt.turns.push_back(
@@ -331,8 +359,8 @@ absl::StatusOr<QualityPrompt> PromptMaker::Continuation() {
   const auto num_tokens = static_cast<size_t>(key_.num_tokens);
   // One token is given: the first token that follows the context is computed
   // with the cache as it was before the eviction.
-  const Tokens text =
-      FillerTokens(num_tokens + 1 + kContinuationTokens, &starts);
+  const Tokens text = FillerTokens(
+      num_tokens + 1 + static_cast<size_t>(key_.continuation_tokens), &starts);
   const auto end = text.begin() + key_.num_tokens;
   QualityPrompt prompt;
   prompt.context.assign(text.begin(), end);

@@ -76,6 +76,7 @@ struct PromptKey {
   std::string task;
   int32_t num_tokens = 0;  // of the context
   int32_t num_turns = 1;   // at least 1; needle, fact and multikey have so many
+  int32_t continuation_tokens = 64;  // at least 1
   uint64_t index = 0;
   uint64_t seed = 0;
 };

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/query_stats_table.h"
+#include "blockmgr/eviction/table_bytes.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/reference/gguf_model.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -98,9 +100,35 @@ absl::StatusOr<std::vector<Job>> MakeJobs(
   return jobs;
 }
 
+std::string FingerprintOf(const std::vector<QualityPrompt>& prompts) {
+  std::string all;
+  const auto add = [&all](const std::vector<int32_t>& tokens) {
+    absl::StrAppend(&all, ContentHash({std::as_bytes(std::span(tokens))}));
+  };
+  for (const QualityPrompt& prompt : prompts) {
+    add(prompt.context);
+    for (const QualityTurn& turn : prompt.turns) {
+      for (const auto* tokens :
+           {&turn.question, &turn.follow_up, &turn.lead, &turn.answer}) {
+        add(*tokens);
+      }
+    }
+  }
+  return ContentHash({std::as_bytes(std::span(all))});
+}
+
+std::string FingerprintOf(std::span<const GgufTensor> tensors) {
+  std::string all;
+  for (const GgufTensor& tensor : tensors) {
+    absl::StrAppend(&all, tensor.name, " ", ContentHash({tensor.data}), "\n");
+  }
+  return ContentHash({std::as_bytes(std::span(all))});
+}
+
 // All that a sample depends on, besides its own key.
 Json ConfigurationOf(const QualityOptions& options,
                      const QualitySubject& subject,
+                     const std::vector<QualityPrompt>& prompts,
                      const std::vector<QualityCell>& cells,
                      const QueryStatsTables& query_stats) {
   Json names = Json::array();
@@ -119,11 +147,14 @@ Json ConfigurationOf(const QualityOptions& options,
     fingerprint = absl::BytesToHexString(fingerprint.get<std::string>());
   }
   return {{"model", subject.model_name},
+          {"weights", subject.model_fingerprint},
           {"filler", subject.source.filler.fingerprint},
           {"prompts", options.prompts},
+          {"prompts_content", FingerprintOf(prompts)},
           {"system", options.system},
           {"seed", options.seed},
           {"turns", options.turns},
+          {"continuation_tokens", options.continuation_tokens},
           {"dtype", options.dtype},
           {"only", options.only},
           {"cells", std::move(names)},
@@ -237,7 +268,8 @@ absl::StatusOr<std::unique_ptr<QualityRun>> QualityRun::Create(
   for (const Job& job : run->jobs_) {
     BM_RETURN_IF_ERROR(run->PromptOf(job, 0).status());
   }
-  run->configuration_ = ConfigurationOf(options, subject, cells, query_stats);
+  run->configuration_ =
+      ConfigurationOf(options, subject, run->prompts_, cells, query_stats);
   std::error_code error;
   std::filesystem::create_directories(options.output, error);
   BM_ASSIGN_OR_RETURN(
@@ -258,6 +290,7 @@ absl::StatusOr<QualityPrompt> QualityRun::PromptOf(const Job& job,
       {.task = job.task,
        .num_tokens = job.length / kPageTokens * kPageTokens + 1,
        .num_turns = options_.turns,
+       .continuation_tokens = options_.continuation_tokens,
        .index = index,
        .seed = options_.seed});
 }
@@ -377,6 +410,10 @@ void AddQualityFlags(CLI::App* app, QualityOptions* options) {
                   "needle, fact and multikey")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
+  app->add_option("--continuation-tokens", options->continuation_tokens,
+                  "Tokens that follow a context, with continuation")
+      ->check(CLI::Range(1, static_cast<int32_t>(kMostTurnTokens) - 1))
+      ->capture_default_str();
   app->add_option("--seed", options->seed, "Of the prompts")
       ->check(AnyNumber<uint64_t>())
       ->capture_default_str();
@@ -423,6 +460,7 @@ absl::Status RunQuality(const QualityOptions& options) {
                       tokenizer.chat_template());
   QualitySubject subject;
   subject.model_name = std::filesystem::path(options.model).filename().string();
+  subject.model_fingerprint = FingerprintOf(file->tensors());
   subject.model = *std::move(model);
   subject.source.encode = [&tokenizer](absl::string_view text) {
     return tokenizer.Encode(text, /*parse_special=*/false);

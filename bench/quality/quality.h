@@ -32,6 +32,7 @@ struct QualityOptions {
   std::string prompts;
   int64_t num_prompts = 20;
   int32_t turns = 5;
+  int32_t continuation_tokens = 64;
   uint64_t seed = 0;
   std::string system = "You are a helpful AI assistant.";
   std::vector<std::string> filler;
@@ -50,6 +51,7 @@ void AddQualityFlags(CLI::App* app, QualityOptions* options);
 // The model that answers, and the source of its prompts.
 struct QualitySubject {
   std::string model_name;
+  std::string model_fingerprint;  // of the weights
   std::shared_ptr<const LanguageModel> model;
   PromptSource source;
 };

@@ -26,6 +26,7 @@ Json OutcomeToJson(const CellOutcome& outcome) {
   }
   return {{"kept_share", outcome.kept_share},
           {"held_bytes", outcome.held_bytes},
+          {"mean_entries", outcome.mean_entries},
           {"tokens_per_s", outcome.tokens_per_s},
           {"answers", std::move(answers)}};
 }
@@ -35,6 +36,7 @@ CellOutcome OutcomeFromJson(const Json& json) {
   CellOutcome outcome;
   json.at("kept_share").get_to(outcome.kept_share);
   json.at("held_bytes").get_to(outcome.held_bytes);
+  json.at("mean_entries").get_to(outcome.mean_entries);
   json.at("tokens_per_s").get_to(outcome.tokens_per_s);
   for (const Json& entry : json.at("answers")) {
     AnswerOutcome& answer = outcome.answers.emplace_back();

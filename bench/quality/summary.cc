@@ -101,6 +101,9 @@ CellSummary SummarizeCell(const std::string& name, const Outcomes& outcomes,
   summary.held_bytes = MeanOf(outcomes, [](const CellOutcome& outcome) {
     return static_cast<double>(outcome.held_bytes);
   });
+  summary.mean_entries = MeanOf(outcomes, [](const CellOutcome& outcome) {
+    return outcome.mean_entries;
+  });
   summary.tokens_per_s = MeanOf(outcomes, [](const CellOutcome& outcome) {
     return outcome.tokens_per_s;
   });
@@ -122,6 +125,7 @@ void CompareCells(const std::vector<Outcomes>& outcomes, GroupSummary* group) {
     cell.kl_gain = BootstrapDifference(kl, first_kl);
     const bool is_telling =
         std::max(cell.kl.mean, group->cells[first].kl.mean) >= kMinTellingKl;
+    if (kl.size() < kMinTellingContexts) continue;
     cell.verdict = VerdictOf(cell.accuracy_gain, cell.kl_gain, is_telling);
   }
 }
@@ -148,6 +152,7 @@ GroupSummary SummarizeGroup(const std::vector<const QualitySample*>& samples) {
 }
 
 Json IntervalToJson(const Interval& interval) {
+  if (std::isnan(interval.mean)) return nullptr;
   return {
       {"mean", interval.mean}, {"low", interval.low}, {"high", interval.high}};
 }
@@ -174,14 +179,10 @@ Json CellToJson(const CellSummary& cell) {
           {"verdict", cell.verdict},
           {"kept_share", cell.kept_share},
           {"held_bytes", cell.held_bytes},
+          {"mean_entries", cell.mean_entries},
           {"tokens_per_s", cell.tokens_per_s},
           {"by_turn", SharesToJson(cell.by_turn)},
           {"by_depth", SharesToJson(cell.by_depth)}};
-}
-
-std::string WithInterval(const Interval& interval) {
-  return absl::StrFormat("%.3f [%.3f, %.3f]", interval.mean, interval.low,
-                         interval.high);
 }
 
 }  // namespace
@@ -233,16 +234,18 @@ std::string SummaryTable(std::span<const GroupSummary> groups) {
                     " contexts, ", group.num_answers, " answers\n\n");
     absl::StrAppend(&text,
                     "| keep | policy | accuracy | of the full cache's | KL | "
-                    "NLL | entries | KiB | tokens/s | against the first |\n"
-                    "|---|---|---|---|---|---|---|---|---|---|\n");
+                    "NLL | entries | KiB | mean entries | tokens/s | against "
+                    "the first |\n"
+                    "|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (const CellSummary& cell : group.cells) {
       absl::StrAppendFormat(
           &text,
-          "| %s | %s | %s | %s | %s | %.3f | %.3f | %.0f | %.0f | %s |\n",
+          "| %s | %s | %s | %s | %s | %.3f | %.3f | %.0f | %.1f | %.0f | %s "
+          "|\n",
           cell.target, absl::StrJoin(absl::StrSplit(cell.policy, '|'), "\\|"),
-          WithInterval(cell.accuracy), WithInterval(cell.accuracy_of_full),
-          WithInterval(cell.kl), cell.nll.mean, cell.kept_share,
-          cell.held_bytes / 1024.0, cell.tokens_per_s,
+          TextOf(cell.accuracy), TextOf(cell.accuracy_of_full), TextOf(cell.kl),
+          cell.nll.mean, cell.kept_share, cell.held_bytes / 1024.0,
+          cell.mean_entries, cell.tokens_per_s,
           cell.verdict.empty() ? "-" : cell.verdict);
     }
   }

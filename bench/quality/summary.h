@@ -18,6 +18,11 @@ namespace blockmgr {
 // on the model of scripts/fetch_model.sh.
 inline constexpr double kMinTellingKl = 0.005;
 
+// With fewer contexts no policy is called better. All differences of n contexts
+// have one sign by chance alone in 1 of 2^(n - 1) experiments, and the interval
+// then excludes 0: 1 of 32 for 6 contexts, 1 of 16 for 5.
+inline constexpr size_t kMinTellingContexts = 6;
+
 // A share of answers, by turn or by depth.
 struct AnswerShare {
   int64_t num_answers = 0;
@@ -37,15 +42,16 @@ struct CellSummary {
   Interval kl;
   Interval nll;
   // Against the full cache on the same contexts.
-  Interval accuracy_of_full;     // ratio
+  Interval accuracy_of_full;     // ratio; NaN if that one answers nothing
   Interval accuracy_difference;  // minus
-  // Against the first policy at the same target. "": there is no difference
-  // that the interval excludes, or the cell is that policy's.
+  // Against the first policy at the same target. "": the intervals include 0,
+  // there are too few contexts, or the cell is that policy's.
   Interval accuracy_gain;
   Interval kl_gain;  // negative: less loss
   std::string verdict;
   double kept_share = 0.0;
   double held_bytes = 0.0;
+  double mean_entries = 0.0;
   double tokens_per_s = 0.0;
   std::vector<AnswerShare> by_turn;
   std::vector<AnswerShare> by_depth;  // [kNumDepths]

@@ -24,8 +24,8 @@ ContextsLoss SmallLoss() {
   loss.length = 64;
   loss.num_contexts = 2;
   loss.policies = {"knorm | uniform | topk", "random | uniform | topk"};
-  loss.losses = {{{0.5, 0.25, 0.5, 0.75}, {0.5, 0.25, 0.5, 0.75}},
-                 {{0.75, 0.5, 0.25, 1.0}, {0.75, 0.5, 0.125, 1.0}}};
+  loss.losses = {{{0.5, 0.25, 0.5, 4.0, 0.75}, {0.5, 0.25, 0.5, 5.0, 0.75}},
+                 {{0.75, 0.5, 0.25, 6.0, 1.0}, {0.75, 0.5, 0.125, 7.0, 1.0}}};
   return loss;
 }
 
@@ -118,6 +118,9 @@ TEST(ContextsSummaryTest, ComparesWithTheFirstPolicy) {
   EXPECT_EQ(second.heads_kept.mean, 0.5);
   EXPECT_EQ(second.relative.mean, 0.1875);
   EXPECT_EQ(second.of_first.mean, 0.375);
+  EXPECT_EQ(second.key_volume.mean, 6.5);
+  EXPECT_EQ(second.key_volume_gain.mean, 2.0);
+  EXPECT_EQ(second.key_volume_gain.low, 2.0);
   EXPECT_EQ(second.of_first.low, 0.25);
   EXPECT_EQ(second.of_first.high, 0.5);
   EXPECT_EQ(second.less_often.mean, 1.0);
@@ -129,9 +132,11 @@ TEST(ContextsSummaryTest, TableAndJsonHaveTheSameNumbers) {
   ContextsLoss loss = SmallLoss();
   EXPECT_THAT(
       FormatContextsLoss(loss),
-      HasSubstr("| random \\| uniform \\| topk | 0.750 [0.750, 0.750] | "
-                "0.500 [0.500, 0.500] | 0.188 [0.125, 0.250] | 0.375 "
-                "[0.250, 0.500] | 1.000 [1.000, 1.000] |\n"));
+      HasSubstr(
+          "| random \\| uniform \\| topk | 0.750 [0.750, 0.750] | "
+          "0.500 [0.500, 0.500] | 0.188 [0.125, 0.250] | 0.375 "
+          "[0.250, 0.500] | 1.000 [1.000, 1.000] | 6.500 [6.000, 7.000] | "
+          "2.000 [2.000, 2.000] |\n"));
   EXPECT_FALSE(ContextsLossJson(loss)["policies"][1].contains("needed_kept"));
   loss.query_tokens = 16;
   EXPECT_THAT(FormatContextsLoss(loss),
@@ -142,6 +147,8 @@ TEST(ContextsSummaryTest, TableAndJsonHaveTheSameNumbers) {
   EXPECT_EQ(json["policies"][1]["policy"], "random | uniform | topk");
   EXPECT_EQ(json["policies"][1]["of_first"]["mean"], 0.375);
   EXPECT_EQ(json["policies"][1]["needed_gain"]["high"], 0.25);
+  EXPECT_EQ(json["policies"][1]["key_log_determinant"]["mean"], 6.5);
+  EXPECT_EQ(json["policies"][1]["key_log_determinant_gain"]["mean"], 2.0);
 }
 
 }  // namespace

@@ -6,6 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
@@ -75,21 +78,30 @@ class Judge {
  public:
   Judge() : model_(ByteModel(3)), full_(model_.get()), kept_(model_.get()) {}
 
+  // Compresses behind every 16 tokens from now on.
+  void KeepStreamingWhileDecoding(int32_t budget) {
+    decode_budget_ = budget;
+    next_length_ = full_.length() + 16;
+  }
   void Compute(const std::vector<int32_t>& tokens) {
     for (const int32_t token : tokens) {
+      if (decode_budget_ > 0 && full_.length() == next_length_) {
+        KeepStreaming(decode_budget_, (next_length_ - 1) / 16 * 16);
+        next_length_ += 16;
+      }
       full_logits_ = full_.Forward(token);
       kept_logits_ = kept_.Forward(token);
     }
   }
   // What `streaming(sinks=4)` keeps of `budget`: the first four and the last.
-  void KeepStreaming(int32_t budget) {
+  void KeepStreaming(int32_t budget, int32_t cut = kCut) {
     std::vector<int32_t> kept;
-    for (int32_t i = 0; i < kCut; ++i) {
-      if (i < 4 || i >= kCut - (budget - 4)) kept.push_back(i);
+    for (int32_t i = 0; i < cut; ++i) {
+      if (i < 4 || i >= cut - (budget - 4)) kept.push_back(i);
     }
     for (int32_t layer = 0; layer < model_->shape().num_layers; ++layer) {
       for (int32_t head = 0; head < model_->shape().num_heads; ++head) {
-        kept_.Keep(layer, head, kCut, kept);
+        kept_.Keep(layer, head, cut, kept);
       }
     }
   }
@@ -124,6 +136,8 @@ class Judge {
   }
 
   const std::shared_ptr<const LanguageModel> model_;
+  int32_t decode_budget_ = 0;
+  int32_t next_length_ = 0;
   DenseReference full_;
   DenseReference kept_;
   std::vector<double> full_logits_;
@@ -241,6 +255,110 @@ TEST(MeasureTest, CompressedAlongThePromptAndAlongTheTurns) {
   // The first compression is the same, the later ones are not.
   EXPECT_EQ(decoded[1].answers.front(), once[1].answers.front());
   EXPECT_NE(decoded[1].answers.back(), once[1].answers.back());
+}
+
+TEST(MeasureTest, CompressedWhileDecodingIsTheReference) {
+  QualityPrompt prompt = RandomPrompt(6, 3);
+  // Longer than what the compressed request itself, which is there until the
+  // end, has tokens for: it takes one at each compression.
+  std::mt19937_64 random(60);
+  prompt.turns[2].answer = RandomBytes(200, &random);
+  ASSERT_OK_AND_ASSIGN(const std::vector<QualityCell> cells,
+                       MakeCells({.modes = {"decode=16"},
+                                  .policies = {"streaming"},
+                                  .keep_ratios = {},
+                                  .keep_tokens = {32}},
+                                 {}));
+  const std::vector<CellOutcome> outcomes = Measure(prompt, cells);
+  Judge judge;
+  judge.Compute(prompt.context);
+  judge.KeepStreaming(32);
+  judge.KeepStreamingWhileDecoding(32);
+  for (size_t i = 0; i < 3; ++i) {
+    SCOPED_TRACE(absl::StrCat("turn ", i));
+    const QualityTurn& turn = prompt.turns[i];
+    judge.Compute(i == 0 ? turn.question : turn.follow_up);
+    judge.Compute(turn.lead);
+    ExpectAnswer(outcomes[1].answers[i], judge.Answer(turn.answer));
+  }
+  // A head holds 33 entries behind the prompt, and 33 behind each compression:
+  // 32 and the token after the cut. There are 10 + 12 + 209 tokens.
+  double sum = 0.0;
+  for (int32_t i = 0; i < 231; ++i) sum += 33 + i % 16 + 1;
+  EXPECT_NEAR(outcomes[1].mean_entries, sum / 231, 1e-9);
+  EXPECT_NEAR(outcomes[0].mean_entries, kContext + 116, 1e-9);
+}
+
+// Returns the logits behind a compressed prompt, on a line that has computed a
+// part of it before.
+std::vector<std::vector<float>> LogitsBehind(const QualityPrompt& prompt,
+                                             const RequestEviction& eviction,
+                                             int32_t num_before) {
+  auto line = ModelLine::Create({.model = ByteModel(3),
+                                 .dtype = DType::kFloat32,
+                                 .page_size = 16,
+                                 .num_blocks = 64,
+                                 .num_threads = 1});
+  EXPECT_OK(line);
+  const auto run = [&](Request request, bool ends, LogitsReader reader) {
+    auto id = (*line)->Submit(std::move(request), std::move(reader));
+    EXPECT_OK(id);
+    EXPECT_OK(ends ? (*line)->RunUntilEnd(*id) : (*line)->RunUntilToken(*id));
+  };
+  if (num_before > 0) {
+    Request before;
+    before.id = "before";
+    before.prompt.assign(prompt.context.begin(),
+                         prompt.context.begin() + num_before);
+    before.max_tokens = 1;
+    run(before, true, {});
+  }
+  Request parent;
+  parent.id = "compressed";
+  parent.prompt = prompt.context;
+  parent.max_tokens = 8;
+  parent.eviction = eviction;
+  run(parent, false, {});
+  Request fork;
+  fork.id = "asked";
+  fork.prompt = prompt.context;
+  fork.prompt.insert(fork.prompt.end(), prompt.turns[0].question.begin(),
+                     prompt.turns[0].question.end());
+  fork.max_tokens = 1;
+  fork.fork_of = "compressed";
+  std::vector<std::vector<float>> rows;
+  run(fork, true,
+      {.positions = {kContext, kContext + 4},
+       .read = [&](int32_t /*position*/, std::span<const float> logits) {
+         rows.emplace_back(logits.begin(), logits.end());
+       }});
+  EXPECT_EQ(rows.size(), 2u);
+  return rows;
+}
+
+// Scorers that look at queries have to see those of shared blocks, too.
+TEST(MeasureTest, ASharedContextIsCompressedAsOneThatIsComputedAnew) {
+  const QualityPrompt prompt = RandomPrompt(7, 1);
+  for (const char* mode : {"agnostic", "every-chunk=32", "decode=32"}) {
+    for (const QualityCell& cell :
+         CellsOf(mode,
+                 {"h2o | adakv", "snapkv(window=20) | adakv", "tova | adakv",
+                  "keydiff | adakv", "expected_attention | adakv",
+                  "dropkv(window=20) | adakv", "snapkv(window=20) | critical"},
+                 {"0.4"})) {
+      SCOPED_TRACE(cell.name());
+      const auto anew = LogitsBehind(prompt, cell.eviction, 0);
+      for (const int32_t num_before : {40, kContext}) {
+        const auto shared = LogitsBehind(prompt, cell.eviction, num_before);
+        ASSERT_EQ(shared.size(), anew.size());
+        for (size_t row = 0; row < anew.size(); ++row) {
+          for (size_t i = 0; i < anew[row].size(); ++i) {
+            EXPECT_NEAR(shared[row][i], anew[row][i], kTolerance) << num_before;
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

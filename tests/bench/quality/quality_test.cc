@@ -120,6 +120,32 @@ TEST(QualityTest, PromptsOfAFile) {
   EXPECT_EQ(report["groups"][0]["num_contexts"], 1);
 }
 
+// Samples of other prompts, or of another model, are no samples of these.
+TEST(QualityTest, GoesOnOnlyWithTheSameContents) {
+  const TempFolder folder;
+  QualityOptions options = SmallOptions(folder);
+  const auto write = [&](const std::string& answer) {
+    options.prompts = folder.Write(
+        "prompts.jsonl", "{\"context\": \"" + std::string(300, 'x') +
+                             "\", \"questions\": [\"Sun?\"], \"answers\": "
+                             "[\"" +
+                             answer + "\"]}\n");
+  };
+  write("No");
+  ASSERT_OK(MeasureQuality(options, ByteSubject()));
+  EXPECT_OK(MeasureQuality(options, ByteSubject()));
+  write("So");
+  EXPECT_THAT(
+      MeasureQuality(options, ByteSubject()),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--output")));
+  write("No");
+  QualitySubject other = ByteSubject();
+  other.model_fingerprint = "another";
+  EXPECT_THAT(
+      MeasureQuality(options, other),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--output")));
+}
+
 TEST(QualityTest, ErrorsComeBeforeTheWork) {
   const TempFolder folder;
   const auto error_of = [&](const auto& change) {

@@ -33,6 +33,7 @@ QualitySample Example(uint64_t index) {
                                .depth = 0.3}},
                   .kept_share = 0.2,
                   .held_bytes = 4096,
+                  .mean_entries = 99.25,
                   .tokens_per_s = 7.5})};
 }
 

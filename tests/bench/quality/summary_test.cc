@@ -24,6 +24,7 @@ CellOutcome OutcomeOf(bool first, bool second, double kl) {
   return {.answers = {AnswerOf(first, kl, 0.1), AnswerOf(second, kl, 0.95)},
           .kept_share = 0.25,
           .held_bytes = 2048,
+          .mean_entries = 136.5,
           .tokens_per_s = 10.0};
 }
 
@@ -70,6 +71,7 @@ TEST(SummaryTest, FiguresByHand) {
   EXPECT_NEAR(b.nll.mean, 1.3, 1e-12);
   EXPECT_DOUBLE_EQ(b.kept_share, 0.25);
   EXPECT_DOUBLE_EQ(b.held_bytes, 2048.0);
+  EXPECT_DOUBLE_EQ(b.mean_entries, 136.5);
   ASSERT_EQ(b.by_turn.size(), 2u);
   EXPECT_DOUBLE_EQ(b.by_turn[0].accuracy, 1.0);
   EXPECT_DOUBLE_EQ(b.by_turn[1].accuracy, 0.0);
@@ -84,6 +86,30 @@ TEST(SummaryTest, AVerdictNeedsAnIntervalWithoutZero) {
   EXPECT_EQ(group.cells[1].verdict, "");  // what is compared with
   EXPECT_EQ(group.cells[2].verdict, "less correct, more KL");
   EXPECT_EQ(group.cells[3].verdict, "");  // it does not differ
+}
+
+// Of five contexts that all differ to one side, chance alone does that in one
+// of sixteen experiments.
+TEST(SummaryTest, NothingIsSaidOfFiveContexts) {
+  std::vector<QualitySample> samples = Examples();
+  samples.resize(6);
+  EXPECT_EQ(Summarize(samples)[0].cells[2].verdict, "less correct, more KL");
+  samples.resize(5);
+  EXPECT_EQ(Summarize(samples)[0].cells[2].verdict, "");
+}
+
+TEST(SummaryTest, NoShareOfNothing) {
+  std::vector<QualitySample> samples = Examples();
+  for (QualitySample& sample : samples) {
+    for (CellOutcome& outcome : sample.outcomes) {
+      outcome = OutcomeOf(false, false, 0.3);
+    }
+  }
+  const std::vector<GroupSummary> groups = Summarize(samples);
+  EXPECT_THAT(SummaryTable(groups),
+              HasSubstr("| 1 | full | 0.000 [0.000, 0.000] | - |"));
+  EXPECT_TRUE(
+      SummaryToJson(groups)[0]["cells"][1]["accuracy_of_full"].is_null());
 }
 
 TEST(SummaryTest, NothingIsSaidOfATinyKl) {
@@ -122,6 +148,7 @@ TEST(SummaryTest, TableAndJsonHaveTheFigures) {
   EXPECT_EQ(json[0]["num_answers"], 80);
   EXPECT_EQ(json[0]["cells"][2]["policy"], "b");
   EXPECT_EQ(json[0]["cells"][2]["accuracy"]["mean"], 0.5);
+  EXPECT_EQ(json[0]["cells"][2]["mean_entries"], 136.5);
   EXPECT_EQ(json[0]["cells"][2]["by_turn"][1]["accuracy"], 0.0);
 }
 
