@@ -317,7 +317,8 @@ class BlockManager {
                                      std::vector<BlockId>* destinations);
   // Checks that `counts`, [num_layers * num_heads] kept entries, are a legal
   // answer to the group's pending order, and that the page lists that follow
-  // from them have the checksum, if one is given. Otherwise InvalidArgument.
+  // from the counts have the checksum, if one is given. Otherwise returns
+  // InvalidArgument.
   absl::Status ValidateCounts(SequenceSlot slot, int32_t group,
                               std::span<const int32_t> counts,
                               std::optional<uint64_t> checksum = {}) const;

@@ -56,7 +56,8 @@ class CachedPool {
   uint64_t num_reclaimed() const { return num_reclaimed_; }
   int64_t metadata_bytes() const { return cooling_.metadata_bytes(); }
 
-  // Acknowledges a step (see BlockPool). What cooled behind it is reclaimable.
+  // Acknowledges a step (see BlockPool). Blocks that cooled behind the step are
+  // reclaimable from now on.
   void Acknowledge(StepId step);
 
   // Takes available blocks, reclaiming cached ones when none is free. REQUIRES:
@@ -75,16 +76,17 @@ class CachedPool {
     if (wish != nullptr) cache_.SetRetention(entry, *wish);
   }
 
-  // Returns whether at most one sequence holds the block, or the region. What
-  // the cache holds can be taken from it.
+  // Returns whether at most one sequence holds the block, or the region. The
+  // prefix cache may hold it, too: the hold of the cache can be dropped.
   bool IsOwn(BlockId block) const;
   bool IsOwn(const RegionRecord& region) const;
   // Returns whether an entry of the cache is not reclaimable yet, but will be.
   bool IsCooling(int32_t entry) const { return cooling_.Contains(entry); }
 
-  // Mark entries to be reclaimed before others, because a new region is found
-  // in their place. Of `blocks`, in page order, the call marks the ones behind
-  // the first num_found pages that only the cache holds. kNoRegion is ignored.
+  // Marks entries to be reclaimed before others, because a new region is found
+  // in their place. `blocks` are in page order. The call leaves out the first
+  // num_found pages and marks the other blocks that only the cache holds.
+  // kNoRegion is ignored.
   void Supersede(int32_t num_found, std::span<const BlockId> blocks);
   void Supersede(RegionId region);
 

@@ -21,7 +21,7 @@ namespace blockmgr {
 
 class PrefixMatcher {
  public:
-  // Both are borrowed and must outlive this.
+  // Borrows both arguments, which must outlive this object.
   PrefixMatcher(const ModelLayout& layout, const CachedPool& blocks)
       : layout_(layout), blocks_(blocks) {}
 

@@ -30,7 +30,7 @@ absl::Status ValidateResult(const SchedulerState& state,
 
 class AnswerSettler {
  public:
-  // Both are borrowed and must outlive this.
+  // Borrows both arguments, which must outlive this object.
   AnswerSettler(SchedulerState* state, RequestLifecycle* lifecycle)
       : state_(*state), lifecycle_(*lifecycle) {}
 

@@ -51,7 +51,7 @@ int32_t BlocksToReserve(const SchedulerState& state,
 // remembers of the sums. Thread-compatible.
 class BlockPromises {
  public:
-  // Both are borrowed and must outlive this.
+  // Borrows both arguments, which must outlive this object.
   BlockPromises(const SchedulerState& state, StepDecision* decision)
       : state_(state), decision_(*decision) {}
 

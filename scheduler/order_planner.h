@@ -19,7 +19,7 @@ namespace blockmgr {
 
 class OrderPlanner {
  public:
-  // Both are borrowed and must outlive this.
+  // Borrows both arguments, which must outlive this object.
   OrderPlanner(const SchedulerState& state, const StepDecision& decision)
       : state_(state), decision_(decision) {}
 

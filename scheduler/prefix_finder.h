@@ -19,7 +19,7 @@ namespace blockmgr {
 
 class PrefixFinder {
  public:
-  // Both are borrowed and must outlive this.
+  // Borrows both arguments, which must outlive this object.
   PrefixFinder(const BlockManager& manager, const SchedulerOptions& options)
       : manager_(manager), options_(options) {}
 

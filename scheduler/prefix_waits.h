@@ -16,7 +16,7 @@ namespace blockmgr {
 
 class PrefixWaits {
  public:
-  // Both are borrowed and must outlive this.
+  // Borrows both arguments, which must outlive this object.
   PrefixWaits(const SchedulerState& state, const StepDecision& decision)
       : state_(state), decision_(decision) {}
 

@@ -21,7 +21,7 @@ namespace blockmgr {
 
 class RequestLifecycle {
  public:
-  // Both are borrowed and must outlive this.
+  // Borrows both arguments, which must outlive this object.
   RequestLifecycle(SchedulerState* state, PrefixFinder* finder)
       : state_(*state), finder_(*finder) {}
 
@@ -55,7 +55,7 @@ class RequestLifecycle {
   void DropSwap(RequestState* request);
 
  private:
-  // Takes a running request off its slot. What is in flight becomes stale.
+  // Takes a running request off its slot. Its steps in flight become stale.
   void LeaveSlot(RequestState* request);
   void AbortCommand(RequestState* request, const char* why, Effects* effects);
   // Returns where a request that has not run yet waits, given its cached

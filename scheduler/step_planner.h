@@ -36,7 +36,7 @@ namespace blockmgr {
 
 class StepPlanner {
  public:
-  // Both are borrowed and must outlive this.
+  // Borrows both arguments, which must outlive this object.
   StepPlanner(const SchedulerState& state, PrefixFinder* finder)
       : state_(state),
         orders_(state, decision_),

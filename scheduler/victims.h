@@ -16,7 +16,7 @@ namespace blockmgr {
 
 class Victims {
  public:
-  // Both are borrowed and must outlive this.
+  // Borrows both arguments, which must outlive this object.
   Victims(const SchedulerState& state, StepDecision* decision)
       : state_(state), decision_(*decision) {}
 

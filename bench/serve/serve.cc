@@ -172,11 +172,13 @@ std::vector<std::pair<std::string, double>> Config(
 }  // namespace
 
 absl::StatusOr<std::string> AddressOf(const ServeOptions& options) {
-  if (options.address.has_value()) return *options.address;
-  absl::StatusOr<std::string> address = DefaultDaemonAddress();
-  if (address.ok()) return address;
-  return absl::FailedPreconditionError(
-      absl::StrCat("address: ", address.status().message()));
+  absl::StatusOr<std::string> address =
+      options.address.has_value() ? *options.address : DefaultDaemonAddress();
+  absl::Status status = address.status();
+  if (status.ok()) status = CheckDaemonAddress(*address);
+  if (status.ok()) return address;
+  return absl::Status(status.code(),
+                      absl::StrCat("--address: ", status.message()));
 }
 
 void AddServeFlags(CLI::App* app, ServeOptions* options) {

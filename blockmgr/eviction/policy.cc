@@ -87,8 +87,9 @@ absl::Status CheckTogether(const EvictionPolicy& policy) {
                      policy.protect.recent_percent);
   }
   if (policy.needs_table() && policy.budget.profile.empty()) {
-    return BadPolicy(EnumName(policy.budget.kind), ": profile: expected ",
-                     kTableNameText, ", got ''");
+    const absl::string_view budget = EnumName(policy.budget.kind);
+    return BadPolicy(budget, ": profile: expected the name of a budget table, ",
+                     budget, "(profile=NAME), got none");
   }
   const bool pairwise = scorer.kind == ScorerKind::kKeyDiff &&
                         scorer.anchor == KeyDiffAnchor::kPairwise;

@@ -332,11 +332,14 @@ absl::Status CheckModeFlags(const CLI::App& app, const Flags& flags) {
 }
 
 absl::Status FindDaemon(const CLI::App& app, Flags* flags) {
-  if (app.count("--address") > 0) return absl::OkStatus();
-  absl::StatusOr<std::string> address = DefaultDaemonAddress();
-  if (!address.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--address: ", address.status().message()));
+  absl::StatusOr<std::string> address = app.count("--address") > 0
+                                            ? flags->client.address
+                                            : DefaultDaemonAddress();
+  absl::Status status = address.status();
+  if (status.ok()) status = CheckDaemonAddress(*address);
+  if (!status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat("--address: ", status.message()));
   }
   flags->client.address = *std::move(address);
   return absl::OkStatus();

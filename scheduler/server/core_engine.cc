@@ -119,7 +119,8 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
   if (engine_ != nullptr && !command->replace) {
     return absl::AlreadyExistsError(
         absl::StrCat("engine \"", engine_name_,
-                     "\" is attached, and replace was not asked for"));
+                     "\" is attached already. To take its place, set replace "
+                     "(blockmgr-engine --replace)"));
   }
   SchedulerOptions scheduler = options_.scheduler;
   scheduler.num_scorer_states = command->num_scorer_states;

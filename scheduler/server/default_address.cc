@@ -1,6 +1,7 @@
 #include "scheduler/server/default_address.h"
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -9,8 +10,10 @@
 #include <unistd.h>
 
 #include <absl/strings/match.h>
+#include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/string_view.h>
 
 #include "blockmgr/base/status_macros.h"
 
@@ -140,6 +143,25 @@ absl::StatusOr<std::string> DefaultDaemonAddress(const SocketPlaces& places) {
   }
   BM_RETURN_IF_ERROR(CheckSocket(SocketIn(places.service), service.st_uid));
   return TargetIn(places.service);
+}
+
+absl::Status CheckDaemonAddress(const std::string& address) {
+  constexpr absl::string_view kUnix = "unix:";
+  if (absl::StartsWith(address, kUnix)) {
+    if (address.size() > kUnix.size()) return absl::OkStatus();
+  } else {
+    const size_t colon = address.rfind(':');
+    int32_t port = 0;
+    if (colon != std::string::npos && colon > 0 &&
+        absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 1 &&
+        port <= 65535) {
+      return absl::OkStatus();
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected unix:PATH, or HOST:PORT with a port of 1 to "
+                   "65535, got '",
+                   address, "'"));
 }
 
 }  // namespace blockmgr

@@ -15,6 +15,7 @@
 
 #include <string>
 
+#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 namespace blockmgr {
@@ -44,6 +45,11 @@ absl::StatusOr<std::string> DefaultListenAddress(
 // to somebody else.
 absl::StatusOr<std::string> DefaultDaemonAddress(
     const SocketPlaces& places = UsualSocketPlaces());
+
+// Checks an address that a user gave to a client: unix:PATH, or HOST:PORT with
+// a port of 1 to 65535. InvalidArgument says what was expected and what came.
+// Without this check, gRPC looks for a wrong address until its time is over.
+absl::Status CheckDaemonAddress(const std::string& address);
 
 }  // namespace blockmgr
 

@@ -78,7 +78,8 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view field,
       !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 ||
       port > 65535) {
     return absl::InvalidArgumentError(
-        absl::StrCat(field, ": expected ", expected, ", got \"", text, "\""));
+        absl::StrCat(field, ": expected ", expected,
+                     " with a port of 0 to 65535, got \"", text, "\""));
   }
   std::string host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
@@ -135,7 +136,11 @@ absl::StatusOr<SocketLock> SocketLock::Take(const ListenAddress& address) {
   for (int32_t i = 0; i < kMaxLockTries; ++i) {
     const int descriptor =
         open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (descriptor < 0) return error("open");
+    if (descriptor < 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("listen: expected a folder in which this user can make ",
+                       path, ", got: ", ErrorText(errno)));
+    }
     if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
       const absl::Status status =
           errno == EWOULDBLOCK

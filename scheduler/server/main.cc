@@ -227,7 +227,7 @@ int Main(int argc, char** argv) {
   AddBudgetTableFlag(&app, &flags.server);
   AddOptionFlags(&app, &flags);
   AddEvictionFlags(&app, &flags.default_eviction,
-                   "Eviction of requests that say nothing of it");
+                   "Eviction of requests that do not set their own");
   if (const std::optional<int> status = ParseCommandLine(&app, argc, argv)) {
     return *status;
   }

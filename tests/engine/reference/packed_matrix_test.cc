@@ -132,7 +132,8 @@ class PackedMatrixTest : public EveryTargetTest {
   static bool Fuses() {
     return GetParam() != HWY_SCALAR && GetParam() != HWY_EMU128
 #if HWY_ARCH_X86
-           && GetParam() != HWY_SSSE3 && GetParam() != HWY_SSE4
+           && GetParam() != HWY_SSE2 && GetParam() != HWY_SSSE3 &&
+           GetParam() != HWY_SSE4
 #endif
         ;
   }

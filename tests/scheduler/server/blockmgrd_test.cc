@@ -356,6 +356,12 @@ TEST_F(BlockmgrdTest, RefusesBadFlags) {
     EXPECT_THAT(daemon.Log(), HasSubstr(text));
   };
   refused({"--listen", "0.0.0.0:0"}, "loopback");
+  refused({"--listen", "127.0.0.1:65536"},
+          "--listen: expected unix:PATH or HOST:PORT with a port of 0 to "
+          "65535, got \"127.0.0.1:65536\"");
+  refused({"--listen", "unix:/nonexistent/d.sock"},
+          "--listen: expected a folder in which this user can make "
+          "/nonexistent/d.sock.lock, got: No such file or directory");
   refused({"--listen", address_, "--max-steps-in-flight", "9"},
           "--max-steps-in-flight: expected 1 to 4, got 9");
   refused({"--listen", address_, "--compaction", "sideways"}, "sideways");

@@ -51,7 +51,9 @@ class ConnectionsTest : public ServerTest {
     const auto engine = StartEngine(SmallLayout());
     EXPECT_THAT(stranger->Attach(SmallLayout(), true), denied);
     EXPECT_THAT(stranger->Attach(SmallLayout()),
-                GrpcError(grpc::ALREADY_EXISTS, "is attached"));
+                GrpcError(grpc::ALREADY_EXISTS,
+                          "is attached already. To take its place, set "
+                          "replace"));
     FakeFrontend frontend(address(), "a");
     ASSERT_TRUE(frontend.Submit("r", 1).ok());
     v1::StepPlan plan;

@@ -189,5 +189,24 @@ TEST_F(DefaultAddressTest, AClientConnectsToNoSocketOfAnotherUser) {
                        HasSubstr("got a socket of user 65534")));
 }
 
+TEST(CheckDaemonAddressTest, TakesSocketsAndPorts) {
+  for (const char* address : {"unix:/tmp/a.sock", "unix:a.sock",
+                              "127.0.0.1:7070", "[::1]:1", "localhost:65535"}) {
+    EXPECT_TRUE(CheckDaemonAddress(address).ok()) << address;
+  }
+}
+
+TEST(CheckDaemonAddressTest, RefusesWhatNoDaemonCanListenAt) {
+  for (const char* address :
+       {"", "foo", "/tmp/a.sock", "unix:", ":7070", "127.0.0.1",
+        "localhost:", "localhost:0", "localhost:65536", "localhost:port"}) {
+    EXPECT_THAT(
+        CheckDaemonAddress(address),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("expected unix:PATH, or HOST:PORT"),
+                       HasSubstr(absl::StrCat("got '", address, "'")))));
+  }
+}
+
 }  // namespace
 }  // namespace blockmgr
