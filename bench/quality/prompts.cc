@@ -335,8 +335,9 @@ absl::StatusOr<QualityPrompt> PromptMaker::CommonWords() {
   }
   const size_t room = num_tokens - prompt.context.size();
   std::optional<Tokens> list;
-  for (int32_t i = 0; i < kMostDraws && !list; ++i)
+  for (int32_t i = 0; i < kMostDraws && !list; ++i) {
     list = WordList(words, room);
+  }
   if (!list) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--lengths: expected room for a list with ", kNumCommonWords,
