@@ -51,7 +51,7 @@ void AddQualityFlags(CLI::App* app, QualityOptions* options);
 // The model that answers, and the source of its prompts.
 struct QualitySubject {
   std::string model_name;
-  std::string model_fingerprint;  // of the weights
+  std::string model_fingerprint = {};  // of the weights
   std::shared_ptr<const LanguageModel> model;
   PromptSource source;
 };
