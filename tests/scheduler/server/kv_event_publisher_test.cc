@@ -453,7 +453,7 @@ TEST(KvEventOptionsTest, EndpointsAreLocalUnlessToldOtherwise) {
     EXPECT_THAT(validate(endpoint, true),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("kv_events_endpoint: expected "
-                                   "tcp://ADDRESS:PORT or ipc://PATH, got")));
+                                   "tcp://ADDRESS:PORT or ipc://PATH")));
   }
 }
 
