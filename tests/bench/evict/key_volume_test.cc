@@ -15,10 +15,10 @@ namespace {
 
 std::vector<float> RandomKeys(int32_t count, int32_t head_dim, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::vector<float> keys;
-  for (int32_t i = 0; i < count * head_dim; ++i) {
-    keys.push_back(static_cast<float>(
-        static_cast<double>(random() >> 11) / 9007199254740992.0 - 0.3));
+  std::vector<float> keys(static_cast<size_t>(count) * head_dim);
+  for (float& value : keys) {
+    value = static_cast<float>(
+        static_cast<double>(random() >> 11) / 9007199254740992.0 - 0.3);
   }
   return keys;
 }
@@ -66,8 +66,8 @@ TEST(KeyVolumeTest, IsThatOfTheCosinesOfAllPairs) {
   const std::vector<float> keys = RandomKeys(40, kHeadDim, kSeed);
   // Fewer keys than dimensions, and more.
   for (const int32_t count : {1, 3, 8, 9, 40}) {
-    std::vector<int32_t> kept;
-    for (int32_t i = 0; i < count; ++i) kept.push_back(i * 7 % 40);
+    std::vector<int32_t> kept(count);
+    for (int32_t i = 0; i < count; ++i) kept[i] = i * 7 % 40;
     EXPECT_NEAR(KeyLogDeterminant(keys, kHeadDim, kept),
                 ByCosines(keys, kHeadDim, kept), 1e-9)
         << count << " keys, seed " << kSeed;

@@ -131,6 +131,7 @@ class Judge {
     double sum = 0.0;
     for (const double logit : logits) sum += std::exp(logit);
     std::vector<double> logprobs;
+    logprobs.reserve(logits.size());
     for (const double logit : logits) logprobs.push_back(logit - std::log(sum));
     return logprobs;
   }
