@@ -73,6 +73,7 @@ TEST(BootstrapTest, PairsAreDrawnTogether) {
   EXPECT_DOUBLE_EQ(difference.low, 1.0);
   EXPECT_DOUBLE_EQ(difference.high, 1.0);
   std::vector<double> twice;
+  twice.reserve(a.size());
   for (const double value : a) twice.push_back(2.0 * value);
   const Interval ratio = BootstrapRatio(twice, a);
   EXPECT_DOUBLE_EQ(ratio.mean, 2.0);
