@@ -33,7 +33,7 @@ TEST(BootstrapTest, IntervalOfThreeValuesByHand) {
 // is binomial. SciPy: binom.ppf([.025, .975], 100, .3) is 21 and 39.
 TEST(BootstrapTest, IntervalOfAShareIsTheBinomials) {
   std::vector<double> values(100, 0.0);
-  for (int i = 0; i < 30; ++i) values[static_cast<size_t>(3 * i)] = 1.0;
+  for (size_t i = 0; i < 30; ++i) values[3 * i] = 1.0;
   const Interval interval = BootstrapMean(values);
   EXPECT_DOUBLE_EQ(interval.mean, 0.3);
   EXPECT_NEAR(interval.low, 0.21, 0.0101);
