@@ -118,7 +118,7 @@ struct SchedulerState {
   // (Tenants).
   int64_t ServiceOf(const RequestState& request) const;
 
-  SchedulerOptions options;  // constant, but for Scheduler::TakeAbilities
+  SchedulerOptions options;        // constant, but for Scheduler::TakeAbilities
   const int32_t watermark_blocks;  // free blocks that admission must leave
   BlockManager manager;
 

@@ -443,7 +443,7 @@ absl::Status ServeModel(const Flags& flags,
                         const std::shared_ptr<const LanguageModel>& model,
                         EngineClient* client) {
   const DType dtype = DTypeNamed(flags.dtype);
-  // Of a GPU's memory nothing is known here.
+  // This process does not know how much memory a GPU has.
   const int64_t memory_bytes = flags.backend == "cpu"
                                    ? MemoryBytes()
                                    : std::numeric_limits<int64_t>::max();

@@ -81,7 +81,8 @@ std::string DescribeDifference(const ModelLayout& want,
                       DTypeName(want.dtype), ", got ", DTypeName(got.dtype));
 }
 
-// The same for models. What one of the two does not tell is no difference.
+// Returns why live requests cannot go on with the model of another engine;
+// empty: they can. A field that one of the models leaves unset is not compared.
 std::string DescribeOtherModel(const ServedModel* had, const ServedModel* has) {
   if (had == nullptr || has == nullptr) return "";
   if (!had->name.empty() && !has->name.empty() && had->name != has->name) {

@@ -54,13 +54,17 @@ std::vector<QualityCell> CellsOf(const std::string& mode,
   return *std::move(cells);
 }
 
+absl::StatusOr<std::unique_ptr<ModelLine>> MakeLine() {
+  return ModelLine::Create({.model = ByteModel(3),
+                            .dtype = DType::kFloat32,
+                            .page_size = 16,
+                            .num_blocks = 64,
+                            .num_threads = 1});
+}
+
 std::vector<CellOutcome> Measure(const QualityPrompt& prompt,
                                  const std::vector<QualityCell>& cells) {
-  auto line = ModelLine::Create({.model = ByteModel(3),
-                                 .dtype = DType::kFloat32,
-                                 .page_size = 16,
-                                 .num_blocks = 64,
-                                 .num_threads = 1});
+  auto line = MakeLine();
   EXPECT_OK(line);
   size_t num_told = 0;
   auto outcomes =
@@ -295,11 +299,7 @@ TEST(MeasureTest, CompressedWhileDecodingIsTheReference) {
 std::vector<std::vector<float>> LogitsBehind(const QualityPrompt& prompt,
                                              const RequestEviction& eviction,
                                              int32_t num_before) {
-  auto line = ModelLine::Create({.model = ByteModel(3),
-                                 .dtype = DType::kFloat32,
-                                 .page_size = 16,
-                                 .num_blocks = 64,
-                                 .num_threads = 1});
+  auto line = MakeLine();
   EXPECT_OK(line);
   const auto run = [&](Request request, bool ends, LogitsReader reader) {
     auto id = (*line)->Submit(std::move(request), std::move(reader));

@@ -88,8 +88,8 @@ TEST(SummaryTest, AVerdictNeedsAnIntervalWithoutZero) {
   EXPECT_EQ(group.cells[3].verdict, "");  // it does not differ
 }
 
-// Of five contexts that all differ to one side, chance alone does that in one
-// of sixteen experiments.
+// Five contexts all differ to one side by chance alone in one of sixteen
+// experiments.
 TEST(SummaryTest, NothingIsSaidOfFiveContexts) {
   std::vector<QualitySample> samples = Examples();
   samples.resize(6);

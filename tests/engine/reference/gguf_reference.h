@@ -46,7 +46,7 @@ struct SpecSizes {
   int32_t head_dim = 64;
 };
 
-// Those of an architecture's usual test file.
+// Returns the sizes of an architecture's usual test file.
 SpecSizes SizesOf(const std::string& architecture);
 
 // A file of a small model with random weights, all its matrices of one type.

@@ -240,9 +240,8 @@ TEST_F(AttachTest, LiveRequestsNeedTheirModel) {
   EXPECT_THAT(Attach(SmallLayout(), 0, true),
               refused("model.name: live requests need \"a\", got \"b\""));
   set_model({.name = "a", .context_tokens = 99});
-  EXPECT_THAT(
-      Attach(SmallLayout(), 0, true),
-      refused("model.context_tokens: live requests need 100, got 99"));
+  EXPECT_THAT(Attach(SmallLayout(), 0, true),
+              refused("model.context_tokens: live requests need 100, got 99"));
   set_model({.name = "a", .context_tokens = 101});
   EXPECT_OK(Attach(SmallLayout(), 0, true));
   set_model({});  // it does not tell
@@ -263,7 +262,7 @@ TEST_F(AttachTest, LiveRequestsNeedTheirModel) {
   EXPECT_EQ(Stats(false).generation, generation);
 }
 
-// Whoever takes differences of counts must see that they began again.
+// A client that subtracts counts must see that the counts began again.
 TEST_F(AttachTest, AnotherGeometryIsAnotherGeneration) {
   const auto engine = AttachAndOpen();
   const auto tokens = OpenStream("a");

@@ -189,7 +189,7 @@ class CoreTest : public ::testing::Test {
 
   double now_ = 100;
   bool may_replace_ = true;
-  // Of engines that attach.
+  // The abilities and the model that engines announce when they attach.
   std::map<std::string, std::string> query_stats_;
   bool supports_window_evictions_ = false;
   std::shared_ptr<const ServedModel> model_;
