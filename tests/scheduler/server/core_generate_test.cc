@@ -38,13 +38,14 @@ class CoreGenerateTest : public CoreTest {
   // Tells of a model with a context of 10 tokens.
   std::shared_ptr<RecordingEngine> AttachModel() {
     absl::StatusOr<Attachment> attached = absl::UnknownError("no reply");
+    const auto model = std::make_shared<ServedModel>();
+    model->context_tokens = 10;
     Run(AttachEngine{
         .layout = SmallLayout(),
         .name = "fake",
         .done = [&attached](
                     absl::StatusOr<Attachment> a) { attached = std::move(a); },
-        .model = std::make_shared<const ServedModel>(
-            ServedModel{.context_tokens = 10})});
+        .model = model});
     EXPECT_OK(attached);
     auto engine = std::make_shared<RecordingEngine>();
     EXPECT_OK(Open(77, attached->session, engine));
