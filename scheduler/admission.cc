@@ -60,7 +60,7 @@ void Admission::Plan(BlockBudget* budget, int32_t* token_budget) {
         decision_.passed.push_back(
             {request, static_cast<int32_t>(decision_.matches.size())});
         passes_left = std::min(
-            passes_left, state_.options.max_bypasses - request->times_passed);
+            passes_left, state_.options().max_bypasses - request->times_passed);
         break;
       case Verdict::kLetsOthersPass:
         ++num_looks;
@@ -222,7 +222,7 @@ bool Admission::IsAffordable(const RequestState& request,
   // Once the request runs, the unused cached blocks of its match are no longer
   // available to others, so only blocks in use are deducted.
   const int32_t num_in_use = BlockPromises::NumInUse(match);
-  if (state_.options.admission == AdmissionPolicy::kWatermark) {
+  if (state_.options().admission == AdmissionPolicy::kWatermark) {
     // The peak of all known tokens counts evictions to come (a resumed request
     // repeats them), because the request may fit only with them.
     const int32_t needed =
@@ -235,7 +235,7 @@ bool Admission::IsAffordable(const RequestState& request,
   }
   // A spared request is admitted only if it can be completed. While one runs,
   // others are admitted only if all running requests can be completed, too.
-  if (state_.options.admission != AdmissionPolicy::kGuaranteed &&
+  if (state_.options().admission != AdmissionPolicy::kGuaranteed &&
       !request.is_spared() && state_.num_spared + decision_.num_spared == 0) {
     return true;
   }
@@ -264,7 +264,7 @@ bool Admission::HasScorerState(const RequestState& request) const {
       std::ranges::count_if(decision_.runs, [&](const StepDecision::Run& run) {
         return run.match >= 0 && needs(run.request);
       });
-  return num_running + num_admitted < state_.options.num_scorer_states;
+  return num_running + num_admitted < state_.options().num_scorer_states;
 }
 
 bool Admission::MayPrefill(const RequestState& request) {
@@ -277,7 +277,7 @@ bool Admission::MayPrefill(const RequestState& request) {
     decision_.num_long_prefills =
         static_cast<int32_t>(std::ranges::count_if(state_.running, is_prefill));
   }
-  return *decision_.num_long_prefills < state_.options.max_long_prefills;
+  return *decision_.num_long_prefills < state_.options().max_long_prefills;
 }
 
 }  // namespace blockmgr

@@ -92,7 +92,7 @@ void AnswerSettler::SettleRun(const StepInFlight::Run& run,
   state_.manager.Commit(request.slot, num_tokens, request.tokens,
                         request.chain);
   if (run.num_drafts > 0) VoidRejected(run, num_tokens);
-  if (state_.options.policy == SchedulingPolicy::kPrefix) {
+  if (state_.options().policy == SchedulingPolicy::kPrefix) {
     for (int32_t i = published; i < sequence.num_published; ++i) {
       state_.prefix_hints.OnPublished(request.chain.keys()[i]);
     }
@@ -160,7 +160,7 @@ bool AnswerSettler::AddOutput(RequestState* request, int32_t token,
   effects->tokens.push_back({request->id, token, request->num_outputs()});
   request->tokens.push_back(token);
   ++state_.totals.num_output_tokens;
-  if (state_.options.fair_share) {
+  if (state_.options().fair_share) {
     state_.tenants.Serve(request->tenant, kOutputTokenService);
     served_tenants_.push_back(request->tenant);
   }
@@ -332,7 +332,7 @@ absl::Status AnswerSettler::LeaveOutLast(RequestState* request) {
     decode->refused_until = std::max(decode->refused_until, length);
   }
   const PoolFit fit =
-      FitPool(state_.layout(), state_.options, request->last_length(), points,
+      FitPool(state_.layout(), state_.options(), request->last_length(), points,
               decode.get(), request->eviction.squeeze.get());
   const int32_t peak = fit.peak_blocks;
   const auto fail = [peak](const char* whose, int32_t most) {

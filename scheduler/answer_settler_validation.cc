@@ -236,7 +236,8 @@ absl::Status ValidateResult(const SchedulerState& state,
     BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_blocks[", i, "]"), block,
                                     1, state.layout().num_blocks - 1));
   }
-  if (state.options.num_host_blocks == 0 && !result.lost_host_blocks.empty()) {
+  if (state.options().num_host_blocks == 0 &&
+      !result.lost_host_blocks.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("lost_host_blocks: expected none, as the engine has no ",
                      "host blocks, got ", result.lost_host_blocks.size()));
@@ -245,7 +246,7 @@ absl::Status ValidateResult(const SchedulerState& state,
     const int32_t block = Index(result.lost_host_blocks[i]);
     BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_host_blocks[", i, "]"),
                                     block, 0,
-                                    state.options.num_host_blocks - 1));
+                                    state.options().num_host_blocks - 1));
   }
   return ValidateOutcomes(state, step, result);
 }

@@ -25,7 +25,7 @@ int32_t Remaining(const SchedulerState& state, const RequestState& request,
       state.layout().has_windows() ? state.manager.NumOwnInWindows(request.slot)
                                    : OwnInWindows(),
       length,
-      MaxChunk(state.options, request,
+      MaxChunk(state.options(), request,
                std::ssize(request.tokens) - request.num_computed),
       state.layout());
 }
@@ -119,7 +119,7 @@ int32_t BlockPromises::NeededOn(const RequestState& request,
                            .subspan(NextCompression(request, eviction, match));
   const int32_t peak =
       PeakBlocks(LengthOf(request, promise),
-                 MaxChunk(state_.options, request,
+                 MaxChunk(state_.options(), request,
                           std::ssize(request.tokens) - match.num_tokens),
                  to_come, state_.layout(),
                  {.region_blocks = match.num_region_blocks(),

@@ -47,7 +47,7 @@ void PlanDrafts(const SchedulerState& state, BlockBudget* budget,
     if (*token_budget <= left_for_others) return;
     const RequestState& request = *run.request;
     if (request.num_drafts == 0 || run.order >= 0) continue;
-    int32_t num_drafts = std::min(MaxDrafts(request, state.options),
+    int32_t num_drafts = std::min(MaxDrafts(request, state.options()),
                                   *token_budget - left_for_others);
     const SequenceCache& sequence = state.manager.sequence(request.slot);
     const int32_t end = sequence.num_reserved + run.num_tokens - sequence.cut();

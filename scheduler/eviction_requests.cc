@@ -243,8 +243,9 @@ absl::Status ValidateCommand(const RequestState& request,
         command.target.window_ratio.ToString()));
   }
   BM_RETURN_IF_ERROR(
-      ValidateQueryStats("policy", command.policy, state.options));
-  BM_RETURN_IF_ERROR(ValidateObserved(request, command.policy, state.options));
+      ValidateQueryStats("policy", command.policy, state.options()));
+  BM_RETURN_IF_ERROR(
+      ValidateObserved(request, command.policy, state.options()));
   const int32_t page_size = state.layout().page_size;
   const int32_t cut_now =
       request.running ? state.manager.sequence(request.slot).cut() : 0;

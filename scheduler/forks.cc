@@ -127,7 +127,7 @@ bool Inherit(const SchedulerState& state, const RequestState& parent,
                                          fork.last_length(), state.layout());
   // A parent that began with another's compressions may have fewer.
   const int32_t peak = PeakBlocks(
-      fork.last_length(), MaxChunk(state.options, fork, fork.last_length()),
+      fork.last_length(), MaxChunk(state.options(), fork, fork.last_length()),
       inherited.compressions, state.layout(), Holding{}, inherited.decode.get(),
       inherited.squeeze.get());
   if (peak > fork.peak_blocks) return false;
@@ -191,11 +191,11 @@ ForkPoint FindFork(const SchedulerState& state, const RequestState& request,
   const bool is_lost_soon =
       num_done < std::ssize(parent.eviction.compressions) &&
       parent.eviction.compressions[num_done].length > length;
-  const int32_t chunk = state.options.long_prefill_token_threshold > 0
-                            ? state.options.long_prefill_token_threshold
-                            : state.options.max_num_batched_tokens;
+  const int32_t chunk = state.options().long_prefill_token_threshold > 0
+                            ? state.options().long_prefill_token_threshold
+                            : state.options().max_num_batched_tokens;
   const int32_t few = is_lost_soon
-                          ? chunk * (state.options.max_steps_in_flight + 1)
+                          ? chunk * (state.options().max_steps_in_flight + 1)
                           : state.layout().page_size;
   if (is_moving || length - sequence.num_settled > few) return {.waits = true};
   const int32_t shared = std::min(length, sequence.num_settled);

@@ -152,11 +152,11 @@ bool OrderPlanner::PlanUnplannedPoint(const RequestState& request,
   // The engine knows the policy of a squeeze from the start, and keeps the
   // queries that it needs.
   const int32_t query_window =
-      std::max({state_.options.query_window, 1,
+      std::max({state_.options().query_window, 1,
                 commanded ? 0 : command.policy.query_window()});
   const int32_t at_hand =
       std::min({length - num_in_cache, query_window,
-                state_.options.max_query_window(), request.max_chunk});
+                state_.options().max_query_window(), request.max_chunk});
   point->policy.scorer.window = std::min(command.policy.scorer.window, at_hand);
   point->policy.scorer.obs_window =
       std::min(command.policy.scorer.obs_window, at_hand);
@@ -171,7 +171,7 @@ int32_t OrderPlanner::NumFresh(const StepDecision::Order& order,
                                int32_t headroom) const {
   if (order.futile) return 0;
   const bool copies =
-      state_.options.compaction == CompactionPreference::kFreshFirst &&
+      state_.options().compaction == CompactionPreference::kFreshFirst &&
       !order.point.in_place && order.num_copied() <= headroom;
   return copies ? order.num_copied() : order.num_lacking();
 }

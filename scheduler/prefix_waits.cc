@@ -10,8 +10,8 @@ namespace blockmgr {
 
 bool PrefixWaits::MayWait(const RequestState& request) const {
   return state_.manager.prefix_caching() &&
-         state_.options.min_prefix_wait_tokens > 0 &&
-         request.prefix_waits < state_.options.max_prefix_wait_steps;
+         state_.options().min_prefix_wait_tokens > 0 &&
+         request.prefix_waits < state_.options().max_prefix_wait_steps;
 }
 
 PrefixWait PrefixWaits::Find(const RequestState& request,
@@ -32,7 +32,7 @@ PrefixWait PrefixWaits::Find(const RequestState& request,
     }
   }
   const bool is_worth_it = wait.usable - num_matched * page_size >=
-                           state_.options.min_prefix_wait_tokens;
+                           state_.options().min_prefix_wait_tokens;
   return is_worth_it ? wait : PrefixWait{};
 }
 
@@ -120,7 +120,7 @@ bool PrefixWaits::StillWaits(const RequestState& request) const {
   const int32_t num_settled =
       state_.manager.sequence(wait.other->slot).num_settled;
   return wait.usable - num_settled / page_size * page_size >=
-         state_.options.min_prefix_wait_tokens;
+         state_.options().min_prefix_wait_tokens;
 }
 
 }  // namespace blockmgr

@@ -22,12 +22,12 @@ void PressurePlanner::Plan(const BlockBudget& budget) {
   const int64_t room =
       int64_t{budget.available} + budget.coming + budget.squeezed;
   const int32_t page_size = state_.layout().page_size;
-  const int32_t num_steps = state_.options.max_steps_in_flight + 1;
+  const int32_t num_steps = state_.options().max_steps_in_flight + 1;
   const int64_t most =
       state_.layout().num_groups() *
       (std::ssize(state_.running) * (CeilDiv(num_steps, page_size) + 1) +
        int64_t{num_steps} *
-           CeilDiv(state_.options.max_num_batched_tokens, page_size));
+           CeilDiv(state_.options().max_num_batched_tokens, page_size));
   if (room >= most) return;
   int64_t lacking = BlocksSoon(state_) - room;
   if (lacking <= 0) return;
@@ -68,8 +68,8 @@ void PressurePlanner::Plan(const BlockBudget& budget) {
 }
 
 int64_t BlocksSoon(const SchedulerState& state) {
-  const int32_t num_steps = state.options.max_steps_in_flight + 1;
-  int64_t tokens = int64_t{num_steps} * state.options.max_num_batched_tokens;
+  const int32_t num_steps = state.options().max_steps_in_flight + 1;
+  int64_t tokens = int64_t{num_steps} * state.options().max_num_batched_tokens;
   int64_t blocks = 0;
   for (const RequestState* request : state.running) {
     const int32_t end =
@@ -84,7 +84,7 @@ int64_t BlocksSoon(const SchedulerState& state) {
     }
     if (state.layout().has_windows()) {
       blocks += WindowGrowth(sequence.num_reserved, num_tokens,
-                             MaxChunk(state.options, *request, num_tokens),
+                             MaxChunk(state.options(), *request, num_tokens),
                              state.layout());
     }
   }

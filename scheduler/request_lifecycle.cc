@@ -69,11 +69,11 @@ void RequestLifecycle::ForgetLeft() {
 WaitingPlace RequestLifecycle::PlaceOf(const RequestState& request,
                                        int32_t num_cached_tokens) const {
   WaitingPlace place{.arrival = Index(request.id)};
-  if (state_.options.policy == SchedulingPolicy::kPriority) {
+  if (state_.options().policy == SchedulingPolicy::kPriority) {
     place.rank = request.priority;
-  } else if (state_.options.policy == SchedulingPolicy::kPrefix) {
+  } else if (state_.options().policy == SchedulingPolicy::kPrefix) {
     // All who wait age alike: when they came is all that has to be kept.
-    place.rank = int64_t{state_.options.prefix_aging} *
+    place.rank = int64_t{state_.options().prefix_aging} *
                      static_cast<int64_t>(request.submit_step) -
                  num_cached_tokens;
   }
@@ -86,7 +86,7 @@ void RequestLifecycle::RefreshBar(TenantId tenant) {
 
 void RequestLifecycle::JoinQueue(RequestState* request) {
   const bool is_new = !request->was_admitted;
-  if (state_.options.fair_share) {
+  if (state_.options().fair_share) {
     if (is_new && !state_.waiting.Waits(request->tenant)) {
       state_.tenants.Lift(request->tenant, state_.waiting.least_service());
     }
@@ -101,7 +101,7 @@ void RequestLifecycle::JoinQueue(RequestState* request) {
   state_.waiting.Insert(request);
   RefreshBar(request->tenant);
   // A request that has run keeps its place, whatever the cache has.
-  if (is_new && state_.options.policy == SchedulingPolicy::kPrefix) {
+  if (is_new && state_.options().policy == SchedulingPolicy::kPrefix) {
     state_.prefix_hints.Reserve(state_.waiting.size());
     RefreshPlace(request);
   }
@@ -117,7 +117,7 @@ void RequestLifecycle::LeaveQueue(RequestState* request) {
 }
 
 void RequestLifecycle::RefreshPlaces() {
-  if (state_.options.policy != SchedulingPolicy::kPrefix) return;
+  if (state_.options().policy != SchedulingPolicy::kPrefix) return;
   const uint64_t dropped = state_.manager.stats().dropped_entries;
   for (int32_t left = kMaxRefreshedBlocks; left > 0;) {
     // The cache may have dropped a part of the first request's prefix. Then
@@ -172,7 +172,7 @@ void RequestLifecycle::DropSwap(RequestState* request) {
 void RequestLifecycle::SetDrafts(RequestState* request, int32_t num_drafts) {
   // A rejected query cannot be taken out of a scorer's state, so a request with
   // such a state has no drafts.
-  const bool may_have = state_.options.num_speculative_tokens > 0 &&
+  const bool may_have = state_.options().num_speculative_tokens > 0 &&
                         request->eviction.scorer_state == ScorerState::kNone;
   const int32_t before = request->num_drafts;
   request->num_drafts = may_have ? num_drafts : 0;

@@ -159,7 +159,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
 SchedulerImpl::SchedulerImpl(const ModelLayout& layout,
                              const SchedulerOptions& options)
     : state_(layout, options),
-      finder_(state_.manager, state_.options),
+      finder_(state_.manager, state_.options()),
       planner_(state_, &finder_),
       lifecycle_(&state_, &finder_),
       applier_(&state_, &lifecycle_,
@@ -177,19 +177,19 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   }
   const RequestState* parent = state_.requests.FindName(request.fork_of);
   BM_RETURN_IF_ERROR(ValidateFork(request, parent));
-  if (state_.waiting.size() >= state_.options.max_waiting) {
+  if (state_.waiting.size() >= state_.options().max_waiting) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the queue is full: ", state_.waiting.size(),
-        " requests wait (max_waiting ", state_.options.max_waiting, ")"));
+        " requests wait (max_waiting ", state_.options().max_waiting, ")"));
   }
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
   const int64_t queued_tokens = state_.tenants.queued_tokens();
   if (queued_tokens > 0 &&
-      queued_tokens + num_prompt > state_.options.max_waiting_tokens) {
+      queued_tokens + num_prompt > state_.options().max_waiting_tokens) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the queue is full: ", queued_tokens, " tokens of prompts wait, and ",
         num_prompt, " more are above max_waiting_tokens ",
-        state_.options.max_waiting_tokens));
+        state_.options().max_waiting_tokens));
   }
   EvictionPlan eviction = PlanEviction(request, parent, layout());
   const int32_t length = num_prompt + request.max_tokens - 1;

@@ -68,7 +68,7 @@ void SchedulerImpl::CheckInvariants() const {
       }));
   state_.requests.CheckInvariants();
   BM_CHECK(std::ssize(state_.running) + state_.manager.num_open_slots() ==
-           state_.options.max_num_seqs);
+           state_.options().max_num_seqs);
   BM_CHECK(
       state_.num_squeezable ==
       std::ranges::count_if(state_.running, [](const RequestState* request) {
@@ -117,7 +117,8 @@ void SchedulerImpl::CheckInvariants() const {
     BM_CHECK(request->num_drafts == 0);
   }
   BM_CHECK(num_swapped == state_.manager.host().num_sequences());
-  BM_CHECK(state_.num_steps_in_flight() <= state_.options.max_steps_in_flight);
+  BM_CHECK(state_.num_steps_in_flight() <=
+           state_.options().max_steps_in_flight);
 }
 
 void SchedulerImpl::CheckReservations() const {

@@ -50,10 +50,7 @@ class SchedulerImpl : public Scheduler {
   }
   void LoseEngine(Effects* effects) override { settler_.LoseEngine(effects); }
   void TakeAbilities(const SchedulerOptions& engine) override {
-    SchedulerOptions& options = state_.options;
-    options.supports_window_evictions = engine.supports_window_evictions;
-    options.query_stats = engine.query_stats;
-    options.sampling = engine.sampling;
+    state_.TakeAbilities(engine);
   }
   CacheReset ResetPrefixCache() override {
     const CacheReset reset = state_.manager.ResetPrefixCache();
@@ -81,7 +78,7 @@ class SchedulerImpl : public Scheduler {
     return state_.manager.prefix_cache();
   }
   const ModelLayout& layout() const override { return state_.manager.layout(); }
-  const SchedulerOptions& options() const override { return state_.options; }
+  const SchedulerOptions& options() const override { return state_.options(); }
   SchedulerStats stats() const override;
   int64_t metadata_bytes() const override {
     return state_.manager.metadata_bytes();

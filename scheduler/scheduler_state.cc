@@ -52,20 +52,26 @@ void RequestTable::CheckInvariants() const {
 
 SchedulerState::SchedulerState(const ModelLayout& layout,
                                const SchedulerOptions& given)
-    : options(given),
+    : options_(given),
       watermark_blocks(static_cast<int32_t>(
           given.watermark * static_cast<double>(layout.num_blocks - 1))),
       manager(layout, given.max_num_seqs, given.enable_prefix_caching,
               given.num_host_blocks),
-      tenants(options) {
+      tenants(options_) {
   in_flight.reserve(given.max_steps_in_flight);
   spare_steps.reserve(given.max_steps_in_flight + 1);
   running.all().reserve(given.max_num_seqs);
 }
 
+void SchedulerState::TakeAbilities(const SchedulerOptions& engine) {
+  options_.supports_window_evictions = engine.supports_window_evictions;
+  options_.query_stats = engine.query_stats;
+  options_.sampling = engine.sampling;
+}
+
 bool SchedulerState::RunsBefore(const RequestState& a,
                                 const RequestState& b) const {
-  if (options.policy == SchedulingPolicy::kPriority &&
+  if (options_.policy == SchedulingPolicy::kPriority &&
       a.priority != b.priority) {
     return a.priority < b.priority;
   }
@@ -86,8 +92,8 @@ uint8_t SchedulerState::LaneOf(const RequestState& request) const {
 }
 
 bool SchedulerState::IsLong(const RequestState& request) const {
-  return options.max_long_prefills > 0 &&
-         std::ssize(request.tokens) > options.long_prefill_token_threshold;
+  return options_.max_long_prefills > 0 &&
+         std::ssize(request.tokens) > options_.long_prefill_token_threshold;
 }
 
 bool SchedulerState::IsFull(TenantId tenant) const {
@@ -96,7 +102,7 @@ bool SchedulerState::IsFull(TenantId tenant) const {
 }
 
 int64_t SchedulerState::ServiceOf(const RequestState& request) const {
-  if (!options.fair_share || request.was_admitted) return 0;
+  if (!options_.fair_share || request.was_admitted) return 0;
   return tenants.ServiceOf(request.tenant,
                            request.num_prompt * kPromptTokenService);
 }

@@ -95,10 +95,16 @@ class RunningRequests {
   std::vector<RequestState*> requests_;
 };
 
-struct SchedulerState {
+class SchedulerState {
+ public:
   SchedulerState(const ModelLayout& layout, const SchedulerOptions& options);
   SchedulerState(const SchedulerState&) = delete;
   SchedulerState& operator=(const SchedulerState&) = delete;
+
+  // Constant, but for what TakeAbilities sets.
+  const SchedulerOptions& options() const { return options_; }
+  // See Scheduler::TakeAbilities.
+  void TakeAbilities(const SchedulerOptions& engine);
 
   const ModelLayout& layout() const { return manager.layout(); }
   int32_t num_steps_in_flight() const {
@@ -118,7 +124,10 @@ struct SchedulerState {
   // (Tenants).
   int64_t ServiceOf(const RequestState& request) const;
 
-  SchedulerOptions options;        // constant, but for Scheduler::TakeAbilities
+ private:
+  SchedulerOptions options_;
+
+ public:
   const int32_t watermark_blocks;  // free blocks that admission must leave
   BlockManager manager;
 

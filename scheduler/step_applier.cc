@@ -219,7 +219,7 @@ void StepApplier::WriteStart(const RequestState& request, SequenceSlot source,
   const RegionRecord* region = sequence.first().region.get();
   if (source == kNoSequenceSlot && region != nullptr) start.region = region->id;
   start.query_window =
-      request.eviction.QueriesKept(state_.options.query_window);
+      request.eviction.QueriesKept(state_.options().query_window);
   start.scorer_state = request.eviction.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {
     start.state_begin = request.eviction.state_begin;

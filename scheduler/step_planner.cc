@@ -17,14 +17,14 @@ constexpr int32_t kMaxSharers = 16;
 }  // namespace
 
 StepDecision* StepPlanner::Plan() {
-  if (state_.num_steps_in_flight() >= state_.options.max_steps_in_flight) {
+  if (state_.num_steps_in_flight() >= state_.options().max_steps_in_flight) {
     return nullptr;
   }
   if (state_.running.empty() && state_.waiting.empty()) return nullptr;
   if (AwaitsDrafts(state_)) return nullptr;
   decision_.Clear(state_.requests.num_objects());
   BlockBudget budget = BlocksNow();
-  int32_t token_budget = state_.options.max_num_batched_tokens;
+  int32_t token_budget = state_.options().max_num_batched_tokens;
   PlanShares(token_budget);
   pressure_.Plan(budget);
   PlanRunning(&budget, &token_budget);
@@ -41,7 +41,7 @@ StepDecision* StepPlanner::Plan() {
 }
 
 void StepPlanner::PlanShares(int32_t token_budget) {
-  if (state_.options.chunk_policy != ChunkPolicy::kEqualProgress) return;
+  if (state_.options().chunk_policy != ChunkPolicy::kEqualProgress) return;
   gaps_.clear();
   for (const RequestState* request : state_.running) {
     const int32_t gap = TokensToRun(*request, token_budget);

@@ -87,8 +87,9 @@ size_t Victims::CheapestVictim(size_t index) const {
   // compute again. Among equal costs the most recent request is chosen.
   using Cost = std::tuple<int64_t, bool, int32_t>;
   const bool by_recency =
-      state_.options.admission == AdmissionPolicy::kMaxUtilization;
-  const bool by_priority = state_.options.policy == SchedulingPolicy::kPriority;
+      state_.options().admission == AdmissionPolicy::kMaxUtilization;
+  const bool by_priority =
+      state_.options().policy == SchedulingPolicy::kPriority;
   size_t victim = index;
   Cost least;
   for (size_t i = state_.running.size(); --i > index;) {
