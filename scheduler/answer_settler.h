@@ -2,8 +2,9 @@
 // accepted drafts, evictions and refusals, lost blocks), and the loss of the
 // engine.
 //
-// It is one of the four classes that change the SchedulerState. Frees,
-// publications and evictions take effect here, not when a step is issued.
+// AnswerSettler is one of the four classes that change the SchedulerState.
+// Frees, publications and evictions take effect here, not when a step is
+// issued.
 #ifndef SCHEDULER_ANSWER_SETTLER_H_
 #define SCHEDULER_ANSWER_SETTLER_H_
 
@@ -69,10 +70,10 @@ class AnswerSettler {
   EvictionReceipt CommitFirstGroup(RequestState* request,
                                    const StepInFlight::Order& order,
                                    std::span<const int32_t> counts);
-  // Takes back an order that the engine has refused, at least for one layer
-  // group. The request goes on without the eviction, or waits and is computed
-  // again without it. If it can never fit without it, the request fails with
-  // `why`.
+  // Takes back an order that the engine has refused for at least one layer
+  // group. The request goes on without the eviction, or it waits and is
+  // computed again without the eviction. If the request can never fit without
+  // the eviction, the request fails with `why`.
   void AbortOrder(RequestState* request, const StepInFlight::Order& order,
                   std::span<const EvictionOutcome> outcomes,
                   const absl::Status& why, Effects* effects);
@@ -86,9 +87,9 @@ class AnswerSettler {
 
   void LoseBlocks(std::span<const BlockId> blocks);
   void LoseHostBlocks(std::span<const HostBlockId> blocks);
-  // Restarts a request in its slot, which has the first num_left tokens left.
-  // Returns false, with nothing changed, if the request cannot start from any
-  // of them.
+  // Restarts a request in its slot after a loss that has left its first
+  // num_left tokens. Returns false, with nothing changed, if the request cannot
+  // start from any of these tokens.
   bool RestartInSlot(RequestState* request, int32_t num_left);
 
   SchedulerState& state_;

@@ -84,8 +84,9 @@ PoolFit FitPool(const ModelLayout& layout, const SchedulerOptions& options,
 
 int32_t BlocksToReserve(const SchedulerState& state,
                         const RequestState& request) {
-  // How much of windows a request will hold alone depends on who leaves them
-  // first: its peak stays reserved.
+  // The blocks of windows that a request will hold alone depend on which of
+  // their holders leaves the windows first. So the peak of the request stays
+  // reserved.
   if (state.layout().has_windows()) return request.peak_blocks;
   return state.manager.NumBlocks(request.slot) +
          Remaining(state, request, request.last_length());

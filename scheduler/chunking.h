@@ -25,12 +25,12 @@ struct ChunkStart {
   int32_t next_compression = 0;
 };
 
-// Returns how many tokens of the request a step computes, out of token_budget
-// that it has left and at most `share` (a share of the step, or INT32_MAX).
-// A step ends at the next compression point, and the step that ends there
-// computes the whole observation window of the point's policy. Returns 0 if
-// nothing is left to compute, or if the point has to wait for an order in
-// flight.
+// Returns how many tokens of the request a step computes. The step has
+// token_budget tokens left, and the request may take at most `share` of them
+// (INT32_MAX if there are no shares). A step ends at the next compression
+// point, and the step that ends there computes the whole observation window of
+// the point's policy. Returns 0 if nothing is left to compute, or if the point
+// has to wait for an order in flight.
 inline int32_t TokensToRun(const RequestState& request,
                            const EvictionPlan& eviction,
                            const ChunkStart& start, int32_t token_budget,

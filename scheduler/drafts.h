@@ -17,8 +17,8 @@
 
 namespace blockmgr {
 
-// Returns whether a running request has drafts for a run that follows one in
-// flight. Then no step is planned.
+// Returns whether a running request has drafts ready while a step in flight
+// samples for this request. Then no step is planned.
 bool AwaitsDrafts(const SchedulerState& state);
 // Adds drafts to the runs of running requests, as far as the step has tokens
 // left and no running request will miss the blocks.

@@ -41,7 +41,8 @@ std::string WindowRatioError(const EvictionTarget& target,
                       ", got ", target.window_ratio.ToString());
 }
 
-// What is evicted from windows is the request's own, by scores at hand.
+// Checks that a policy which evicts from windows needs neither scores that are
+// accumulated from the first token on nor budgets of a table.
 absl::Status ValidateWindows(const RequestEviction& eviction) {
   const EvictionPolicy& policy = eviction.policy;
   if (!eviction.target.evicts_in_windows() ||

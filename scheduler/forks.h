@@ -20,9 +20,10 @@ namespace blockmgr {
 // is null if there is none.
 absl::Status ValidateFork(const Request& request, const RequestState* parent);
 
-// Returns how a fork with a prompt of num_prompt tokens, and last_length tokens
-// at its end, is compressed: as its parent, but for the commands and squeezes
-// that met the parent behind the fork's prompt.
+// Returns the eviction plan of a fork with a prompt of num_prompt tokens and
+// last_length tokens at its end. The fork is compressed like its parent, but
+// without the commands and squeezes that compressed the parent behind the
+// fork's prompt.
 EvictionPlan InheritedPlan(const RequestState& parent, int32_t num_prompt,
                            int32_t last_length, const ModelLayout& layout);
 
@@ -36,7 +37,7 @@ struct ForkPoint {
   // Without tokens: the request starts like any other.
   PrefixMatch match = {};
 };
-// Returns what a waiting request may start with of its parent's tokens. If the
+// Returns which of its parent's tokens a waiting request may start with. If the
 // parent's eviction plan has changed, the decision takes the fork's new plan.
 ForkPoint FindFork(const SchedulerState& state, const RequestState& request,
                    StepDecision* decision);

@@ -32,9 +32,10 @@ class OrderPlanner {
   // that runs.
   bool Plan(const RequestState& request, int32_t length,
             const PrefixMatch* match, StepDecision::Order* order) const;
-  // Returns how many fresh blocks the order takes as destinations. It takes at
-  // least those that the sequence's own blocks cannot give. It takes fresh
-  // blocks only, if copies are preferred and fit into `headroom`.
+  // Returns how many fresh blocks the order takes as destinations. If copies
+  // are preferred and fit into `headroom`, all destinations are fresh.
+  // Otherwise only the destinations are fresh that the sequence's own blocks
+  // cannot provide.
   int32_t NumFresh(const StepDecision::Order& order, int32_t headroom) const;
   // Returns the blocks above the watermark: all orders of a step copy out of
   // this one headroom, once the running requests have what they need.

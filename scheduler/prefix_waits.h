@@ -31,8 +31,9 @@ class PrefixWaits {
   bool MayWait(const RequestState& request) const;
   const RequestState* WhoComputes(const RequestState& request,
                                   const PrefixMatch& match) const;
-  // Returns the request that is about to make the longest region which the
-  // request would itself make at the same length. O(running + compressions).
+  // Returns the running or admitted request that is about to make the longest
+  // region which `request` can start with. At the same length, `request` would
+  // itself make a region. O(running + compressions).
   PrefixWait FindRegionToCome(const RequestState& request) const;
   // Returns the length of the longest region that `other` will make from its
   // compression `next` on. Returns 0 if it makes none.

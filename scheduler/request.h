@@ -83,8 +83,9 @@ struct Request {
   ContentScope scope;
   // Bytes that the engine gets with the request (RequestInfo). At most 16 KiB.
   std::string engine_data = {};
-  // How the engine chooses tokens. Without a value it chooses greedily. If the
-  // seed is not set, the scheduler draws one (SchedulerOptions::sampling_seed).
+  // The rules by which the engine chooses tokens. Without a value, the engine
+  // takes the most likely token (greedy). If the seed is not set, the scheduler
+  // draws one (SchedulerOptions::sampling_seed).
   std::optional<SamplingParams> sampling = std::nullopt;
   // At most 64 wishes.
   std::vector<RetentionWish> retention;
@@ -138,7 +139,8 @@ struct TokenDataEffect {
 // LogProbsEffect carries log-probabilities of a request's prompt or outputs.
 struct LogProbsEffect {
   RequestId request{0};
-  int32_t num_outputs = 0;  // of the request when they came, without theirs
+  // The outputs that the request had before the run that brought the rows.
+  int32_t num_outputs = 0;
   bool of_prompt = false;
   TokenLogProbs logprobs;
 };

@@ -1,9 +1,9 @@
 // RequestLifecycle: moves requests between the queue, their slots and their
-// end. It keeps what depends on this up to date: bars and services of tenants,
-// places in the queue, reservations, and counts of running requests.
+// end. It also keeps up to date what these moves change: bars and services of
+// tenants, places in the queue, reservations, and counts of running requests.
 //
-// It is one of the four classes that change the SchedulerState. The other three
-// call it.
+// RequestLifecycle is one of the four classes that change the SchedulerState.
+// The other three call it.
 #ifndef SCHEDULER_REQUEST_LIFECYCLE_H_
 #define SCHEDULER_REQUEST_LIFECYCLE_H_
 
@@ -40,10 +40,11 @@ class RequestLifecycle {
   void ForgetLeft();
 
   // Bars the tenant from walks over the queue while its first request would
-  // exceed its quota. To be called whenever one of the two has changed.
+  // exceed its quota. Must be called whenever the tenant's first request or the
+  // use of its quota has changed.
   void RefreshBar(TenantId tenant);
-  // Looks at the cached prefixes of a few waiting requests again, and moves
-  // those that have changed (SchedulingPolicy::kPrefix).
+  // Looks at the cached prefixes of a few waiting requests again, and moves the
+  // requests whose cached prefix has changed (SchedulingPolicy::kPrefix).
   void RefreshPlaces();
   // Reserves as much of the tenant's quota as the running request needs now.
   void RefreshReservation(RequestState* request);

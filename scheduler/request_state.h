@@ -188,8 +188,8 @@ struct alignas(64) RequestState {
   int32_t max_chunk = 0;    // most tokens of it that one step computes
   int32_t max_settled = 0;  // most positions settled at any time
   std::unique_ptr<PendingCommand> command;
-  // Ascending, the engine's end tokens among them. They end the request behind
-  // its first min_tokens outputs.
+  // The tokens that end the request after its first min_tokens outputs,
+  // ascending. The engine's end tokens are among them.
   std::vector<int32_t> stop_token_ids;
   EvictionPlan eviction;  // a waiting fork has what it inherited last
 
@@ -211,7 +211,8 @@ struct alignas(64) RequestState {
   int32_t reserved_blocks = 0;
   uint64_t submit_step = 0;  // SchedulerState::next_step at submission
   RequestId fork_of{0};      // the parent, until admission; 0 if none
-  // How many first tokens it had in common with fork_of at submission.
+  // The number of first tokens that this request and fork_of had in common when
+  // this request was submitted.
   int32_t num_common = 0;
 
   // While waiting:
@@ -238,9 +239,10 @@ struct alignas(64) RequestState {
   int32_t num_tokens() const {
     return static_cast<int32_t>(tokens.size()) + num_placeholders;
   }
-  // Returns how many of its known tokens count for the search of cached tokens,
-  // of which at least the last one is computed. For the log-probabilities of
-  // its prompt, a request computes what it has not computed before.
+  // Returns how many known tokens the search for cached tokens may use. At
+  // least the last of them is computed. A request that asks for
+  // log-probabilities of its prompt must compute every prompt token once, so it
+  // uses only tokens that were settled before, and one more.
   int64_t num_cacheable() const {
     const int64_t num_known = std::ssize(tokens);
     return needs_prompt_logprobs ? std::min(num_known, int64_t{max_settled} + 1)

@@ -87,10 +87,10 @@ class SchedulerImpl : public Scheduler {
   // Audits that reservations of tenants are those of their requests.
   void CheckReservations() const;
 
-  // Equal for equal states. O(pool), for tests. FutureHash leaves out what
-  // tells of the past alone: counters, numbers given out, preemptions.
-  // RequestsHash is of the requests alone, in the order in which they are
-  // served.
+  // Return hashes that are equal for equal states. O(pool), for tests.
+  // FutureHash leaves out the values that tell of the past alone: counters,
+  // numbers given out, preemptions. RequestsHash covers only the requests, in
+  // the order in which they are served.
   uint64_t StateHash() const;
   uint64_t FutureHash() const;
   uint64_t RequestsHash() const;

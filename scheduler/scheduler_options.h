@@ -1,4 +1,5 @@
-// How requests are ordered, admitted and chunked; what tenants may use.
+// SchedulerOptions: the options that say how requests are ordered, admitted and
+// chunked, and how much tenants may use.
 //
 // An option is a member of a struct, which has its default, and a row of the
 // Visit function below the struct, which has its name, range and help text. The
@@ -45,7 +46,7 @@ enum class SchedulingPolicy : uint8_t {
   kPrefix,
 };
 
-// Which blocks must be free before a request is admitted.
+// AdmissionPolicy says which blocks must be free before a request is admitted.
 enum class AdmissionPolicy : uint8_t {
   // Blocks for all known tokens (the whole prompts) of the request and of the
   // requests that run, and a watermark. vLLM does this.
@@ -59,7 +60,8 @@ enum class AdmissionPolicy : uint8_t {
   kMaxUtilization,
 };
 
-// How prompts share the tokens of a step if they do not fit together.
+// ChunkPolicy says how prompts share the tokens of a step that is too short for
+// all of them.
 enum class ChunkPolicy : uint8_t {
   kFirstCome,      // the oldest takes what it can, the next what is left
   kEqualProgress,  // equal shares in whole pages, the remainder in order
@@ -107,9 +109,10 @@ template <typename Limits, typename Visitor>
 void VisitTenantLimits(Limits& limits, Visitor&& visitor) {
   visitor.Number("weight", limits.weight, 1, 1000,
                  "The tenant's part of a fair share");
-  // Counted are the peaks of running requests, and less once they are
-  // compressed, but not in models with windows. A request above the limit alone
-  // is refused.
+  // A running request counts with the most blocks that it will hold from now
+  // on. At first this number is the peak of the request. The number falls when
+  // the request is compressed, except in models with windows. A request whose
+  // peak alone exceeds the limit is refused.
   visitor.Number("max_blocks", limits.max_blocks, 0, INT32_MAX,
                  "Blocks that the tenant's running requests have or may still "
                  "take; more requests wait, while other tenants go on (0: no "
@@ -204,8 +207,9 @@ void VisitStepOptions(Options& options, Visitor&& visitor) {
                  1024,
                  "Drafts of a sequence that a step verifies at most, if the "
                  "engine has drafts (0: none)");
-  // The memory is that of the account of every block. A pool whose blocks have
-  // more than 16 tokens may have fewer blocks, in proportion.
+  // The limit bounds the memory in which this process accounts for blocks. A
+  // pool whose blocks have more than 16 tokens may have fewer blocks, in
+  // proportion.
   visitor.Number("max_num_blocks", options.max_num_blocks, 2, 1 << 30,
                  "Blocks that an engine's pool, or its host memory, may have; "
                  "each takes 260 bytes of this process, or 750 with regions");
@@ -220,7 +224,8 @@ void VisitStepOptions(Options& options, Visitor&& visitor) {
                  "(in-place)");
 }
 
-// Which requests run, and how they share a step.
+// Visits the options that choose which requests run and how these requests
+// share a step.
 template <typename Options, typename Visitor>
 void VisitPolicyOptions(Options& options, Visitor&& visitor) {
   visitor.Choice("scheduling_policy", options.policy,

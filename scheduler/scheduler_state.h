@@ -146,7 +146,8 @@ class SchedulerState {
   int32_t num_speculating = 0;  // that have drafts
   bool has_restarts = false;    // false if no running request restarts
 
-  // These go into the next plan.
+  // The next plan tells the engine to release these slots and to drop these
+  // regions and swaps. The lists are empty after that plan is written.
   std::vector<SequenceSlot> released;
   std::vector<RegionId> dropped_regions;  // kept by the engine, but not needed
   std::vector<SwapId> dropped_swaps;

@@ -35,8 +35,9 @@ class StepApplier {
         lifecycle_(*lifecycle),
         swap_out_(std::move(swap_out)) {}
 
-  // Fills `plan` with what the decision says, and adds a step in flight. The
-  // decision is that of StepPlanner::Plan for the state as it is. Uses it up.
+  // Fills `plan` with what the decision says, and adds a step in flight.
+  // `decision` must come from StepPlanner::Plan for the present state. Apply
+  // uses the decision up.
   void Apply(StepDecision* decision, StepPlan* plan);
 
  private:
@@ -51,8 +52,8 @@ class StepApplier {
   void Admit(RequestState* request, const PrefixMatch& match);
   // Puts the compressions of a found prefix into the request's plan.
   void AdoptCompressions(RequestState* request, const PrefixMatch& match);
-  // Copies what a request that is preempted has settled to the host tier, if
-  // that can be done and there is room.
+  // Copies the settled KV of a preempted request to the host tier, if the
+  // request can be swapped out and the tier has room.
   void WriteSwapOut(RequestState* request, StepPlan* plan);
   // Copies back what the admitted requests have in the host tier. Their starts
   // begin at first_start.
@@ -68,7 +69,8 @@ class StepApplier {
                 StepPlan* plan, StepInFlight* record);
   void WriteOrder(const StepDecision::Run& run, StepPlan* plan,
                   StepInFlight* record);
-  // Takes destinations for what the order says it covers.
+  // Takes the destination blocks of `order`, num_fresh of them fresh, and adds
+  // them to the plan.
   void TakeDestinations(int32_t num_fresh, EvictionOrder* order,
                         StepPlan* plan);
 

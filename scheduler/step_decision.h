@@ -36,8 +36,8 @@ struct StepDecision {
     int32_t match = -1;
     int32_t order = -1;  // index into `orders`, -1 without an eviction
   };
-  // An eviction that the step orders. The counts of the first two are of group
-  // 0; `windows` has the window groups that are evicted from.
+  // An eviction that the step orders. num_destinations and num_own count blocks
+  // of group 0. `windows` has the window groups that are evicted from.
   struct Order {
     CompressionPoint point;
     int32_t num_destinations = 0;
@@ -53,8 +53,11 @@ struct StepDecision {
     // The blocks below the cut that no other sequence uses, minus the
     // destinations, summed over groups. Negative if many blocks are shared.
     int32_t num_gained = 0;
-    // True if the eviction would free nothing. It is not part of the plan, and
-    // a command is only answered.
+    // True if the eviction would free no block of group 0. Then the region
+    // already covers the cut, or the new region would need at least as many
+    // blocks as it replaces. A futile order is not part of the plan, and its
+    // point counts as made. If a command asked for the eviction, the command is
+    // answered with the entries that every head keeps now.
     bool futile = false;
 
     // Returns how many blocks come back when the eviction is committed. Every
@@ -90,7 +93,8 @@ struct StepDecision {
     const RequestState* request = nullptr;
     PrefixWait found;
   };
-  // A waiting fork with a new eviction plan, because its parent's has changed.
+  // A waiting fork with a new eviction plan, because the plan of its parent has
+  // changed.
   struct Inherited {
     const RequestState* fork = nullptr;
     EvictionPlan eviction;
@@ -98,7 +102,7 @@ struct StepDecision {
   enum class Fate : uint8_t {
     kKept,
     kPreempted,
-    kGivesNothing,  // kept, because others share all of its blocks
+    kGivesNothing,  // kept: it shares all its blocks with others
   };
   std::vector<const RequestState*> preempted;
   std::vector<Fate> fates;  // of running requests, in their order
@@ -169,8 +173,8 @@ struct StepDecision {
 struct BlockBudget {
   int32_t available = 0;  // this step can take them
   int32_t coming = 0;     // available once the steps in flight are answered
-  // Blocks that come then only if all of their users let them go, or if the
-  // engine does not refuse a command or a squeeze.
+  // Blocks that come with the same answers only if all users of a block release
+  // it, or only if the engine does not refuse a command or a squeeze.
   int32_t perhaps = 0;
   int32_t squeezed = 0;  // the part of `perhaps` that squeezes release
 };
@@ -196,8 +200,8 @@ struct StepInFlight {
     CompressionPoint point;
     int32_t num_released = 0;
     std::vector<int32_t> window_groups;  // groups with an order of their own
-    bool futile = false;                 // true if the plan has no such order
-    RegionId region = kNoRegion;         // name under which the engine keeps it
+    bool futile = false;                 // see StepDecision::Order::futile
+    RegionId region = kNoRegion;         // name of the new region if kept
 
     // Returns how many outcomes the engine reports: one for each group with an
     // order.

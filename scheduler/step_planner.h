@@ -13,8 +13,9 @@
 //   Admission         waiting requests
 //
 // Running requests come first, in their order. Waiting requests are admitted
-// only if no request was preempted. The planner keeps only memory from call to
-// call, so the same state gives the same decision. Thread-compatible.
+// only if no request was preempted. From call to call the planner keeps nothing
+// but allocated memory, so the same state gives the same decision.
+// Thread-compatible.
 #ifndef SCHEDULER_STEP_PLANNER_H_
 #define SCHEDULER_STEP_PLANNER_H_
 

@@ -86,8 +86,10 @@ class Tenants {
   void Serve(TenantId tenant, int64_t tokens) {
     tenants_[Index(tenant)].service += ServiceOf(tenant, tokens);
   }
-  // Raises the service of a tenant that has a waiting request again to `least`,
-  // the least service of the tenants that wait, or null if none waits.
+  // Raises the service of a tenant that had no waiting request and now has one.
+  // `least` is the least service of the tenants that wait. If none waits,
+  // `least` is null, and the service of the tenant that left the queue last
+  // counts instead.
   void Lift(TenantId tenant, const int64_t* least);
   // Remembers the tenant's service when its last waiting request has left.
   void Leave(TenantId tenant) { last_service_ = service(tenant); }

@@ -21,11 +21,12 @@ class Victims {
       : state_(state), decision_(*decision) {}
 
   // Preempts until `needed` blocks are available for the index-th running
-  // request. Returns false if it does not run in this step: it is preempted
-  // itself, or blocks are on their way and those available are kept for it.
+  // request. Returns false if this request does not run in this step. Then it
+  // is preempted itself, or it waits for blocks that are on their way, and the
+  // available blocks are kept for it.
   bool MakeRoom(size_t index, int32_t needed, BlockBudget* budget);
-  // Returns whether another running request that shares the first blocks of
-  // this one is being compressed, and so leaves them.
+  // Returns whether another running request shares the first blocks of this
+  // request and is being compressed, so that it leaves these blocks.
   bool IsLeftBySharer(const RequestState& request) const;
 
  private:
@@ -35,8 +36,8 @@ class Victims {
   size_t CheapestVictim(size_t index) const;
   // Returns the tokens that the request would have to compute again.
   int32_t RecomputeCost(const RequestState& request) const;
-  // Returns the blocks that will be available, or may be, when the steps in
-  // flight and this one are over. O(running).
+  // Returns the blocks that will or may become available when the steps in
+  // flight and the step being planned are answered. O(running).
   int32_t BlocksOnTheWay(const BlockBudget& budget) const;
   // Returns the blocks that are shared only by sequences which are all being
   // evicted from. They become free when all of these evictions are committed.

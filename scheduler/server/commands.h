@@ -214,7 +214,8 @@ struct CoreStats {
   std::string engine_name;
   std::optional<ModelLayout> layout;  // unset before the first attachment
   EngineSampling sampling;
-  // Of the last engine that opened its stream; null: it told nothing.
+  // The model of the last engine that opened its step stream. Null if that
+  // engine told nothing of its model, or if no engine has opened one yet.
   std::shared_ptr<const ServedModel> model;
   // The most tokens of a sequence: max_model_len, or fewer if the model's
   // context has fewer.

@@ -14,8 +14,8 @@
 namespace blockmgr {
 namespace {
 
-// What the forks of a call's request have in common. The first answer tells of
-// the prompt.
+// Returns what the forks of `parent` in one call have in common. Forks do not
+// tell of the prompt, because the first answer does.
 Request ForkOf(const Request& parent) {
   Request fork = parent;
   fork.fork_of = parent.id;
@@ -515,8 +515,9 @@ void Core::Do(Drain& command) {
 void Core::Do(CloseAll& command) {
   draining_ = true;
   closed_ = true;
-  // What has ended so far is told. Then calls are closed first, so that their
-  // cancelled answers do not look as if they were complete.
+  // Clients are told first of what has ended so far. Calls are closed before
+  // their requests are cancelled, so that cancelled answers do not look as if
+  // they were complete.
   DeliverEffects();
   for (auto& [session, client] : clients_) {
     if (!client->call.empty()) client->sink->Close(command.reason);

@@ -187,7 +187,7 @@ class Core {
   uint64_t engine_session_ = 0;  // of the last attachment; 0: none yet
   std::string engine_name_;      // of the last step stream
   std::string attaching_name_;   // of the last attachment
-  // Of the same engines as the names.
+  // The models of the engines with these two names.
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<const ServedModel> attaching_model_;
   SchedulerOptions attaching_options_;  // of the last attachment

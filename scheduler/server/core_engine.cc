@@ -214,7 +214,7 @@ void Core::Do(OpenSteps& command) {
 
 void Core::TakeNextScheduler() {
   if (next_scheduler_ == nullptr) return;
-  // They name requests of the one that goes.
+  // The effects name requests of the scheduler that goes.
   DeliverEffects();
   scheduler_ = std::move(next_scheduler_);
   TellTime();

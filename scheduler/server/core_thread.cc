@@ -14,7 +14,7 @@ namespace {
 // submissions. The last one may go beyond it.
 constexpr int32_t kMaxCommandsPerPass = 256;
 
-// What a command counts for in kMaxCommandsPerPass.
+// Returns how much a command counts for in kMaxCommandsPerPass.
 int32_t NumSubmissions(const Command& command) {
   const auto* const generate = std::get_if<GenerateCommand>(&command);
   return generate == nullptr ? 1 : generate->num_answers;

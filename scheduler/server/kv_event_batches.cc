@@ -72,7 +72,7 @@ const google::protobuf::Message* KvEventBatches::Next(int64_t max_bytes) {
   while (event_ < events_.size() && bytes < max_bytes) {
     const KvEvent& event = events_[event_];
     if (event.kind == KvEvent::Kind::kCleared) {
-      // It is the first one, and alone in its batch.
+      // kCleared is always the first event, and alone in its batch.
       batch_.mutable_snapshot()->set_count(1);
       AddEvent()->mutable_cleared();
       ++event_;

@@ -41,8 +41,8 @@ class KvEventBatches final : public PrefixCacheTeller {
  private:
   // Takes out what is about blocks of tenants.
   void LeaveOutTenants(KvEvent* event);
-  // These add what is left of the event at hand, as far as there is room, and
-  // return an upper bound of the bytes.
+  // Add the blocks of `event` from block_ on to the batch, about max_bytes but
+  // at least one block. Return an upper bound of the bytes added.
   int64_t AddRemoved(const KvEvent& event, int64_t max_bytes);
   int64_t AddStored(const KvEvent& event, int64_t max_bytes);
   smg::grpc::common::KvCacheEvent* AddEvent();
@@ -65,8 +65,8 @@ class KvEventBatches final : public PrefixCacheTeller {
   // The most memory of a stream is its own index of all cached blocks.
   KvEventIndex index_{/*tells_prefixes=*/false};
   absl::flat_hash_set<uint64_t> of_tenants_;  // hashes of blocks left out
-  // What is left to be told: events from event_ on, of the first one the blocks
-  // from block_ on.
+  // The events of the last reading. The next batch begins with block block_ of
+  // event event_. Everything before it has been told.
   std::vector<KvEvent> events_;
   size_t event_ = 0;
   size_t block_ = 0;

@@ -278,7 +278,7 @@ void KvEventIndex::Withdraw(EntrySerial serial) {
     const auto child = first_child_.find(next);
     if (child == first_child_.end()) continue;
     for (EntrySerial i = child->second; i != kNoSerial; i = items_.at(i).next) {
-      // What was withdrawn before has nothing told behind it.
+      // A child that was withdrawn before has nothing told behind it.
       if (items_.at(i).is_told || waiting_.contains(i)) stack_.push_back(i);
     }
   }

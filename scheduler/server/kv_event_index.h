@@ -53,15 +53,18 @@ struct KvEvent {
 
   Kind kind = Kind::kCleared;
   std::vector<uint64_t> hashes = {};
-  // Of kBlocks and kPrefix. Blocks without a parent are the first of a prompt.
+  // For kBlocks and kPrefix. `parent` is the hash of the item before hashes[0].
+  // Without a parent, hashes[0] begins a prompt.
   std::optional<uint64_t> parent = {};
   std::shared_ptr<const ContentScope> scope = {};
   std::vector<int32_t> tokens = {};
-  // Of kBlocks: one list per block, in which begins count from the first token
-  // of the block. Of kPrefix: one list, which only the first piece has.
+  // The media items. A kBlocks event has one list per block, whose begins count
+  // from the first token of the block. A kPrefix event has one list. The list
+  // of the first piece has all items of the prefix, and the lists of the other
+  // pieces are empty.
   std::vector<std::vector<MediaItem>> media = {};
-  // Of kPrefix: see PrefixCacheDelta::Region. `tokens` are those from
-  // first_token on.
+  // For kPrefix, see PrefixCacheDelta::Region. first_token is the place of
+  // tokens[0] in the prefix.
   int32_t first_token = 0;
   int32_t length = 0;
   std::string plan = {};
@@ -102,7 +105,7 @@ class KvEventIndex {
     bool is_told = false;
     bool in_prefix = false;  // a region, or behind a region
   };
-  // What an item that is not told yet will be told of.
+  // The content of a block that is not told yet.
   struct Block {
     std::vector<int32_t> tokens;
     std::vector<MediaItem> media;
@@ -145,7 +148,7 @@ class KvEventIndex {
   // The regions of a tail block.
   absl::flat_hash_map<EntrySerial, std::vector<EntrySerial>> regions_of_tail_;
 
-  // Of the reading.
+  // The results of the reading that Apply works on, and scratch memory.
   KvEventLists events_;
   std::vector<uint64_t> removed_;           // blocks
   std::vector<uint64_t> removed_prefixes_;  // with what is behind them

@@ -1,4 +1,5 @@
-// Where the daemon may listen: unix:PATH, or HOST:PORT on the loopback.
+// ListenAddress: an address at which the daemon may listen, unix:PATH, or
+// HOST:PORT on the loopback.
 #ifndef SCHEDULER_SERVER_LISTEN_ADDRESS_H_
 #define SCHEDULER_SERVER_LISTEN_ADDRESS_H_
 

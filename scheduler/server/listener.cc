@@ -27,16 +27,18 @@
 namespace blockmgr {
 namespace {
 
-// That the process needs for everything else.
+// Descriptors that the process needs besides connections.
 constexpr int64_t kOtherDescriptors = 64;
-// Between looks for connections that have ended, a system call for each, once
-// there are as many as may be.
+// The time between two looks for connections that have ended. A look takes a
+// system call per connection, and is made only when as many are open as may be.
 constexpr std::chrono::milliseconds kEndedInterval{10};
-// Before the system is asked again for what it did not have.
+// The pause after a connection could not be accepted, for example because the
+// system had no descriptor left.
 constexpr std::chrono::milliseconds kPause{100};
-// That are taken before anything else is looked at.
+// Connections that are accepted from one socket before the others are looked
+// at.
 constexpr int kMaxBurst = 64;
-// For a port that is free in both families of localhost.
+// Trials to find a port that is free in both families of localhost.
 constexpr int kMaxPortTrials = 16;
 
 absl::Status CannotListen(const std::string& target, int error) {
@@ -260,7 +262,7 @@ bool Listener::Accept(int listening) {
   if (connection < 0) {
     const int error = errno;
     if (error == EAGAIN) return false;
-    // It has gone again.
+    // The connection has gone again, or a signal has come.
     if (error == ECONNABORTED || error == EINTR) return true;
     failures_.Warn("cannot accept a connection: " +
                    std::generic_category().message(error));

@@ -27,15 +27,16 @@ class PrefixCacheUpdates {
   bool Next(int64_t max_bytes, v1::PrefixCacheUpdate* update);
 
  private:
-  // These add one item that is left, and return an upper bound of its bytes.
+  // Add the next item (the head, a block or a piece of a region) to `update`.
+  // Return an upper bound of the item's bytes.
   int64_t AddHead(v1::PrefixCacheUpdate* update);
   int64_t AddBlock(v1::PrefixCacheUpdate* update);
   int64_t AddPiece(v1::PrefixCacheUpdate* update);
 
   PrefixCacheReading reading_;
-  bool has_head_ = false;  // left
-  size_t block_ = 0;       // the next
-  size_t region_ = 0;      // the next, or the one whose parts these are
+  bool has_head_ = false;  // the head is not added yet
+  size_t block_ = 0;       // index of the next block
+  size_t region_ = 0;      // index of the next region, or the one of parts_
   std::vector<const RegionContent*> parts_;  // the next one last
   int32_t token_ = 0;                        // the next of that part
   std::vector<MediaItem> media_;             // of that part, the next one last

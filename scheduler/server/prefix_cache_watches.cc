@@ -36,7 +36,8 @@ class UpdatesTeller final : public PrefixCacheTeller {
   }
   const google::protobuf::Message* Next(int64_t max_bytes) override {
     if (updates_.Next(max_bytes, &message_)) return &message_;
-    // They may be large, and share the content of regions.
+    // updates_ and message_ may be large, and updates_ shares the content of
+    // regions.
     updates_ = {};
     message_ = {};
     return nullptr;

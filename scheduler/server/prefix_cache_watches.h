@@ -29,7 +29,8 @@
 
 namespace blockmgr {
 
-// What one stream tells of readings. Used by one thread at a time.
+// PrefixCacheTeller makes the messages in which one stream tells of readings.
+// One thread at a time uses it.
 class PrefixCacheTeller {
  public:
   virtual ~PrefixCacheTeller() = default;

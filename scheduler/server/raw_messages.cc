@@ -58,8 +58,9 @@ class Counter {
   Counter(CodedInputStream* input, int64_t most_bytes)
       : input_(input), most_bytes_(most_bytes) {}
 
-  // False: the bytes are no such message; the parser says so, too. `message` is
-  // what will hold it; null: one of several of its kind.
+  // Returns false if the bytes are no such message. The parser says so, too.
+  // `message` will hold what the bytes say. Null if it is one of several
+  // messages of a field.
   bool Count(const Descriptor& type, Message* message) {
     int64_t depth = 0;  // of groups, in which nothing is known
     while (const uint32_t tag = input_->ReadTag()) {
@@ -161,10 +162,11 @@ class Counter {
 
   bool CountPart(const FieldDescriptor& field, int length, Message* message) {
     const Descriptor& type = *field.message_type();
-    // It may have an array.
+    // The part may need an array besides itself.
     bytes_ += 2 * kPartBytes + SizeOf(type);
     if (!input_->IncrementRecursionDepth()) return false;
-    // One whose fields a later one of the same name adds to.
+    // The message of a part that later parts of the same field are merged into.
+    // Null for other parts.
     Message* const part =
         message == nullptr || field.is_repeated() ||
                 field.containing_oneof() != nullptr
@@ -301,7 +303,8 @@ absl::Status ParseMessage(grpc::ByteBuffer bytes, const MessageLimits& limits,
 grpc::ByteBuffer ToBytes(const Message& message) {
   grpc::ByteBuffer bytes;
   bool owns = false;
-  // It fails for messages of 2 GiB only, which none of ours comes near.
+  // GenericSerialize fails only for messages of 2 GiB, and no message of the
+  // daemon comes near that.
   const grpc::Status status =
       grpc::GenericSerialize<grpc::ProtoBufferWriter, Message>(message, &bytes,
                                                                &owns);

@@ -1,5 +1,5 @@
-// How long requests took and how they ended, as counts for operators. Plain
-// data: the core keeps it, and GetStats copies it.
+// RequestMetrics: counts of how long requests took and how they ended, for
+// operators. Plain data: the core keeps it, and GetStats copies it.
 //
 // Cost: an observation is a search among 19 bounds. A request makes four
 // observations, a step makes one.

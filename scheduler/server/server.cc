@@ -28,11 +28,11 @@
 namespace blockmgr {
 namespace {
 
-// Those that need an engine.
+// Services that need an engine.
 constexpr const char* kRequestServices[] = {"blockmgr.v1.RequestService",
                                             "vllm.grpc.engine.VllmEngine"};
-// For the counts of all heads of a large model, of a thousand evictions in one
-// result.
+// The least limit of a received message. It has room for the counts of all
+// heads of a large model, of a thousand evictions in one result.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
 constexpr int64_t kMaxMessage = int64_t{1} << 30;
 // The most bytes that an engine may add to the tokens of a sequence.

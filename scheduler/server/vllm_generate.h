@@ -31,10 +31,11 @@ class GenerateStream final : public TokenStream {
   void Start(absl::StatusOr<GenerateCall> call);
 
  private:
-  // What there is of one answer.
+  // One answer of the call, as far as it has come.
   struct Answer {
     std::vector<int32_t> outputs;
-    // Of outputs from `first_row` on, as far as they have come.
+    // The log-probabilities of outputs from index first_row on. Rows that a
+    // message has are removed.
     int32_t first_row = 0;
     TokenLogProbs rows;
     bool has_ended = false;  // and its complete message is due
@@ -44,7 +45,7 @@ class GenerateStream final : public TokenStream {
   const google::protobuf::Message* NextMessage() override;
   bool IsComplete() const override { return num_ended_ == answers_.size(); }
 
-  // Of all answers, for the messages that are still to come.
+  // Returns the bytes that all answers hold for messages to come.
   int64_t HeldBytes() const;
   // Takes the entries of one answer that come next, up to its end, which stays.
   void TakeEntries(Answer* answer);

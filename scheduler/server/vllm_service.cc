@@ -30,13 +30,14 @@ namespace engine = ::vllm::grpc::engine;
 
 // A stream holds one chunk.
 constexpr size_t kTokenizerChunkBytes = size_t{256} << 10;
-// From one look at the requests to the next, of a call that waits for none.
+// The time between two looks at the requests, for a call that waits until no
+// request is left.
 constexpr std::chrono::milliseconds kIdleInterval{20};
 constexpr float kMaxFlushSeconds = 600;
 constexpr int kMaxAbortIds = 1024;
 
-// What sessions of calls begin with. Text of clients is UTF-8, so none of them
-// can choose such a session.
+// The first byte of the sessions of calls. Text of clients is UTF-8, so no
+// client can choose such a session.
 constexpr char kSessionPrefix[] = "\xFF";
 
 // Asks the core for its state, and answers with what `fill` makes of it.
