@@ -105,7 +105,8 @@ class BlockManager {
   // Returns how many blocks leave the windows of the sequence once all of its
   // reserved tokens are settled. O(windows).
   FallingBlocks CountFalling(SequenceSlot slot) const;
-  // Returns the sequence's own blocks that stay in windows then. O(windows).
+  // Returns the blocks in windows that no other sequence holds, and that stay
+  // in the windows once all of the reserved tokens are settled. O(windows).
   OwnInWindows NumOwnInWindows(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
   const PrefixCache& prefix_cache() const { return blocks_.cache(); }
@@ -159,12 +160,12 @@ class BlockManager {
   // but one of them, unless the sequence was cut back before.
   bool CanGoBack(SequenceSlot slot, int32_t num_tokens) const;
 
-  // Opens a sequence that begins with the tokens of `match`. They count as
-  // settled, and as published where the cache has them. The match was found by
-  // `chain` and is still valid. If it ends inside a block, the first Reserve
-  // copies the part. If it has blocks in the host tier, SwapIn must follow.
-  // Growing to num_expected tokens will allocate no memory. REQUIRES:
-  // num_open_slots() > 0.
+  // Opens a sequence that begins with the tokens of `match`. These tokens count
+  // as settled, and as published where the cache has them. The match was found
+  // by `chain` and is still valid. If the match ends inside a block, the first
+  // Reserve copies the part. If the match has blocks in the host tier, SwapIn
+  // must follow. Growing to num_expected tokens will allocate no memory.
+  // REQUIRES: num_open_slots() > 0.
   SequenceSlot Open(const BlockChain& chain, const PrefixMatch& match,
                     int32_t num_expected = 0);
 
@@ -176,17 +177,19 @@ class BlockManager {
   // cannot be shared), while the next step carries a copy for the sequence, or
   // while IsComingBack(slot).
   bool CanFork(SequenceSlot slot) const;
-  // Opens a sequence that shares all settled tokens of the given one and is
-  // published as far. Tokens of steps in flight are not shared. Takes no
-  // blocks. If the last block is partly filled, the first of the two sequences
-  // that writes to it takes a fresh one, in every group. Afterwards the two
-  // sequences are independent. REQUIRES: CanFork(slot). O(its blocks).
+  // Opens a sequence that shares all settled tokens of the given one, and has
+  // as many published tokens. Tokens of steps in flight are not shared. Takes
+  // no blocks. If the last block is partly filled, the first of the two
+  // sequences that writes to it takes a fresh one, in every group. Afterwards
+  // the two sequences are independent. REQUIRES: CanFork(slot). O(blocks of the
+  // sequence).
   SequenceSlot Fork(SequenceSlot slot);
 
   // Returns the number of blocks that Reserve would take for this sequence
-  // alone. For sequences that share a partly filled last block, the sum is one
-  // block per group too high: when all of them are reserved for in one call,
-  // the last one finds the block left by the others and writes in place.
+  // alone. If sequences share a partly filled last block, the sum of their
+  // numbers is one block per group too high. When one call reserves for all of
+  // them, the last sequence finds that the others have left the block, and
+  // writes in place.
   int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // Takes slots for the next tokens of each sequence. Appends to `blocks` the
   // ids that are added to the sequence's tail, then the same number of ids for
@@ -240,12 +243,12 @@ class BlockManager {
   // caller must not commit answers of steps in flight, or being planned, for
   // the sequence. If the new end lies inside a block that others hold (the
   // cache is one of them), the sequence will copy the block before it writes.
-  // Blocks that it publishes later follow the last one it has left. It
-  // publishes nothing more if that one has no entry in the cache, or if fewer
-  // tokens are left than were computed when its region was made. REQUIRES:
-  // num_tokens is 0, which drops the region too, or not below the region's cut;
-  // num_tokens <= num_settled; CanGoBack(slot, num_tokens); no eviction is
-  // pending.
+  // The next block that the sequence publishes follows the last full block that
+  // the sequence has left. If that block has no entry in the cache, or if fewer
+  // tokens are left than were computed when the region was made, the sequence
+  // publishes nothing more. REQUIRES: num_tokens is 0, which drops the region
+  // too, or not below the region's cut; num_tokens <= num_settled;
+  // CanGoBack(slot, num_tokens); no eviction is pending.
   void CutBack(SequenceSlot slot, int32_t num_tokens);
   // Handles blocks whose content the engine has lost (their memory is good).
   // Each sequence that holds such a block is cut back to its settled positions
@@ -267,11 +270,12 @@ class BlockManager {
 
   // Takes host blocks for the settled tokens of a sequence that is about to be
   // closed: for its region, then for its tail, then the same for each window
-  // group. Appends the copies. They must be made before the next dispatched
+  // group. Appends the copies, which must be made before the next dispatched
   // step writes to blocks. Returns kNoSwap, with nothing changed, if the tier
   // has too few blocks left, if no entry is left to copy, or if a window lacks
   // a page because the sequence was cut back. REQUIRES: something is settled;
-  // no eviction and no copy of the sequence is pending. O(its blocks).
+  // no eviction and no copy of the sequence is pending. O(blocks of the
+  // sequence).
   SwapId SwapOut(SequenceSlot slot, std::vector<BlockTransfer>* transfers);
   // Extends a match of the same tokens by the host blocks of a sequence that
   // was swapped out, to its first num_tokens. Leaves the match as it is if the
@@ -303,15 +307,16 @@ class BlockManager {
   // full attention, cut is not below the cut of the group's region.
   CoveredBlocks CountCovered(SequenceSlot slot, int32_t group, int32_t cut,
                              int32_t length) const;
-  // Orders an eviction of positions [0, cut) in one group. It covers the
-  // positions that the token after the reserved ones attends to. The order
-  // needs CeilDiv(page_total, shard_pages_per_block) destination blocks. It
-  // takes num_fresh available blocks. The rest are blocks below the cut that
-  // only this sequence holds; where the cache holds one too, its entry is
-  // dropped. Appends the destinations. Returns false, with nothing changed, if
-  // there are too few. REQUIRES: cut is a multiple of page_size, above the cut
-  // of the group's region and what has left the span, and at most num_reserved;
-  // no eviction of the group is pending; no shard's total exceeds page_total.
+  // Orders an eviction of positions [0, cut) in one group. The eviction covers
+  // the positions that the token after the reserved ones attends to. The order
+  // needs CeilDiv(page_total, shard_pages_per_block) destination blocks. Of
+  // these it takes num_fresh from the available blocks. The rest are blocks
+  // below the cut that no other sequence holds. If the cache holds such a
+  // block, too, the cache's entry is dropped. Appends the destinations. Returns
+  // false, with nothing changed, if there are too few blocks. REQUIRES: cut is
+  // a multiple of page_size, above the cut of the group's region and what has
+  // left the span, and at most num_reserved; no eviction of the group is
+  // pending; no shard's total exceeds page_total.
   [[nodiscard]] bool ReserveEviction(SequenceSlot slot,
                                      const EvictionDemand& demand,
                                      std::vector<BlockId>* destinations);
@@ -404,18 +409,22 @@ class BlockManager {
   // Forks and copies on write (block_manager_fork.cc).
   // Opens a sequence that is equal to the given one, reserved positions too.
   SequenceSlot Duplicate(SequenceSlot slot);
-  // Whether writing after the last position needs a copy of the last block:
-  // somebody besides those in copies_ holds it, or one of those has rows there
-  // that would be lost if it came back.
+  // Returns whether a write after the last position needs a copy of the last
+  // block. It does if the block has a holder besides this sequence and the
+  // sequences in copies_. It also does if a sequence in copies_ has rows in the
+  // block that the write would destroy, because that sequence may take the
+  // block back (UndoCopy).
   bool NeedsCopy(const SequenceCache& sequence) const;
   // Adds to copies_ what the sequence's next write needs, still without a
   // destination.
   void PlanCopy(SequenceSlot slot);
   // Puts fresh blocks in the place of the sources of copies_ from `first` on.
   void CarryOut(size_t first, std::vector<CopyOnWrite>* copies);
-  // If the sequence has a copy in copies_, it takes the source back.
+  // Takes the source back if the sequence has a copy in copies_.
   void UndoCopy(SequenceSlot slot);
-  // The first positions after the settled ones were given back, if all were.
+  // Must be called after reserved positions were given back. If no unsettled
+  // position is left, undoes the sequence's copies, and its last block is
+  // shared as it was when the last position was settled.
   void ReturnToSettled(SequenceSlot slot);
   void ReleaseCopySources();
 
@@ -426,13 +435,14 @@ class BlockManager {
   void AbortEvictions(SequenceSlot slot);
 
   // Losses (block_manager_loss.cc).
-  // Settled positions before the first lost block; none if it has none of them.
+  // Returns how many settled positions a sequence with a lost block has left.
+  // No value if the sequence has no lost block. See LoseBlocks.
   std::optional<int32_t> SoundTokens(
       SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const;
 
-  // Audits (block_manager_audit.cc): of a group's table, of copies_ and who may
-  // write to shared blocks, of the cache. The first two add up the holders of
-  // blocks.
+  // Audits (block_manager_audit.cc). CheckGroup audits a group's table.
+  // CheckCopies audits copies_ and which sequences may write to shared blocks.
+  // Both add up the holders of blocks.
   void CheckGroup(const SequenceCache& sequence, int32_t group,
                   absl::FunctionRef<void(BlockId)> hold) const;
   void CheckCopies(std::vector<int32_t>* holders) const;

@@ -29,7 +29,8 @@ struct BlockManagerStats {
   uint64_t dropped_entries = 0;
 };
 
-// How to publish a region, see CommitEviction.
+// RegionPublication says how to publish a region
+// (BlockManager::CommitEviction).
 struct RegionPublication {
   RegionName name;
   const BlockChain* chain = nullptr;  // names at least name.length tokens

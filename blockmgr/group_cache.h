@@ -34,17 +34,18 @@ struct PageRange {
 // a sequence in the host tier, or of a compressed prefix in the prefix cache.
 struct GroupRegion {
   std::shared_ptr<const RegionRecord> region;  // null: none
-  // The tokens that were computed when the region, or the last one, was made.
-  // The region has what queries from that position on attend to, as far as it
-  // was kept. 0: there was no region.
+  // The number of tokens that were computed when the region was made. If there
+  // is no region now, the last region counts. The region has the entries that
+  // queries from that position on attend to, as far as they were kept. 0 if
+  // there was no region.
   int32_t region_length = 0;
 
   int32_t num_region_blocks() const {
     return region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size());
   }
   int32_t cut() const { return region == nullptr ? 0 : region->cut; }
-  // Returns whether no region is in the span of what comes after `length`
-  // tokens.
+  // Returns whether queries at positions from length - 1 on attend to no page
+  // of a region (see ModelLayout::FirstPage). True without a region.
   bool IsPast(const ModelLayout& layout, int32_t group, int32_t length) const {
     return cut() <= layout.FirstPage(group, length) * layout.page_size;
   }
@@ -81,9 +82,9 @@ struct GroupRegion {
 //
 // In a group of full attention, no page leaves the span, and the tail begins
 // where the region ends. With a window, `first` moves on with every settled
-// token. Blocks of pages before it are given back, and null in the tail.
-// Entries of the region that it has passed count for nothing. The region is
-// given back whole when `first` reaches the cut.
+// token. Blocks of pages before `first` are given back, and null in the tail.
+// Entries of the region before `first` count for nothing. The region is given
+// back whole when `first` reaches the cut.
 struct GroupCache : GroupRegion {
   int32_t tail_begin = 0;  // the page of tail[0]
   std::vector<BlockId> tail;

@@ -87,8 +87,9 @@ absl::Status CheckLayout(const ModelLayout& layout,
                          const HeldBlocks& covered,
                          std::span<const int32_t> counts, uint64_t checksum);
 
-// Returns the region that the order makes. It has only those destination blocks
-// that it has pages on. REQUIRES: CheckCounts(...).ok().
+// Returns the region that the order makes. The region has only those
+// destination blocks that hold at least one of its pages. REQUIRES:
+// CheckCounts(...).ok().
 std::shared_ptr<const RegionRecord> MakeRegion(const ModelLayout& layout,
                                                const PendingEviction& pending,
                                                const HeldBlocks& covered,

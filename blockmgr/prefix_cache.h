@@ -28,15 +28,16 @@
 //             |   region   | tail block   | blocks computed over the region
 //             |<- equal tokens, media and compressions  ->|
 //
-// MatchPart finds a block that agrees with the sequence in its first rows only.
-// These rows can be copied.
+// MatchPart finds a block whose first rows agree with the sequence, though not
+// all of its rows do. The sequence can copy the first rows.
 //
 // In a model with window groups (ModelLayout) the blocks and regions of these
 // groups have entries of their own, without a key. A window block is found
-// through the block of group 0 with the same tokens, so it is verified with
-// that block and removed with it. It can be reclaimed alone. A region of group
-// 0 has no such blocks before its cut. It links what the windows held at its
-// length instead.
+// through the block of group 0 with the same tokens. So the window block is
+// verified with that block and removed with it, but can be reclaimed alone.
+// Before its cut, a region of group 0 has no blocks through which window blocks
+// could be found. Instead, the region links what the windows held at its
+// length.
 //
 // Readers learn in deltas what is cached, see prefix_cache_delta.h.
 //
@@ -160,8 +161,9 @@ class PrefixCache {
   // Returns the entry of a region, or kNone.
   int32_t FindRegion(RegionId id) const;
 
-  // Adds a user to a root, and returns its serial, which first blocks have as
-  // parent. A root lives until all users and all of its entries are gone.
+  // Adds a user to a root, and returns the serial of the root. First blocks of
+  // chains have this serial as parent. A root lives until all of its users and
+  // all of its entries are gone.
   EntrySerial AcquireRoot(absl::string_view root);
   // Adds a user to a root that has users already.
   void AddRootUser(EntrySerial root);
@@ -217,9 +219,9 @@ class PrefixCache {
 
   // Publishes the block with positions [begin, begin + page_size) after
   // `parent`. `tokens` are the sequence's from position 0 on. Returns the entry
-  // that the next block follows: the new one, or that of an equal block; then
-  // `block` is not indexed, and `inserted` is false. REQUIRES: `block` is not
-  // in the cache.
+  // that the next block follows. If an equal block is in the cache already, the
+  // entry of that block is returned, `block` is not indexed, and `inserted` is
+  // false. REQUIRES: `block` is not in the cache.
   int32_t Insert(BlockId block, const BlockKey& key, const BlockChain& chain,
                  EntrySerial parent, std::span<const int32_t> tokens,
                  int32_t begin, bool* inserted);
@@ -235,7 +237,8 @@ class PrefixCache {
   // Publishes a region that stands for the first name.length - page_size of
   // `tokens`, and returns its entry. `tail` is the block behind the region.
   // `before` is the content of the region that the sequence started from, or
-  // null. The new content shares it if it begins with it.
+  // null. If the content of the new region begins with `before`, the new
+  // content shares `before`.
   // REQUIRES: `tail` and everything in `windows` are in the cache
   // (InsertWindow, InsertWindowRegion); FindRegion finds no region with this
   // name and content.
@@ -246,11 +249,13 @@ class PrefixCache {
                        std::shared_ptr<const RegionContent> before = nullptr,
                        RegionWindows windows = {});
   // Publishes a block of a window group (from 0) with the same tokens as the
-  // block of `entry`. With kNone, only a region will link it. REQUIRES: it is
-  // not in the cache; `entry` has no block of this group yet.
+  // block of `entry`. If `entry` is kNone, only a region will link the block.
+  // REQUIRES: `block` is not in the cache; `entry` has no block of this group
+  // yet.
   void InsertWindow(int32_t entry, int32_t group, BlockId block);
   // Publishes the region of a window group, to be linked by a region of group
-  // 0. Returns its entry. REQUIRES: it has blocks, and is not in the cache.
+  // 0. Returns its entry. REQUIRES: the region has blocks, and is not in the
+  // cache.
   int32_t InsertWindowRegion(std::shared_ptr<const RegionRecord> record);
   // Removes all links from an entry that is about to be removed. Returns the
   // window blocks and regions that nothing leads to any more, which the caller
@@ -268,10 +273,10 @@ class PrefixCache {
   // was called for it.
   void Remove(int32_t entry);
 
-  // Returns the next changes for a reader at `position`, and advances it. The
-  // delta has about max_blocks blocks. A region counts as the blocks that it
-  // stands for; the one that exceeds the limit ends the delta. Window groups
-  // are not reported. O(max_blocks).
+  // Returns the next changes for a reader at `position`, and moves `position`
+  // on. The delta has about max_blocks blocks. A region counts as the blocks
+  // that it stands for. The change that exceeds the limit is the last of the
+  // delta. Window groups are not reported. O(max_blocks).
   PrefixCacheDelta Read(PrefixCachePosition* position,
                         int32_t max_blocks) const;
   // Returns a number that grows with every change that Read reports.
@@ -285,16 +290,17 @@ class PrefixCache {
     order_.SetSuperseded(entry, superseded);
   }
   void SetTime(int64_t now_ms) { order_.SetTime(now_ms); }
-  // Make an entry reclaimable whose blocks only the cache holds, and undo this
-  // before the blocks get another holder or the entry is removed.
+  // AddReclaimable makes an entry reclaimable whose blocks only the cache
+  // holds. RemoveReclaimable must be called before the blocks get another
+  // holder, and before the entry is removed.
   void AddReclaimable(int32_t entry);
   void RemoveReclaimable(int32_t entry);
   // Returns the entry that is reclaimed next. REQUIRES: one is reclaimable.
   int32_t next_to_reclaim() const { return order_.next(); }
 
   // Returns the bytes of memory of the cache and its regions. Only regions,
-  // media and retention durations change the result. Leaves out the contents
-  // in `counted`, and adds the others to it. O(regions + media).
+  // media and retention durations change the result. Leaves out the contents in
+  // `counted`, and adds the other contents to `counted`. O(regions + media).
   int64_t metadata_bytes(
       absl::flat_hash_set<const RegionContent*>* counted) const;
 
@@ -402,8 +408,8 @@ class PrefixCache {
   std::vector<int32_t> num_links_;     // [regions_], links to window regions
   KeyIndex region_index_;              // first region of each key
   absl::flat_hash_map<RegionId, int32_t> region_entries_;
-  // Has num_blocks changes: to read more would take as long as to read all
-  // entries.
+  // The log has num_blocks changes. To read more changes would take as long as
+  // to read all entries.
   PrefixCacheLog log_;
   EntrySerial next_serial_ = kNoSerial + 1;
   int32_t num_blocks_held_ = 0;

@@ -32,8 +32,9 @@
 
 namespace blockmgr {
 
-// How much of a cache a reader knows: all changes before `change` to entries
-// below `entry`. By default it knows nothing.
+// PrefixCachePosition says how much of a cache a reader knows: all changes
+// before `change` to entries below `entry`. By default the reader knows
+// nothing.
 struct PrefixCachePosition {
   static constexpr int32_t kAllEntries = std::numeric_limits<int32_t>::max();
 
@@ -48,8 +49,8 @@ struct PrefixCachePosition {
 struct PrefixCacheDelta {
   struct Block {
     EntrySerial serial = kNoSerial;
-    // The serial of the block, region or scope before it. If the cache does not
-    // have it, the block is only used as the tail of a region.
+    // The serial of the block, region or scope before this block. If the cache
+    // does not have that item, this block is only used as the tail of a region.
     EntrySerial parent = kNoSerial;
     std::string media = {};  // encoded, see DecodeMedia
   };

@@ -51,11 +51,11 @@ struct PrefixMatch {
   std::vector<BlockId> blocks;
   int32_t num_out = 0;
   bool has_part = false;
-  // A prefix in the cache: of each window group in turn, the blocks of the
-  // pages from FirstPage on.
+  // For a prefix in the cache: the blocks of each window group in turn, from
+  // the page FirstPage on.
   std::vector<BlockId> window_blocks;
-  // The blocks that the window groups hold of the match in the end, from
-  // wherever they come.
+  // The number of blocks that the window groups of the sequence will hold of
+  // the match, from the cache, from `source` or from the host tier.
   int32_t num_window_blocks = 0;
   // The sequence to fork. Then `blocks` does not name the block with a part,
   // and nothing is reclaimable.
@@ -93,8 +93,8 @@ struct PrefixMatch {
   int32_t num_region_ins() const {
     return swap == kNoSwap || cached != nullptr ? 0 : num_region_blocks();
   }
-  // Returns how many blocks the sequence holds of the match in the end. A part
-  // is copied, and does not count.
+  // Returns how many blocks the sequence will hold of the match. A part is
+  // copied, and does not count.
   int32_t num_blocks() const {
     return static_cast<int32_t>(blocks.size()) - num_out - (has_part ? 1 : 0) +
            num_tail_ins + num_region_blocks() + num_window_blocks;

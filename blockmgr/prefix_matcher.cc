@@ -9,8 +9,8 @@
 namespace blockmgr {
 namespace {
 
-// How many compressed prefixes are tried, the longest first, if windows are
-// gone.
+// A search tries at most so many compressed prefixes, the longest first. It
+// goes on to the next one only if pages in windows of the last one are gone.
 constexpr int32_t kMaxRegionsWithoutWindows = 4;
 
 }  // namespace

@@ -44,7 +44,8 @@ class ReclaimOrder {
   void Grow(int32_t limit);
 
   bool IsListed(int32_t entry) const { return nodes_[entry].listed; }
-  // Lists it as the last one of its priority. REQUIRES: it is not listed.
+  // Lists an entry as the last one of its priority. REQUIRES: the entry is not
+  // listed.
   void List(int32_t entry);
   // REQUIRES: the entry is listed.
   void Unlist(int32_t entry);
@@ -53,8 +54,9 @@ class ReclaimOrder {
 
   // Replaces the wish for an entry, which may be listed or not.
   void SetRetention(int32_t entry, Retention retention);
-  // Sets whether another entry stands in for this one. If so, it goes before
-  // the entries of the default priority, unless there is a wish for it.
+  // Sets whether another entry stands in for this entry. A superseded entry
+  // goes before the entries of the default priority, unless there is a wish for
+  // it.
   void SetSuperseded(int32_t entry, bool superseded);
   // Forgets the wish for an entry. REQUIRES: the entry is not listed.
   void Forget(int32_t entry);

@@ -58,7 +58,8 @@ struct RegionContent {
            HeapBytes(history) + HeapBytes(media);
   }
   // Returns the bytes of `last` and of all parts before it. Leaves out parts
-  // that are in `counted` and adds the others to it. `last` may be null.
+  // that are in `counted`, and adds the other parts to `counted`. `last` may be
+  // null.
   static int64_t CountBytes(const RegionContent* last,
                             absl::flat_hash_set<const RegionContent*>* counted);
 };

@@ -14,9 +14,9 @@ namespace blockmgr {
 
 // The page lists of a region follow from its blocks and counts: they are what
 // RegionLayout::LayOut makes if all blocks are fresh. If pages of an earlier
-// region were kept in place, this is not so, and the lists are stored. A record
-// is immutable. Sequences and the prefix cache share it, and each of these
-// holders holds every block once.
+// region were kept in place, the lists do not follow, and `layout` stores them.
+// A record is immutable. Sequences and the prefix cache share it, and each of
+// these holders holds every block once.
 struct RegionRecord {
   RegionId id = kNoRegion;
   int32_t cut = 0;

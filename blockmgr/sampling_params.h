@@ -1,4 +1,4 @@
-// How an engine samples: what a request asks for, what an engine can do, and
+// Sampling of an engine: what a request asks for, what an engine can do, and
 // what an engine tells of the tokens. Plain data.
 #ifndef BLOCKMGR_SAMPLING_PARAMS_H_
 #define BLOCKMGR_SAMPLING_PARAMS_H_
@@ -65,7 +65,7 @@ inline constexpr int32_t kNumSamplingFields = 13;
 struct EngineSampling {
   uint32_t fields = 0;          // a bit for each SamplingField: BitOf
   int32_t vocabulary_size = 0;  // 0: unknown, and token ids are not checked
-  // These tokens end every request without ignore_eos.
+  // The tokens that end every request without ignore_eos.
   std::vector<int32_t> end_token_ids = {};
 
   static constexpr uint32_t BitOf(SamplingField field) {

@@ -44,10 +44,11 @@ struct SequenceCache {
   // other groups' memory for the same tokens through group 0.
   //
   // The blocks of the first num_published pages were offered to the prefix
-  // cache; with a region, those behind it. chain_serial is the serial that the
-  // next block follows: of the last of these blocks, of the region, or of the
-  // root. kNoSerial: the chain is broken, and nothing more is published.
-  // chain_entry is the entry with this serial, while it is in the cache.
+  // cache. With a region, only the blocks behind it were. chain_serial is the
+  // serial that the next block follows: the serial of the last block offered,
+  // of the region, or of the root. If chain_serial is kNoSerial, the chain is
+  // broken, and nothing more is published. chain_entry is the entry with the
+  // serial chain_serial, while that entry is in the cache.
   int32_t num_published = 0;
   EntrySerial chain_serial = kNoSerial;
   int32_t chain_entry = 0;

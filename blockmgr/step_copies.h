@@ -1,9 +1,9 @@
 // StepCopies: the copies on write of the step being planned.
 //
 // A sequence that is about to write to a block that others hold, too, gets a
-// fresh block in every layer group and leaves the old ones, the sources. A
-// source keeps the hold that the sequence had until the step is dispatched, so
-// that the sequence can take it back.
+// fresh block in every layer group and leaves the old ones, the sources. Until
+// the step is dispatched, the sequence's hold on a source remains, so that the
+// sequence can take the source back.
 #ifndef BLOCKMGR_STEP_COPIES_H_
 #define BLOCKMGR_STEP_COPIES_H_
 

@@ -114,8 +114,9 @@ struct SequenceStart {
   SwapId swap = kNoSwap;
   int64_t transfer_begin = 0;
   int32_t num_transfers = 0;
-  // How many queries before the end of each step the engine keeps for scoring.
-  // Queries of rejected drafts are not kept, and displace no other query.
+  // The number of queries before the end of each step that the engine keeps for
+  // scoring. Queries of rejected drafts are not kept, and displace no other
+  // query.
   int32_t query_window = 0;
   // The state that the engine accumulates for scoring, from the query at
   // position state_begin on.
@@ -218,10 +219,10 @@ struct StepPlan {
   // first of the drafts that the engine has ready for the sequence
   // (StepResult::num_drafts). The engine samples after the known token and
   // after every draft. It accepts drafts from the first on, as long as each
-  // equals the token that was sampled before it. The positions of the other
-  // drafts are void, as are blocks wholly behind the last accepted one.
-  // The next step of the sequence computes them anew. A run with drafts
-  // samples, has no eviction, and is the only one of its sequence in flight.
+  // equals the token that was sampled before it. The positions of rejected
+  // drafts are void, as are blocks wholly behind the last accepted draft. The
+  // next step of the sequence computes these positions anew. A run with drafts
+  // samples, has no eviction, and is the only run of its sequence in flight.
   std::vector<int32_t> num_drafts;
   // The blocks appended to the block tables before computing (CSR). Row
   // r = i * num_groups + g has the blocks of group g of run i:
@@ -290,15 +291,15 @@ struct StepResult {
   // The token that each run sampled last, -1 where samples[i] is 0.
   // [slots.size()]
   std::vector<int32_t> sampled;
-  // How many drafts of each run were accepted, [slots.size()], or empty without
+  // The number of accepted drafts of each run, [slots.size()], or empty without
   // drafts. Accepted tokens come before `sampled`.
   std::vector<int32_t> num_accepted;
   std::vector<int32_t> accepted;  // tokens, of one run after the other
-  // How many drafts the engine has ready for the next step of each sequence
-  // that sampled, [slots.size()], or empty without drafts. The drafts hold
-  // until that step. While a running sequence has drafts, the scheduler issues
-  // no step before the steps in flight of that sequence are answered. So an
-  // engine reports 0 when it has none, and steps are issued ahead.
+  // The number of drafts that the engine has ready for the next step of each
+  // sequence that sampled, [slots.size()], or empty without drafts. The drafts
+  // hold until that step. While a running sequence has drafts, the scheduler
+  // issues no step before the steps in flight of that sequence are answered. So
+  // an engine without drafts reports 0, and steps are issued ahead.
   std::vector<int32_t> num_drafts;
   // Bytes for the frontend about the tokens that each run sampled, accepted
   // drafts included. At most 16 KiB a run. They are handed on with the first of

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxTypeBytes = 64;
 constexpr int kMaxArchitectures = 8;
-// What every zip archive that is not empty begins with.
+// The first bytes of every zip archive that is not empty.
 constexpr absl::string_view kZipMagic = "PK\x03\x04";
 
 absl::Status CheckText(absl::string_view field, const std::string& text,

@@ -37,7 +37,8 @@ absl::StatusOr<GenerateCall> FromProto(
     const vllm::grpc::engine::GenerateRequest& proto,
     absl::string_view options);
 
-// What gateways are told of the load. The rate of tokens is not in the stats.
+// LoadStats is what gateways are told of the load. CoreStats does not have the
+// rate of tokens, so the caller gives it.
 struct LoadStats {
   const CoreStats& core;
   int32_t max_num_seqs = 0;

@@ -1,4 +1,4 @@
-// How many entries each (layer, head) keeps: AllocateBudgets.
+// AllocateBudgets: how many entries each (layer, head) keeps.
 #include <algorithm>
 #include <cmath>
 

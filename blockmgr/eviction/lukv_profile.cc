@@ -30,7 +30,8 @@ namespace {
 
 constexpr absl::string_view kProfile = "LU-KV profile";
 constexpr absl::string_view kProfileMagic = "LUKVPHI1";
-// How far rows may be from their rho: rounding of budgets while solving.
+// The most by which the mean of a row may differ from the row's rho, because
+// budgets are rounded while a profile is solved for.
 constexpr double kMaxMeanError = 1e-3;
 
 absl::Status BadProfile(absl::string_view field, absl::string_view expected,

@@ -1,5 +1,5 @@
-// How many pages a region may have: PageTotal, PageTotalExternal, and the
-// totals behind them.
+// PageTotal, PageTotalExternal and the totals behind them: how many pages a
+// region may have.
 #include <algorithm>
 #include <cmath>
 

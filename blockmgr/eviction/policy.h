@@ -40,7 +40,7 @@ enum class ScorerKind : uint8_t {
   kDropKv,     // DropKV: how far the output of the last queries moves if the
                // entry alone is dropped
 };
-// Where the scores of a scorer come from.
+// ScoreSource says where the scores of a scorer come from.
 enum class ScoreSource : uint8_t {
   kBackend,   // Backend::Score computes them
   kPosition,  // there are none: later positions are kept
@@ -113,7 +113,7 @@ enum class BudgetKind : uint8_t {
   kDuo,         // DuoAttention (2410.10819): the heads with the best scores of
                 // a table keep everything, others what is protected
 };
-// How three published programs compute a pyramid:
+// PyramidFormula is the way in which a published program computes a pyramid:
 //   kAdaKv    counts whole entries and leaves the protected ones out
 //   kKvPress  counts the protected entries too, and gives all layers the same
 //             budget if the line leaves [protected, positions]
@@ -228,8 +228,9 @@ absl::StatusOr<EvictionPolicy> ParsePolicy(absl::string_view text);
 // policy does not use hold their defaults, ParsePolicy(FormatPolicy(p)) == p.
 std::string FormatPolicy(const EvictionPolicy& policy);
 
-// How much to keep: a fraction of the covered positions, or tokens per head.
-// Tokens per head is the mean over heads: a budget moves entries between heads.
+// EvictionTarget says how much to keep: a fraction of the covered positions, or
+// tokens per head. Tokens per head is the mean over heads: a budget moves
+// entries between heads.
 struct EvictionTarget {
   enum class Kind : uint8_t { kRatio, kTokens };
   Kind kind = Kind::kRatio;

@@ -196,7 +196,7 @@ Stage ReadPercent(Stage stage) {
   return stage;
 }
 
-// Where a stage may stand; stages come in ascending order of place.
+// The place of a stage in the text. Stages come in ascending order of place.
 enum class Place { kScorer, kBudget, kSelector, kOption };
 
 // Reads one stage after the scorer.

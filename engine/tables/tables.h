@@ -216,7 +216,7 @@ class EngineTables {
     uint64_t taken = 0;       // number of the check whose plan copies to it
   };
 
-  // How many transfers of a swap belong to a group.
+  // GroupTransfers counts the transfers of a swap that belong to one group.
   struct GroupTransfers {
     int64_t num_region = 0;  // for blocks of the region
     int64_t num_pages = 0;   // for pages behind the region

@@ -141,7 +141,7 @@ absl::Status EngineTables::CheckPart(const StepPlan& plan,
     return fail("expected a source in [1, ", layout_.num_blocks, "), got ",
                 Index(copy.blocks.source));
   }
-  // That the run has blocks for all its tokens has been checked.
+  // An earlier check has made sure that the run has blocks for all its tokens.
   const TableRegion* const region = TakenRegion(start, copy.group);
   const int32_t cut = region == nullptr ? 0 : region->cut;
   const BlockId own = plan.NewBlocks(layout_, PendingOf(copy.slot).run,

@@ -277,7 +277,7 @@ absl::Status EngineTables::CheckTransfersIn(const StepPlan& plan,
 
 absl::Status EngineTables::CheckPagesIn(const StepPlan& plan,
                                         const SequenceStart& start) {
-  // That the run has blocks for all its tokens has been checked.
+  // An earlier check has made sure that the run has blocks for all its tokens.
   const Swapped& swapped = swapped_.at(start.swap);
   const std::vector<GroupTransfers> split = SplitSwapIn(start, swapped);
   auto transfer = plan.transfers_in.begin() + start.transfer_begin;
