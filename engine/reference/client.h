@@ -44,14 +44,14 @@ struct EngineClientOptions {
   std::map<std::string, std::string> query_stats = {};
   // The fields, tokens and end tokens that requests may use.
   EngineSampling sampling = {};
-  // What gateways are told of the model.
+  // The model, as gateways are told of it.
   ServedModel model = {};
   // Whether the first attachment takes the place of an engine that is attached.
   bool replace = false;
   // Whether to attach again when the daemon goes away. A daemon that has
   // replaced this engine by another one is left alone.
   bool reconnect = false;
-  // How long to look for a daemon. Zero means without end.
+  // The time for which to look for a daemon. Zero means without end.
   std::chrono::milliseconds attach_timeout{0};
   // The wait between two attempts, doubled each time from first to last.
   std::chrono::milliseconds first_backoff{50};

@@ -46,8 +46,8 @@ struct DeviceRows {
   void* attention = nullptr;  // [rows, q_width of the shard]
 };
 
-// What a pass on a device has beside ForwardPass. The functions that copy or
-// draw wait for the device.
+// DevicePass has the functions of a pass on a device that come on top of
+// ForwardPass. The functions that copy or draw wait for the device.
 class DevicePass {
  public:
   virtual ~DevicePass() = default;

@@ -1,4 +1,4 @@
-// What the engine tells gateways of a model from a GGUF file.
+// DescribeGguf: what the engine tells gateways of a model from a GGUF file.
 #ifndef ENGINE_REFERENCE_SERVED_GGUF_H_
 #define ENGINE_REFERENCE_SERVED_GGUF_H_
 

@@ -23,7 +23,7 @@ struct TokenizerFiles {
   std::string config;            // config.json: what kind of model it is
 };
 
-// What config.json says of the model besides its tokenizer.
+// ModelKind is what config.json says of the model besides its tokenizer.
 struct ModelKind {
   std::string model_type;
   std::vector<std::string> architectures;

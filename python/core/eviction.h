@@ -1,4 +1,4 @@
-// What an eviction is made of, for Python: entries, keep sets, regions.
+// Parts of an eviction, for Python: entries, keep sets, regions.
 #ifndef PYTHON_CORE_EVICTION_H_
 #define PYTHON_CORE_EVICTION_H_
 

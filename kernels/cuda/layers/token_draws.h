@@ -18,11 +18,11 @@ struct LogitEdit {
   float penalty = 0.0f;
 };
 
-// How a token is drawn from a row of logits. A token weighs exp((logit - max) *
-// inverse_temperature), or nothing if the exponent is below min_exponent. The
-// token is the one in which `uniform`, a part of all weights in the order of
-// tokens, ends. Without a temperature, and if no logit is finite, the most
-// likely token is drawn, the lower one of equals.
+// RowDraw says how a token is drawn from a row of logits. A token weighs
+// exp((logit - max) * inverse_temperature), or nothing if the exponent is below
+// min_exponent. The token is the one in which `uniform`, a part of all weights
+// in the order of tokens, ends. Without a temperature, and if no logit is
+// finite, the most likely token is drawn, the lower one of equals.
 struct RowDraw {
   int32_t row = 0;                   // of the logits
   float inverse_temperature = 0.0f;  // 0: the most likely token

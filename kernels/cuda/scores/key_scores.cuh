@@ -32,8 +32,8 @@ void SumKeys(KeyScoreParams params) {
   ForEachRow<T, kDim>(
       params.pool, entries, RowPart::kKeys, mine.split,
       [&](int32_t, const RowChunk<T>& chunk, bool exists) {
-        // This is not 1 / length, because no row should wait for the branches
-        // of a division. NaN is kept.
+        // ReverseSqrt takes the place of 1 / length, because no row should wait
+        // for the branches of a division. NaN is kept.
         float weight = simt::ReverseSqrt(Lanes::Sum(chunk.Square()));
         if (weight > largest_weight) weight = largest_weight;
         if (raw) weight = 1.0f;

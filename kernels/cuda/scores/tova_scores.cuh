@@ -20,8 +20,9 @@ struct TovaTile {
   int32_t last_position = 0;  // of the sequence: the query's own
 };
 
-// This thread's entry of one head at the tile's positions. These entries lie
-// one after another from `first` on. There are at most as many as threads.
+// TovaEntry is this thread's entry of one head at the tile's positions. The
+// head's entries at these positions lie one after another from `first` on.
+// There are at most as many of them as threads.
 struct TovaEntry {
   EntrySpan entries;
   int32_t entry = 0;

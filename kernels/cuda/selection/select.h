@@ -170,8 +170,8 @@ struct SelectMoves {
   const int32_t* page_offsets = nullptr;  // [num_heads + 1]
   const int32_t* pages = nullptr;         // [page_offsets[num_heads]]
   const int32_t* kept = nullptr;          // [num_heads]
-  // Where the moves of each head begin in `moves`. Heads may follow one another
-  // in any order.
+  // The index in `moves` at which the moves of each head begin. Heads may
+  // follow one another in any order.
   const int64_t* move_offsets = nullptr;  // [num_heads]
 
   // Results.

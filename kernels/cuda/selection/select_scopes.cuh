@@ -303,8 +303,8 @@ SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
   }
   if (!simt::LastBlockDone(p.counters + index, chunk->num_blocks)) return false;
   if (!searches) return true;
-  // These loads are under way while the bin is picked. If there are no more
-  // heads than warps, they are all loads.
+  // The loads of `cut` are under way while the bin is picked. If there are no
+  // more heads than warps, no other loads of cuts follow.
   const auto num_heads = static_cast<uint32_t>(chunk->scope.num_heads);
   const int64_t first_head = chunk->scope.first_head;
   CutCounts cut;
