@@ -1,4 +1,4 @@
-// Where requests come from: request traces and the random data set.
+// Data sets that requests come from: request traces and the random data set.
 //
 //   mooncake  JSON lines {"timestamp": ms, "input_length", "output_length",
 //             "hash_ids": one per 512 prompt tokens, the last block may be

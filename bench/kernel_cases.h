@@ -81,8 +81,8 @@ class DeviceProblem {
   // The output of the last decode, of the problem's type, [num_sequences,
   // q_heads, head_dim].
   absl::StatusOr<std::vector<uint16_t>> ReadDecodeOutput() const;
-  // How many entries each list kept in the last of the evictions.
-  // REQUIRES: one is visited.
+  // Returns the number of entries that each list kept in the last of the
+  // evictions. REQUIRES: an eviction is visited.
   absl::StatusOr<std::vector<int32_t>> ReadKept() const;
   // The errors that kernels found (RowError); 0: none.
   absl::StatusOr<uint32_t> ReadErrorWord() const;

@@ -49,7 +49,7 @@
 
 namespace blockmgr {
 
-// How lengths differ between lists of the same total.
+// LengthDistribution says how lengths differ between lists of the same total.
 enum class LengthDistribution : uint8_t {
   kUniform,
   // Lognormal, what Ada-KV budgets look like. The longest list is four times
@@ -103,7 +103,8 @@ struct KernelProblem {
   friend bool operator==(const KernelProblem&, const KernelProblem&) = default;
 };
 
-// The same problem for the same shape, everywhere. At least one token a list.
+// Makes the problem of a shape. Equal shapes give equal problems on every
+// machine. Every list has at least one token.
 absl::StatusOr<KernelProblem> MakeKernelProblem(
     const KernelProblemShape& shape);
 

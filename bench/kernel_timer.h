@@ -39,8 +39,8 @@ class KernelTimer {
   absl::StatusOr<std::vector<double>> Time(const Launch& launch,
                                            int32_t num_copies,
                                            int32_t num_samples);
-  // The same for launches that wait for the device in between, which no graph
-  // can: one each time, with what the host does meanwhile.
+  // Times launches that wait for the device in between, which a graph cannot
+  // hold. A sample is one launch, with what the host does meanwhile.
   absl::StatusOr<std::vector<double>> TimeWaiting(const Launch& launch,
                                                   int32_t num_copies,
                                                   int32_t num_samples);

@@ -1,5 +1,5 @@
-// How far apart the kept keys of a head point: a log-determinant, by which
-// KeyDiff (2504.15364) shows that its keys are diverse.
+// KeyLogDeterminant: a measure of how far apart the kept keys of a head point,
+// by which KeyDiff (2504.15364) shows that its keys are diverse.
 #ifndef BENCH_EVICT_KEY_VOLUME_H_
 #define BENCH_EVICT_KEY_VOLUME_H_
 

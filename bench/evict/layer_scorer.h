@@ -21,8 +21,8 @@
 
 namespace blockmgr {
 
-// That the tensors hold what scorer and selector read, in full. Errors name the
-// tensor, who reads it, expected and got.
+// Checks that the tensors hold all that scorer and selector read. Errors name
+// the tensor, its reader, what was expected and what came.
 absl::Status CheckTensors(const EvictionPolicy& policy, const Tensors& tensors);
 
 // Policy, table and tensors are borrowed. Memory: K and V of one layer once

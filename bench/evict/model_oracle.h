@@ -63,12 +63,12 @@ absl::StatusOr<ModelOracle> MeasureOracle(const LanguageModel& model,
                                           const ContextPrompt& prompt,
                                           ThreadPool* threads = nullptr);
 
-// How a model is asked to repeat its context.
+// ReplayPrompts has the texts that ask a model to repeat its context.
 struct ReplayPrompts {
-  // Asks for all of it. Comes before the first tokens of the context.
+  // Asks for the whole context. Comes before the first tokens of the context.
   std::vector<int32_t> whole;
-  // Asks for the part that begins with what follows. Comes before the last
-  // tokens of one chunk and the next chunk.
+  // Asks for the part that begins with the tokens behind the prompt: the last
+  // tokens of one chunk, and then the next chunk.
   std::vector<int32_t> part;
   int32_t chunk_tokens = 2048;
 };

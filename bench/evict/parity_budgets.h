@@ -1,6 +1,6 @@
-// How much published programs keep: what `parity` has in place of page totals
-// (select.h) and shared-out tables (budget_table.h). parity.h has what they
-// select.
+// ParityMeans and ParityTableBudgets: how much published programs keep.
+// `parity` uses these budgets in place of page totals (select.h) and shared-out
+// tables (budget_table.h). parity.h has what the programs select.
 //
 // A count is int(T * (1 - r)) in doubles, T = range.cut, with r the double
 // nearest to 1 - keep ratio; or the target's tokens, which may be 0 here.

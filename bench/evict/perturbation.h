@@ -1,5 +1,6 @@
-// How far evictions move the output of attention, measured on tensors: the
-// quantities of blockmgr/eviction/diagnostics.h as means over queries.
+// MeasurePerturbation: how far evictions move the output of attention, measured
+// on tensors. The quantities are those of blockmgr/eviction/diagnostics.h as
+// means over queries.
 #ifndef BENCH_EVICT_PERTURBATION_H_
 #define BENCH_EVICT_PERTURBATION_H_
 
@@ -55,8 +56,9 @@ struct PerturbationOptions {
   std::function<void(int32_t layers_done)> on_layer;
 };
 
-// That there are queries, keys and values, head_dim is what the kernels take
-// and the window fits. Errors name the flag, expected and got.
+// Checks that there are queries, keys and values, that head_dim is what the
+// kernels take, and that the window fits. Errors name the flag, what was
+// expected and what came.
 absl::Status CheckPerturbationInputs(const Tensors& tensors,
                                      const PerturbationOptions& options);
 

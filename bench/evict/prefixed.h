@@ -7,14 +7,15 @@
 
 namespace blockmgr {
 
-// The same error with "PREFIX: " (a flag, a file, a policy) before its message.
+// Returns the error with "PREFIX: " (a flag, a file, a policy) before its
+// message.
 inline absl::Status Prefixed(absl::string_view prefix,
                              const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat(prefix, ": ", status.message()));
 }
 
-// The error of a flag's value.
+// Returns the error of a flag's value.
 inline absl::Status BadFlag(absl::string_view flag, absl::string_view expected,
                             absl::string_view got) {
   return absl::InvalidArgumentError(

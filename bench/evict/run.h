@@ -44,9 +44,9 @@ struct RunReport {
 // A table: per layer the smallest, median and largest budget and their sum.
 std::string FormatRun(const RunReport& report);
 
-// The same and all positions: {"policy", "keep_ratio", "keep_tokens" or
-// "external_budgets", "num_kept", .., "budgets": [layer][head], "positions":
-// [layer][head][rank]}.
+// Returns the report with all kept positions: {"policy", "keep_ratio",
+// "keep_tokens" or "external_budgets", "num_kept", .., "budgets":
+// [layer][head], "positions": [layer][head][rank]}.
 nlohmann::ordered_json RunJson(const RunReport& report);
 
 // Kept positions as [num_layers, num_heads, largest budget], ascending, filled

@@ -33,8 +33,8 @@ struct Tensors {
   int32_t head_dim = 0;
   int32_t model_dim = 0;  // 0 without output_projection
   double rope_theta = 10000.0;
-  // How far a position rotates each pair of a head, [head_dim / 2]. Empty: as
-  // rope_theta says.
+  // The angle per position by which each pair of a head is rotated, [head_dim /
+  // 2]. If empty, the angles follow from rope_theta.
   std::vector<double> inverse_frequencies;
   // The products of queries and keys are multiplied by this. 0 stands for 1 /
   // sqrt(head_dim).

@@ -23,7 +23,7 @@ ModelLayout LlamaLayout(int32_t num_blocks);
 // Prompt tokens of the figures that name a length.
 inline constexpr int32_t kLongPromptTokens = 32 * 1024;
 
-// The same for the same seed.
+// Returns random tokens, which are equal for equal seeds.
 std::vector<int32_t> RandomTokens(int32_t num_tokens, uint32_t seed);
 
 // Takes slots for the next tokens. REQUIRES: there are blocks.

@@ -27,8 +27,8 @@ namespace blockmgr {
 struct MicroOptions {
   int32_t runs = 5;
   std::string filter = {};  // regular expression; empty: all benchmarks
-  // Where the figures go as JSON: a file, or - for standard output, which then
-  // has nothing else. Unset: the table alone.
+  // The place for the figures as JSON: a file, or - for standard output, which
+  // then has nothing else. If unset, only the table is printed.
   std::optional<std::string> json = std::nullopt;
   // Everything 32 times smaller: to see that it works.
   bool tiny = false;

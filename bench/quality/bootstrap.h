@@ -29,7 +29,7 @@ struct Interval {
 // Returns "0.500 [0.400, 0.600]", or "-" if the mean is NaN.
 std::string TextOf(const Interval& interval);
 
-// How often the contexts are drawn anew.
+// The number of times that the contexts are drawn anew.
 inline constexpr int32_t kNumResamples = 2000;
 
 // Returns the mean of the values. REQUIRES: at least one.

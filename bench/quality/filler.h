@@ -16,7 +16,7 @@ struct Filler {
   // Sentences, in the order of the text. The first of a paragraph begins with
   // two line ends, the others with a space.
   std::vector<std::string> sentences;
-  // Which sentences begin a paragraph, ascending.
+  // The sentences that begin a paragraph, ascending.
   std::vector<size_t> paragraphs;
   std::string fingerprint;  // of all sentences
 

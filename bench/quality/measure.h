@@ -21,7 +21,7 @@
 
 namespace blockmgr {
 
-// How well one answer came out.
+// AnswerOutcome says how well one answer came out.
 struct AnswerOutcome {
   bool correct = false;      // every token was the most likely one
   double token_share = 0.0;  // of the answer's tokens that were

@@ -39,7 +39,7 @@ struct ModelLineOptions {
   QueryStatsTables query_stats = {};
 };
 
-// Which logits of a request are read, and by whom.
+// LogitsReader says which logits of a request are read, and by whom.
 struct LogitsReader {
   std::vector<int32_t> positions;  // ascending
   std::function<void(int32_t position, std::span<const float> logits)> read;

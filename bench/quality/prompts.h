@@ -40,7 +40,8 @@ struct QualityTurn {
   // The first words of the answer, which are given. May be empty.
   std::vector<int32_t> lead;
   std::vector<int32_t> answer;  // at least one token
-  // Where the context has what is asked for, in [0, 1); below 0: no one place.
+  // The place in the context of what the question asks for, in [0, 1). Below 0
+  // if there is no single place.
   double depth = -1.0;
 };
 
@@ -49,7 +50,7 @@ struct QualityPrompt {
   std::vector<QualityTurn> turns;  // at least one
 };
 
-// How a chat model writes turns, in tokens.
+// ChatTokens says how a chat model writes turns, in tokens.
 struct ChatTokens {
   std::vector<int32_t> head;   // system text, up to the user's text
   std::vector<int32_t> close;  // behind the user's text, up to the answer
@@ -71,7 +72,7 @@ struct PromptSource {
   TextEncoder encode;  // of text without special tokens
 };
 
-// Which prompt.
+// PromptKey says which prompt to make.
 struct PromptKey {
   std::string task;
   int32_t num_tokens = 0;  // of the context

@@ -34,7 +34,7 @@ class LoadClient {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // How far the run is. `done` counts the failed ones too.
+  // Counts says how far the run is. `done` counts the failed requests, too.
   struct Counts {
     int64_t sent = 0;
     int64_t done = 0;

@@ -20,7 +20,7 @@ namespace blockmgr {
 
 struct ServeOptions {
   std::optional<std::string> address;  // a gRPC target; unset: the default
-  // How long to wait for a daemon with an engine.
+  // The time for which to wait for a daemon with an engine.
   double ready_check_timeout_s = 60;
   // Do not reset the prefix cache before the run.
   bool keep_prefix_cache = false;
