@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
@@ -59,6 +61,19 @@ absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
     taken.insert(
         own.blocks.begin() + (first - own.region.cut / layout_.page_size),
         own.blocks.end());
+  }
+  // A block below the cut may become a destination, so it must be one block.
+  const CoveredTail covered = Covered(order);
+  std::vector<BlockId> below(covered.blocks.begin(), covered.blocks.end());
+  if (covered.region != nullptr && covered.region->layout != nullptr) {
+    const std::span<const BlockId> blocks = covered.region->layout->blocks();
+    below.insert(below.end(), blocks.begin(), blocks.end());
+  }
+  std::ranges::sort(below);
+  if (const auto twice = std::ranges::adjacent_find(below);
+      twice != below.end()) {
+    return BadOrder("blocks: expected different ones below the cut, got block ",
+                    Index(*twice), " twice");
   }
   for (const BlockId block : Destinations(plan, order)) {
     if (!IsBlock(block)) {

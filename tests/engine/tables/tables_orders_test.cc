@@ -62,6 +62,45 @@ TEST_F(EngineTablesTest, CountsMustFitEntriesPagesAndDestinations) {
   refused({32, 17, 16, 0}, "destinations' 4 pages, got 5");
 }
 
+TEST_F(EngineTablesTest, ATableThatNamesABlockTwiceIsNotEvicted) {
+  EngineTables tables(kTablesLayout, 8);
+  StepPlan start = StartPlan();
+  start.blocks = {BlockId{1}, BlockId{1}, BlockId{3}};
+  ASSERT_OK(tables.Apply(start));
+  tables.AddSampled(kTestSlot, 9);
+  StepPlan plan = EvictionPlan();
+  plan.destinations = Blocks(1, 1);
+  ASSERT_OK(tables.Apply(plan));
+  EXPECT_THAT(tables.CheckOrder(plan, plan.evictions[0]),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("blocks: expected different ones below the "
+                                 "cut, got block 1 twice")));
+}
+
+TEST_F(EngineTablesTest, ATailOnABlockOfItsRegionIsNotEvicted) {
+  StepPlan plan = EvictionPlan();
+  ASSERT_OK(tables_.Apply(plan));
+  tables_.Commit(plan, plan.evictions[0], std::vector<int32_t>{16, 3, 0, 16});
+  for (int32_t position = 41; position < 65; ++position) {
+    tables_.AddSampled(kTestSlot, 9);
+    plan = DecodePlan();
+    plan.positions = {position};
+    if (position % 16 == 0) {
+      plan.block_offsets = {0, 1};
+      plan.blocks = Blocks(position == 48 ? 10 : 11, 1);
+    }
+    ASSERT_OK(tables_.Apply(plan));
+  }
+  plan.evictions = EvictionPlan().evictions;
+  plan.evictions[0].cut = 64;
+  plan.evictions[0].length = 65;
+  plan.destinations = Blocks(10, 1);
+  EXPECT_THAT(tables_.CheckOrder(plan, plan.evictions[0]),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("blocks: expected different ones below the "
+                                 "cut, got block 10 twice")));
+}
+
 TEST_F(EngineTablesTest, AnOrderHasBudgetsOfItsOwn) {
   StepPlan plan = EvictionPlan();
   ASSERT_OK(tables_.Apply(plan));
