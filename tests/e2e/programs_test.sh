@@ -76,16 +76,17 @@ engine=$!
 "$bench_program" serve --num-prompts 1 --random-input-len 8000 \
   --random-output-len 2 >"$work/client2.log" 2>&1 &
 client=$!
-steps_in_flight() {
+scrape() {
   local port
   port=$(sed -n 's|.*metrics at http://127.0.0.1:\([0-9]*\)/.*|\1|p' \
     "$work/daemon2.log")
   [ -n "$port" ] || return 1
   exec 3<>"/dev/tcp/127.0.0.1/$port"
   printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-  grep '^blockmgr_steps_in_flight' <&3
+  cat <&3
   exec 3>&-
 }
+steps_in_flight() { scrape | grep '^blockmgr_steps_in_flight'; }
 await() {
   local _
   for _ in $(seq 1000); do
@@ -95,6 +96,14 @@ await() {
   fail "waited in vain: $1"
 }
 await 'steps_in_flight | grep -q " [1-9]"'
+# Every metric is explained, whoever makes it.
+docs=$(dirname "${BASH_SOURCE[0]}")/../../docs/operations.md
+scrape | sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' >"$work/metrics.log"
+[ "$(wc -l <"$work/metrics.log")" -gt 40 ] || fail "expected metrics"
+while read -r metric; do
+  grep -Eq "^\|.*\`$metric[\`{]" "$docs" ||
+    fail "docs/operations.md does not explain $metric"
+done <"$work/metrics.log"
 kill -TERM "$engine"
 await 'grep -q detaching "$work/engine2.log"'
 kill -TERM "$engine"
