@@ -38,6 +38,7 @@
 #include "blockmgr/eviction/table_bytes.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "program/flag_names.h"
 
 namespace blockmgr {
 namespace {
@@ -313,13 +314,13 @@ absl::Status CheckSourceFlags(const CLI::App& command,
   return absl::OkStatus();
 }
 
-void PrintStatus(const absl::StatusOr<std::string>& result, int* exit_status) {
+void PrintStatus(const CLI::App& command,
+                 const absl::StatusOr<std::string>& result, int* exit_status) {
   *exit_status = result.ok() ? 0 : 1;
   if (result.ok()) {
     absl::PrintF("%s", *result);
   } else {
-    absl::FPrintF(stderr, "blockmgr-evict profile: %s\n",
-                  std::string(result.status().message()));
+    PrintError(command, result.status().message());
   }
 }
 
@@ -687,7 +688,8 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
   AddQueryStatsFlags(*command, flags.get());
   command->callback([flags, exit_status, command] {
     const absl::Status status = CheckSourceFlags(*command, *flags);
-    PrintStatus(status.ok() ? RunProfile(*flags) : status, exit_status);
+    PrintStatus(*command, status.ok() ? RunProfile(*flags) : status,
+                exit_status);
   });
 }
 

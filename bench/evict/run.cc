@@ -21,6 +21,7 @@
 #include "bench/evict/tensor_flags.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/flag_names.h"
 
 namespace blockmgr {
 namespace {
@@ -351,11 +352,10 @@ void AddRunCommand(CLI::App& app, int* exit_status) {
   run->add_flag("--json", flags->json,
                 "print JSON, with budgets and positions, in place of a table")
       ->group(group);
-  run->callback([flags, exit_status] {
+  run->callback([flags, exit_status, run] {
     const absl::Status status = Run(*flags);
     if (status.ok()) return;
-    std::cerr << "blockmgr-evict run: " << std::string(status.message())
-              << "\n";
+    PrintError(*run, status.message());
     *exit_status = 1;
   });
 }

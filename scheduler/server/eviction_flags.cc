@@ -140,6 +140,16 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
       ->group(group);
 }
 
+FieldFlags EvictionFields() {
+  return {{"policy", "--eviction"},
+          {"eviction.policy", "--eviction"},
+          {"eviction.mode", "--eviction-mode"},
+          {"eviction.compress_every", "--compress-every"},
+          {"eviction.share_prefix", "--share-compressed-prefixes"},
+          {"eviction.share_multiple", "--share-multiple"},
+          {"eviction.target.window_keep_ratio", "--window-keep-ratio"}};
+}
+
 absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags) {
   RequestEviction eviction;
   if (flags.share_multiple > 0 && !flags.share_prefix) {

@@ -122,19 +122,45 @@ for program in "$daemon_program" "$engine_program" "$bench_program serve"; do
   grep -q -- '--no-such-flag' "$work/flag.log" ||
     fail "$program does not name an unknown flag"
 done
+# A flag that cannot be is named as it was typed, not as the field it sets.
+refuses() {
+  local expected=$1
+  shift
+  if "$@" >"$work/refused.log" 2>&1; then fail "expected an error of $*"; fi
+  grep -q -e "$expected" "$work/refused.log" ||
+    fail "expected '$expected' of $*"
+}
+for command in serve sim; do
+  refuses '^blockmgr-bench: --request-rate: expected' \
+    "$bench_program" "$command" --request-rate 0
+  refuses '^blockmgr-bench: --keep-tokens: expected either this or' \
+    "$bench_program" "$command" --keep-ratio 0.5 --keep-tokens 5
+done
+refuses '^blockmgr-bench: --result-dir, --result-filename: have no effect' \
+  "$bench_program" sim --result-dir "$work"
+refuses '^blockmgr-bench: --sim-q-heads: expected a multiple of --sim-heads' \
+  "$bench_program" sim --sim-heads 3
+refuses 'such as: --compress-every: expected a multiple of 16 (--sim-page-size' \
+  "$bench_program" sim --num-prompts 1 --keep-ratio 0.5 --compress-every 5
+refuses ' --sim-q-heads: expected a multiple of --sim-heads' \
+  "$engine_program" --mode sim --sim-heads 3
+refuses ' --tiny-hidden: expected a multiple of 16' \
+  "$engine_program" --mode tiny --tiny-hidden 3
+refuses '^blockmgrd: --compress-every: needs --keep-ratio or' \
+  "$daemon_program" --compress-every 16
 # Shards part the KV heads evenly.
 if "$engine_program" --mode tiny --num-shards 3 >"$work/shards.log" 2>&1; then
   fail "blockmgr-engine took 3 shards of 2 heads"
 fi
-grep -q 'num_shards: expected a divisor of num_heads' "$work/shards.log" ||
-  fail "no word of num_shards"
+grep -q -- '--num-shards: expected a divisor of --tiny-heads' \
+  "$work/shards.log" || fail "no word of --num-shards"
 # A window below a page is refused, by name.
 if "$engine_program" --mode tiny --tiny-windows 8,0 >"$work/windows.log" 2>&1
 then
   fail "blockmgr-engine took a window of half a page"
 fi
-grep -q 'group_windows\[0\]: expected at least page_size' \
-  "$work/windows.log" || fail "no word of group_windows"
+grep -q -- '--tiny-windows\[0\]: expected at least --page-size' \
+  "$work/windows.log" || fail "no word of --tiny-windows"
 # Nor is a flag of the other mode passed over.
 if "$engine_program" --mode sim --tiny-layers 3 >"$work/mode.log" 2>&1; then
   fail "blockmgr-engine took --tiny-layers with --mode sim"
