@@ -466,6 +466,10 @@ absl::Status ServeModel(const Flags& flags,
     return absl::ResourceExhaustedError(
         absl::StrCat("--num-blocks: ", created.status().message()));
   }
+  if (absl::IsUnavailable(created.status())) {
+    return absl::UnavailableError(
+        absl::StrCat(created.status().message(), "; --backend cpu needs none"));
+  }
   BM_RETURN_IF_ERROR(created.status());
   std::vector<std::unique_ptr<Backend>> backends = *std::move(created);
   BM_RETURN_IF_ERROR(CheckHostBlocks(layout, flags.client.num_host_blocks));

@@ -184,6 +184,14 @@ if "$engine_program" --cuda-device 1 >"$work/backend.log" 2>&1; then
 fi
 grep -q -- '--cuda-device: has no effect without --backend cuda' \
   "$work/backend.log" || fail "no word of --cuda-device"
+# Without a GPU, the way out is told.
+if CUDA_VISIBLE_DEVICES= "$engine_program" --mode tiny --backend cuda \
+  >"$work/cuda.log" 2>&1; then
+  fail "blockmgr-engine took --backend cuda without a GPU"
+fi
+grep -q -e '--cuda-device: .*found none.*; --backend cpu needs none' \
+  -e '--backend: expected cpu, got cuda: this build has no CUDA' \
+  "$work/cuda.log" || fail "no word of the missing GPU"
 # A table of query statistics must be one, and of the model's shape.
 echo nothing >"$work/bad.qstats"
 if "$engine_program" --query-stats "chat=$work/bad.qstats" \
