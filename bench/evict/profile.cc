@@ -14,6 +14,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
+#include <absl/strings/strip.h>
 #include <nlohmann/json.hpp>
 
 #include "bench/evict/calibration.h"
@@ -89,7 +90,8 @@ absl::StatusOr<ParityPolicy> ParseScorer(const ProfileFlags& flags) {
   }
   absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(flags.scorer);
   if (policy.ok()) return policy;
-  return Prefixed("--scorer", policy.status());
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--scorer: ", absl::StripPrefix(policy.status().message(), "policy: ")));
 }
 
 absl::StatusOr<Calibration> ReadContext(const std::string& oracle_path,
