@@ -86,6 +86,7 @@ int ExitStatus(const CLI::App& app, const nlohmann::ordered_json& report,
 absl::StatusOr<int> Serve(const CLI::App& app, const BenchOptions& bench,
                           const ServeOptions& serve) {
   BM_ASSIGN_OR_RETURN(const BenchPlan plan, ResolveOptions(bench));
+  BM_RETURN_IF_ERROR(PrepareResult(bench));
   const std::string time = Now();
   absl::StatusOr<RunResult> result;
   {
@@ -102,6 +103,7 @@ absl::StatusOr<int> Serve(const CLI::App& app, const BenchOptions& bench,
 absl::StatusOr<int> Simulate(const CLI::App& app, const BenchOptions& bench,
                              const SimOptions& sim,
                              const RateSearchOptions& search) {
+  BM_RETURN_IF_ERROR(PrepareResult(bench));
   BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json report,
                       ReportSim(bench, sim, search));
   BM_RETURN_IF_ERROR(PublishReport(bench, report, Now()));

@@ -28,6 +28,7 @@
 #include "bench/evict/tensors.h"
 #include "blockmgr/base/status_macros.h"
 #include "program/flag_names.h"
+#include "program/output_file.h"
 
 namespace blockmgr {
 namespace {
@@ -296,6 +297,7 @@ void AddPlotCommand(CLI::App& app, int* exit_status) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command->add_option("--output", flags->output, "the picture to write, as SVG")
+      ->check(OutputFile())
       ->required()
       ->type_name("FILE.svg");
   AddTensorFlags(*command, &flags->tensors);

@@ -40,6 +40,7 @@
 #include "engine/reference/tiny_model.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "program/flag_names.h"
+#include "program/output_file.h"
 
 namespace blockmgr {
 namespace {
@@ -374,6 +375,7 @@ void AddQueryStatsFlags(CLI::App& command, ProfileFlags* flags) {
           .add_option("--query-stats", flags->query_stats,
                       "the table to write, of the queries of --model, "
                       "--raw-queries or --tiny")
+          ->check(OutputFile())
           ->type_name("FILE.qstats")
           ->group(group);
   for (const char* other :
@@ -681,6 +683,7 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
   AddCalibrationFlags(*command, flags.get());
   AddTextFlags(*command, flags.get());
   command->add_option("--output", flags->output, "the profile to write")
+      ->check(OutputFile())
       ->type_name("FILE.lukv");
   command->add_flag("--json", flags->json, "print all of it, as JSON");
   command

@@ -22,6 +22,7 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
 #include "program/flag_names.h"
+#include "program/output_file.h"
 
 namespace blockmgr {
 namespace {
@@ -343,10 +344,12 @@ void AddRunCommand(CLI::App& app, int* exit_status) {
   run->add_option("--output-positions", flags->output_positions,
                   "kept positions as int32 [layers, KV heads, largest budget], "
                   "filled up with -1")
+      ->check(OutputFile())
       ->type_name("FILE.npy")
       ->group(group);
   run->add_option("--output-budgets", flags->output_budgets,
                   "entries per head as int32 [layers, KV heads]")
+      ->check(OutputFile())
       ->type_name("FILE.npy")
       ->group(group);
   run->add_flag("--json", flags->json,

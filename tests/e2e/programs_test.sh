@@ -148,6 +148,20 @@ refuses ' --tiny-hidden: expected a multiple of 16' \
   "$engine_program" --mode tiny --tiny-hidden 3
 refuses '^blockmgrd: --compress-every: needs --keep-ratio or' \
   "$daemon_program" --compress-every 16
+# An output file that cannot be is told before the run, not after it.
+missing="$work/client.log/report.json"  # below a file is no folder
+for command in serve sim; do
+  refuses "--result-dir: expected a file that can be written, got '$work/cl" \
+    "$bench_program" "$command" --num-prompts 3 --save-result \
+    --result-dir "$work/client.log"
+  if grep -q 'requests' "$work/refused.log"; then
+    fail "$command: expected no run"
+  fi
+done
+refuses '--json: expected a file that can be written' \
+  "$bench_program" micro --tiny --runs 1 --json "$missing"
+refuses '--output: expected a file that can be written' \
+  "$bench_program" kernels --output "$missing"
 # Shards part the KV heads evenly.
 if "$engine_program" --mode tiny --num-shards 3 >"$work/shards.log" 2>&1; then
   fail "blockmgr-engine took 3 shards of 2 heads"

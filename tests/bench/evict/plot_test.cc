@@ -185,7 +185,7 @@ class PlotCommandTest : public ::testing::Test {
   }
   ~PlotCommandTest() override { std::filesystem::remove_all(folder_); }
 
-  CLI::App app_;
+  CLI::App app_{"", "blockmgr-evict"};
   int exit_status_ = -1;
   std::filesystem::path folder_;
 };
