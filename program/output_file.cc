@@ -63,7 +63,7 @@ absl::Status PrepareOutputFile(absl::string_view flag,
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   const absl::Status status =
       error ? CannotWrite(path, error) : CheckOutputFile(path);
-  if (status.ok()) return status;
+  if (status.ok()) return absl::OkStatus();
   return absl::Status(status.code(),
                       absl::StrCat(flag, ": ", status.message()));
 }
