@@ -545,13 +545,21 @@ void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
   while (!stop.stop_requested()) nanosleep(&period, nullptr);
 }
 
-// Returns the fields of the model that the mode's own flags set.
+// Returns the fields of the model that flags set in a mode. The daemon names
+// them as members of "layout".
 FieldFlags ModelFields(const CLI::App& app, const std::string& mode) {
-  if (mode == "sim") return FieldsBehind(app, "--sim-");
   FieldFlags fields = {{"device", "--cuda-device"}};
-  if (mode != "tiny") return fields;
-  fields.merge(FieldsBehind(app, "--tiny-"));
-  fields.emplace("group_windows", "--tiny-windows");
+  if (mode == "sim") fields.merge(FieldsBehind(app, "--sim-"));
+  if (mode == "tiny") {
+    fields.merge(FieldsBehind(app, "--tiny-"));
+    fields.emplace("group_windows", "--tiny-windows");
+  }
+  for (const auto& [field, flag] : FieldsBehind(app, "--")) {
+    fields.try_emplace(field, flag);
+  }
+  for (const auto& [field, flag] : FieldFlags(fields)) {
+    fields.try_emplace(absl::StrCat("layout.", field), flag);
+  }
   return fields;
 }
 

@@ -15,6 +15,14 @@ fail() {
   tail -n 20 "$work"/*.log >&2
   exit 1
 }
+# usage: refuses PATTERN COMMAND..: the command fails, with such a line
+refuses() {
+  local expected=$1
+  shift
+  if "$@" >"$work/refused.log" 2>&1; then fail "expected an error of $*"; fi
+  grep -q -e "$expected" "$work/refused.log" ||
+    fail "expected '$expected' of $*"
+}
 
 "$bench_program" serve --num-prompts 8 --random-output-len 16 \
   >"$work/client.log" 2>&1 &
@@ -110,6 +118,9 @@ kill -TERM "$engine"
 status=0
 wait "$engine" || status=$?
 [ "$status" = 143 ] || fail "second signal: expected status 143, got $status"
+# Its request waits for an engine of the same shape.
+refuses ' --tiny-layers: live requests need 16, got 4' \
+  "$engine_program" --mode tiny
 kill "$client" "$daemon"
 wait "$daemon" || fail "the daemon did not end cleanly without its engine"
 
@@ -123,13 +134,6 @@ for program in "$daemon_program" "$engine_program" "$bench_program serve"; do
     fail "$program does not name an unknown flag"
 done
 # A flag that cannot be is named as it was typed, not as the field it sets.
-refuses() {
-  local expected=$1
-  shift
-  if "$@" >"$work/refused.log" 2>&1; then fail "expected an error of $*"; fi
-  grep -q -e "$expected" "$work/refused.log" ||
-    fail "expected '$expected' of $*"
-}
 for command in serve sim; do
   refuses '^blockmgr-bench: --request-rate: expected' \
     "$bench_program" "$command" --request-rate 0
