@@ -9,7 +9,7 @@ bench_program=$3
 
 work=$(mktemp -d)
 export XDG_RUNTIME_DIR=$work
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'kill -KILL $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 fail() {
   echo "programs_test.sh: $1" >&2
   tail -n 20 "$work"/*.log >&2
