@@ -143,11 +143,7 @@ absl::Status RunKernels(const KernelBenchOptions& options,
                         nlohmann::ordered_json* report,
                         const ReportSink& sink) {
   BM_ASSIGN_OR_RETURN(const int32_t num_devices, CountCudaDevices());
-  if (options.device >= num_devices) {
-    return absl::UnavailableError(absl::StrCat(
-        "--device: expected one of the ", num_devices,
-        " CUDA devices that this process can use, got ", options.device));
-  }
+  BM_RETURN_IF_ERROR(CheckCudaDevice(options.device, num_devices));
   BM_RETURN_IF_ERROR(CheckNames(options));
   BM_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(options.device), "device"));
   cudaDeviceProp properties;

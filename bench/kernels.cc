@@ -14,6 +14,7 @@
 #include "bench/kernel_report.h"
 #include "bench/report.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/output_file.h"
 #include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
@@ -190,6 +191,7 @@ absl::Status BenchKernels(const KernelBenchOptions& options) {
   nlohmann::ordered_json report;
   ReportSink sink;
   if (!options.output.empty()) {
+    BM_RETURN_IF_ERROR(PrepareOutputFile("--output", options.output));
     sink = [&options](const nlohmann::ordered_json& grown) {
       return WriteReport(options.output, grown);
     };

@@ -1,7 +1,6 @@
 // blockmgr-bench: loads a daemon, simulates one, compares the reports, times
 // the bookkeeping, and measures what eviction costs in answers.
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -29,6 +28,8 @@
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "program/command_line.h"
+#include "program/flag_names.h"
+#include "scheduler/server/eviction_flags.h"
 
 namespace blockmgr {
 namespace {
@@ -66,17 +67,26 @@ std::string Now() {
 constexpr int kError = 1;  // a check failed, or a flag or file is wrong
 constexpr int kRequestsFailed = 3;  // the report is whole and says which
 
+// Prints an error of the command that `app` has run, with its flags named.
+void Print(const CLI::App& app, const std::string& error) {
+  FieldFlags fields = EvictionFields();
+  fields.merge(FieldsBehind(app, "--sim-"));
+  PrintError(app, error, fields);
+}
+
 // Says on standard error what failed.
-int ExitStatus(const nlohmann::ordered_json& report, const std::string& name) {
+int ExitStatus(const CLI::App& app, const nlohmann::ordered_json& report,
+               const std::string& name) {
   const std::string failures = DescribeFailures(report);
   if (failures.empty()) return EXIT_SUCCESS;
-  absl::FPrintF(stderr, "blockmgr-bench: %s%s\n", name, failures);
+  Print(app, absl::StrCat(name, failures));
   return kRequestsFailed;
 }
 
-absl::StatusOr<int> Serve(const BenchOptions& bench,
+absl::StatusOr<int> Serve(const CLI::App& app, const BenchOptions& bench,
                           const ServeOptions& serve) {
   BM_ASSIGN_OR_RETURN(const BenchPlan plan, ResolveOptions(bench));
+  BM_RETURN_IF_ERROR(PrepareResult(bench));
   const std::string time = Now();
   absl::StatusOr<RunResult> result;
   {
@@ -87,23 +97,26 @@ absl::StatusOr<int> Serve(const BenchOptions& bench,
   BM_RETURN_IF_ERROR(result.status());
   const nlohmann::ordered_json report = BuildReport(bench, plan, *result, time);
   BM_RETURN_IF_ERROR(PublishReport(bench, report, time));
-  return ExitStatus(report, "");
+  return ExitStatus(app, report, "");
 }
 
-absl::StatusOr<int> Simulate(const BenchOptions& bench, const SimOptions& sim,
+absl::StatusOr<int> Simulate(const CLI::App& app, const BenchOptions& bench,
+                             const SimOptions& sim,
                              const RateSearchOptions& search) {
+  BM_RETURN_IF_ERROR(PrepareResult(bench));
   BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json report,
                       ReportSim(bench, sim, search));
   BM_RETURN_IF_ERROR(PublishReport(bench, report, Now()));
-  return ExitStatus(report, "");
+  return ExitStatus(app, report, "");
 }
 
-absl::StatusOr<int> Compare(const std::string& a, const std::string& b) {
+absl::StatusOr<int> Compare(const CLI::App& app, const std::string& a,
+                            const std::string& b) {
   BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json left, ReadReport(a));
   BM_ASSIGN_OR_RETURN(const nlohmann::ordered_json right, ReadReport(b));
   absl::PrintF("%s", FormatComparison(a, left, b, right));
-  return std::max(ExitStatus(left, absl::StrCat(a, ": ")),
-                  ExitStatus(right, absl::StrCat(b, ": ")));
+  return std::max(ExitStatus(app, left, absl::StrCat(a, ": ")),
+                  ExitStatus(app, right, absl::StrCat(b, ": ")));
 }
 
 absl::StatusOr<int> Generate(const GenerateOptions& options) {
@@ -178,14 +191,14 @@ void AddCommands(CLI::App* app, Commands* commands) {
 
 absl::StatusOr<int> RunCommand(const CLI::App& app, const Commands& commands) {
   if (app.got_subcommand("serve")) {
-    return Serve(commands.serve_bench, commands.serve);
+    return Serve(app, commands.serve_bench, commands.serve);
   }
   if (app.got_subcommand("generate")) return Generate(commands.generate);
   if (app.got_subcommand("sim")) {
-    return Simulate(commands.sim_bench, commands.sim, commands.search);
+    return Simulate(app, commands.sim_bench, commands.sim, commands.search);
   }
   if (app.got_subcommand("compare")) {
-    return Compare(commands.left, commands.right);
+    return Compare(app, commands.left, commands.right);
   }
   if (app.got_subcommand("micro")) return Plain(Micro(commands.micro));
   if (app.got_subcommand("kernels")) {
@@ -209,7 +222,7 @@ int Main(int argc, char** argv) {
   }
   const absl::StatusOr<int> status = RunCommand(app, commands);
   if (status.ok()) return *status;
-  absl::FPrintF(stderr, "blockmgr-bench: %s\n", status.status().message());
+  Print(app, std::string(status.status().message()));
   return kError;
 }
 

@@ -21,6 +21,7 @@
 
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
+#include "program/output_file.h"
 
 namespace blockmgr {
 namespace {
@@ -416,24 +417,30 @@ std::string DefaultResultFilename(const Json& report, const std::string& time) {
 }
 
 absl::Status WriteReport(const std::string& path, const Json& report) {
-  const std::filesystem::path target(path);
-  std::error_code error;
-  if (target.has_parent_path()) {
-    std::filesystem::create_directories(target.parent_path(), error);
-  }
   const std::string temporary = absl::StrCat(path, ".tmp");
-  if (!error) {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << Text(report) << "\n";
-    out.close();
-    if (!out) error = std::make_error_code(std::errc::io_error);
-  }
-  if (!error) std::filesystem::rename(temporary, target, error);
+  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+  out << Text(report) << "\n";
+  out.close();
+  std::error_code error;
+  if (!out) error = std::make_error_code(std::errc::io_error);
+  if (!error) std::filesystem::rename(temporary, path, error);
   if (error) {
     return absl::UnavailableError(
         absl::StrCat("result: cannot write '", path, "': ", error.message()));
   }
   return absl::OkStatus();
+}
+
+absl::Status PrepareResult(const BenchOptions& options) {
+  if (!options.save_result) return absl::OkStatus();
+  const std::filesystem::path folder(options.result_dir);
+  if (!options.result_filename.empty()) {
+    return PrepareOutputFile("--result-dir, --result-filename",
+                             (folder / options.result_filename).string());
+  }
+  // The file's name is known after the run.
+  return PrepareOutputFile("--result-dir",
+                           (folder / "blockmgr-bench.json").string());
 }
 
 absl::Status PublishReport(const BenchOptions& options, const Json& report,

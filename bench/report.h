@@ -74,13 +74,17 @@ std::string DefaultResultFilename(const nlohmann::ordered_json& report,
 // completed.
 std::string DescribeFailures(const nlohmann::ordered_json& report);
 
+// Checks, before a run, that its report can be saved as the options say, and
+// makes the folder. The error names the flags.
+absl::Status PrepareResult(const BenchOptions& options);
+
 // Prints the report to standard output and saves it, as the options say; a
 // saved file's name goes to standard error. Errors: it cannot be written.
 absl::Status PublishReport(const BenchOptions& options,
                            const nlohmann::ordered_json& report,
                            const std::string& time);
 
-// Writes a JSON file whole or not at all, making its folder if need be.
+// Writes a JSON file whole or not at all. REQUIRES: its folder exists.
 absl::Status WriteReport(const std::string& path,
                          const nlohmann::ordered_json& report);
 

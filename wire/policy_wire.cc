@@ -187,7 +187,6 @@ absl::StatusOr<EvictionPolicy> ReadPolicy(const v1::EvictionPolicy& proto) {
   }
   policy.rounding = static_cast<Rounding>(proto.rounding());
   BM_RETURN_IF_ERROR(status);
-  BM_RETURN_IF_ERROR(policy.Validate());
   return policy;
 }
 
@@ -256,6 +255,7 @@ void ToProto(const ModelLayout& layout, v1::ModelLayout* proto) {
 absl::StatusOr<EvictionPolicy> FromProto(const v1::EvictionPolicy& proto) {
   absl::StatusOr<EvictionPolicy> policy = ReadPolicy(proto);
   if (!policy.ok()) return Within("policy", policy.status());
+  BM_RETURN_IF_ERROR(policy->Validate());  // its errors name the policy
   return policy;
 }
 

@@ -19,6 +19,7 @@
 #include "bench/evict/golden_methods.h"
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/flag_names.h"
 
 namespace blockmgr {
 namespace {
@@ -124,11 +125,10 @@ void AddCheckCommand(CLI::App& app, int* exit_status) {
                    "how many failing cases to explain")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  check->callback([flags, exit_status] {
+  check->callback([flags, exit_status, check] {
     const absl::StatusOr<bool> passed = Check(*flags);
     if (!passed.ok()) {
-      std::cerr << "blockmgr-evict check: "
-                << std::string(passed.status().message()) << "\n";
+      PrintError(*check, passed.status().message());
     }
     *exit_status = passed.ok() && *passed ? 0 : 1;
   });

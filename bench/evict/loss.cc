@@ -13,6 +13,7 @@
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/status_line.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/flag_names.h"
 
 namespace blockmgr {
 namespace {
@@ -75,14 +76,14 @@ absl::StatusOr<std::string> LossText(const LossFlags& flags) {
              : FormatLoss(report, flags.per_head);
 }
 
-void RunLoss(const LossFlags& flags, int* exit_status) {
+void RunLoss(const CLI::App& command, const LossFlags& flags,
+             int* exit_status) {
   const absl::StatusOr<std::string> text = LossText(flags);
   *exit_status = text.ok() ? 0 : 1;
   if (text.ok()) {
     absl::PrintF("%s", *text);
   } else {
-    absl::FPrintF(stderr, "blockmgr-evict loss: %s\n",
-                  std::string(text.status().message()));
+    PrintError(command, text.status().message());
   }
 }
 
@@ -234,7 +235,9 @@ void AddLossCommand(CLI::App& app, int* exit_status) {
   command->add_flag("--json", flags->json, "print JSON instead of tables");
   AddTensorFlags(*command, &flags->tensors);
   AddContextFlags(*command, flags.get());
-  command->callback([flags, exit_status] { RunLoss(*flags, exit_status); });
+  command->callback([flags, exit_status, command] {
+    RunLoss(*command, *flags, exit_status);
+  });
 }
 
 }  // namespace blockmgr

@@ -27,6 +27,8 @@
 #include "bench/evict/status_line.h"
 #include "bench/evict/tensors.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/flag_names.h"
+#include "program/output_file.h"
 
 namespace blockmgr {
 namespace {
@@ -213,16 +215,17 @@ absl::Status WritePlot(const PlotFlags& flags) {
   return absl::OkStatus();
 }
 
-void PrintFailure(const absl::Status& status, int* exit_status) {
+void PrintFailure(const CLI::App& command, const absl::Status& status,
+                  int* exit_status) {
   *exit_status = 1;
-  absl::FPrintF(stderr, "blockmgr-evict plot: %s\n",
-                std::string(status.message()));
+  PrintError(command, status.message());
 }
 
-void RunPlot(const PlotFlags& flags, int* exit_status) {
+void RunPlot(const CLI::App& command, const PlotFlags& flags,
+             int* exit_status) {
   const absl::Status status = WritePlot(flags);
   *exit_status = 0;
-  if (!status.ok()) PrintFailure(status, exit_status);
+  if (!status.ok()) PrintFailure(command, status, exit_status);
 }
 
 // Refuses what only other kinds look at.
@@ -294,15 +297,16 @@ void AddPlotCommand(CLI::App& app, int* exit_status) {
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   command->add_option("--output", flags->output, "the picture to write, as SVG")
+      ->check(OutputFile())
       ->required()
       ->type_name("FILE.svg");
   AddTensorFlags(*command, &flags->tensors);
   command->callback([flags, exit_status, command] {
     const absl::Status status = CheckKindFlags(*command, flags->kind);
     if (status.ok()) {
-      RunPlot(*flags, exit_status);
+      RunPlot(*command, *flags, exit_status);
     } else {
-      PrintFailure(status, exit_status);
+      PrintFailure(*command, status, exit_status);
     }
   });
 }

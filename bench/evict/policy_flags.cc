@@ -8,6 +8,7 @@
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/strip.h>
 
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/dtype.h"
@@ -164,7 +165,9 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
   for (const std::string& text : flags.policies) {
     absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(text);
     if (!policy.ok()) {
-      return Prefixed(absl::StrCat("--policy '", text, "'"), policy.status());
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--policy '", text,
+          "': ", absl::StripPrefix(policy.status().message(), "policy: ")));
     }
     const bool external = policy->budget.kind == BudgetKind::kExternal;
     if (external && flags.budgets.empty()) {

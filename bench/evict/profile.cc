@@ -14,6 +14,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
+#include <absl/strings/strip.h>
 #include <nlohmann/json.hpp>
 
 #include "bench/evict/calibration.h"
@@ -38,6 +39,8 @@
 #include "blockmgr/eviction/table_bytes.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "program/flag_names.h"
+#include "program/output_file.h"
 
 namespace blockmgr {
 namespace {
@@ -88,7 +91,8 @@ absl::StatusOr<ParityPolicy> ParseScorer(const ProfileFlags& flags) {
   }
   absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(flags.scorer);
   if (policy.ok()) return policy;
-  return Prefixed("--scorer", policy.status());
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--scorer: ", absl::StripPrefix(policy.status().message(), "policy: ")));
 }
 
 absl::StatusOr<Calibration> ReadContext(const std::string& oracle_path,
@@ -313,13 +317,13 @@ absl::Status CheckSourceFlags(const CLI::App& command,
   return absl::OkStatus();
 }
 
-void PrintStatus(const absl::StatusOr<std::string>& result, int* exit_status) {
+void PrintStatus(const CLI::App& command,
+                 const absl::StatusOr<std::string>& result, int* exit_status) {
   *exit_status = result.ok() ? 0 : 1;
   if (result.ok()) {
     absl::PrintF("%s", *result);
   } else {
-    absl::FPrintF(stderr, "blockmgr-evict profile: %s\n",
-                  std::string(result.status().message()));
+    PrintError(command, result.status().message());
   }
 }
 
@@ -371,6 +375,7 @@ void AddQueryStatsFlags(CLI::App& command, ProfileFlags* flags) {
           .add_option("--query-stats", flags->query_stats,
                       "the table to write, of the queries of --model, "
                       "--raw-queries or --tiny")
+          ->check(OutputFile())
           ->type_name("FILE.qstats")
           ->group(group);
   for (const char* other :
@@ -678,6 +683,7 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
   AddCalibrationFlags(*command, flags.get());
   AddTextFlags(*command, flags.get());
   command->add_option("--output", flags->output, "the profile to write")
+      ->check(OutputFile())
       ->type_name("FILE.lukv");
   command->add_flag("--json", flags->json, "print all of it, as JSON");
   command
@@ -687,7 +693,8 @@ void AddProfileCommand(CLI::App& app, int* exit_status) {
   AddQueryStatsFlags(*command, flags.get());
   command->callback([flags, exit_status, command] {
     const absl::Status status = CheckSourceFlags(*command, *flags);
-    PrintStatus(status.ok() ? RunProfile(*flags) : status, exit_status);
+    PrintStatus(*command, status.ok() ? RunProfile(*flags) : status,
+                exit_status);
   });
 }
 

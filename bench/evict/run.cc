@@ -21,6 +21,8 @@
 #include "bench/evict/tensor_flags.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/flag_names.h"
+#include "program/output_file.h"
 
 namespace blockmgr {
 namespace {
@@ -342,20 +344,21 @@ void AddRunCommand(CLI::App& app, int* exit_status) {
   run->add_option("--output-positions", flags->output_positions,
                   "kept positions as int32 [layers, KV heads, largest budget], "
                   "filled up with -1")
+      ->check(OutputFile())
       ->type_name("FILE.npy")
       ->group(group);
   run->add_option("--output-budgets", flags->output_budgets,
                   "entries per head as int32 [layers, KV heads]")
+      ->check(OutputFile())
       ->type_name("FILE.npy")
       ->group(group);
   run->add_flag("--json", flags->json,
                 "print JSON, with budgets and positions, in place of a table")
       ->group(group);
-  run->callback([flags, exit_status] {
+  run->callback([flags, exit_status, run] {
     const absl::Status status = Run(*flags);
     if (status.ok()) return;
-    std::cerr << "blockmgr-evict run: " << std::string(status.message())
-              << "\n";
+    PrintError(*run, status.message());
     *exit_status = 1;
   });
 }

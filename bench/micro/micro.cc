@@ -17,6 +17,7 @@
 #include "bench/micro/benchmarks.h"
 #include "bench/progress.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/output_file.h"
 
 namespace blockmgr {
 namespace {
@@ -95,6 +96,7 @@ void AddMicroFlags(CLI::App* app, MicroOptions* options) {
          },
          "write the figures as JSON; to standard output, and nothing else, "
          "without a FILE or for -")
+      ->check(OutputFile())
       ->type_name("[FILE|-]")
       ->expected(0, 1);
   app->add_option("--filter", options->filter,

@@ -39,10 +39,9 @@ absl::StatusOr<std::vector<NamedTarget>> MakeTargets(const CellFlags& flags) {
     EvictionTarget target;
     target.kind = EvictionTarget::Kind::kTokens;
     target.tokens = tokens;
-    const absl::Status valid = target.Validate();
-    if (!valid.ok()) {
+    if (tokens < 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--keep-tokens: ", valid.message()));
+          absl::StrCat("--keep-tokens: expected at least 1, got ", tokens));
     }
     targets.push_back({absl::StrCat(tokens, " tokens"), target});
   }
@@ -71,7 +70,8 @@ absl::StatusOr<QualityCell> MakeCell(const QualityMode& mode,
   absl::StatusOr<EvictionPolicy> parsed = ParsePolicy(policy);
   if (!parsed.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--policies: ", parsed.status().message()));
+        absl::StrCat("--policy: ",
+                     absl::StripPrefix(parsed.status().message(), "policy: ")));
   }
   cell.policy = FormatPolicy(*parsed);
   BM_ASSIGN_OR_RETURN(cell.eviction.table, FindBudgetTable(tables, *parsed));
@@ -129,7 +129,7 @@ absl::StatusOr<std::vector<QualityCell>> MakeCells(const CellFlags& flags,
               return other.name() == name;
             })) {
           return absl::InvalidArgumentError(absl::StrCat(
-              "--policies: expected each cell once, got ", name, " twice"));
+              "--policy: expected each cell once, got ", name, " twice"));
         }
         cells.push_back(std::move(cell));
       }
@@ -137,7 +137,7 @@ absl::StatusOr<std::vector<QualityCell>> MakeCells(const CellFlags& flags,
   }
   if (cells.empty()) {
     return absl::InvalidArgumentError(
-        "--modes, --policies: expected at least one of each, got none");
+        "--modes, --policy: expected at least one of each, got none");
   }
   return cells;
 }

@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <span>
-#include <system_error>
 #include <utility>
 
 #include <absl/strings/escaping.h>
@@ -28,6 +27,7 @@
 #include "engine/reference/gguf_model.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "program/command_line.h"
+#include "program/output_file.h"
 #include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
@@ -270,8 +270,6 @@ absl::StatusOr<std::unique_ptr<QualityRun>> QualityRun::Create(
   }
   run->configuration_ =
       ConfigurationOf(options, subject, run->prompts_, cells, query_stats);
-  std::error_code error;
-  std::filesystem::create_directories(options.output, error);
   BM_ASSIGN_OR_RETURN(
       SampleFile file,
       SampleFile::Open(absl::StrCat(options.output, "/samples.jsonl"),
@@ -434,6 +432,10 @@ void AddQualityFlags(CLI::App* app, QualityOptions* options) {
 absl::StatusOr<nlohmann::ordered_json> MeasureQuality(
     const QualityOptions& options, const QualitySubject& subject) {
   const auto begin = std::chrono::steady_clock::now();
+  for (const char* name : {"samples.jsonl", "report.html", "report.json"}) {
+    BM_RETURN_IF_ERROR(
+        PrepareOutputFile("--output", absl::StrCat(options.output, "/", name)));
+  }
   BM_ASSIGN_OR_RETURN(const std::unique_ptr<QualityRun> run,
                       QualityRun::Create(options, subject));
   BM_RETURN_IF_ERROR(run->Measure());

@@ -16,8 +16,8 @@ constexpr int64_t kMaxDenominator = 1'000'000'000;
 
 absl::Status BadRatio(absl::string_view got) {
   return absl::InvalidArgumentError(
-      absl::StrCat("keep ratio: expected a decimal in (0, 1] with at most ",
-                   kMaxDecimals, " decimals, got '", got, "'"));
+      absl::StrCat("expected a decimal in (0, 1] with at most ", kMaxDecimals,
+                   " decimals, got '", got, "'"));
 }
 
 bool AllDigits(absl::string_view text) {

@@ -21,6 +21,7 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
+#include <absl/strings/strip.h>
 #include <spdlog/spdlog.h>
 #include <CLI/CLI.hpp>
 
@@ -44,6 +45,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/backend.h"
 #include "program/command_line.h"
+#include "program/flag_names.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/flag_checks.h"
 #include "scheduler/server/library_logs.h"
@@ -392,7 +394,11 @@ absl::StatusOr<std::shared_ptr<const LanguageModel>> MakeModel(
   ModelShape shape = flags.tiny;
   if (flags.backend == "cuda") shape.head_dim = kCudaHeadDim;
   shape.head_dim = flags.tiny_head_dim.value_or(shape.head_dim);
-  BM_RETURN_IF_ERROR(shape.Validate());
+  if (const absl::Status status = shape.Validate(); !status.ok()) {
+    // The shape is that of flags.
+    return absl::InvalidArgumentError(
+        absl::StripPrefix(status.message(), "model shape: "));
+  }
   return RandomModel(shape, flags.seed);
 }
 
@@ -459,6 +465,10 @@ absl::Status ServeModel(const Flags& flags,
   if (absl::IsResourceExhausted(created.status())) {
     return absl::ResourceExhaustedError(
         absl::StrCat("--num-blocks: ", created.status().message()));
+  }
+  if (absl::IsUnavailable(created.status())) {
+    return absl::UnavailableError(
+        absl::StrCat(created.status().message(), "; --backend cpu needs none"));
   }
   BM_RETURN_IF_ERROR(created.status());
   std::vector<std::unique_ptr<Backend>> backends = *std::move(created);
@@ -535,6 +545,32 @@ void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
   while (!stop.stop_requested()) nanosleep(&period, nullptr);
 }
 
+// Returns the fields of the model that flags set in a mode. The daemon names
+// them as members of "layout".
+FieldFlags ModelFields(const CLI::App& app, const std::string& mode) {
+  FieldFlags fields = {{"device", "--cuda-device"}};
+  if (mode == "sim") fields.merge(FieldsBehind(app, "--sim-"));
+  if (mode == "tiny") {
+    fields.merge(FieldsBehind(app, "--tiny-"));
+    fields.emplace("group_windows", "--tiny-windows");
+  }
+  for (const auto& [field, flag] : FieldsBehind(app, "--")) {
+    fields.try_emplace(field, flag);
+  }
+  for (const auto& [field, flag] : FieldFlags(fields)) {
+    fields.try_emplace(absl::StrCat("layout.", field), flag);
+  }
+  return fields;
+}
+
+// Logs an error with the flags named, and returns the exit status.
+int Fail(const CLI::App& app, const Flags& flags, const absl::Status& error) {
+  const std::string named =
+      NameFlags(app, error.message(), ModelFields(app, flags.mode));
+  spdlog::error("{}", absl::Status(error.code(), named).ToString());
+  return 1;
+}
+
 int Main(int argc, char** argv) {
   LogToStderr("blockmgr-engine");
   RouteLibraryLogs();
@@ -548,10 +584,7 @@ int Main(int argc, char** argv) {
   spdlog::info("{}", ProgramVersion("blockmgr-engine"));
   absl::Status valid = CheckModeFlags(app, flags);
   if (valid.ok()) valid = FindDaemon(app, &flags);
-  if (!valid.ok()) {
-    spdlog::error("{}", valid.ToString());
-    return 1;
-  }
+  if (!valid.ok()) return Fail(app, flags, valid);
   if (flags.client.engine_name.empty()) {
     flags.client.engine_name = "blockmgr-engine/" + flags.mode;
   }
@@ -570,10 +603,7 @@ int Main(int argc, char** argv) {
                              .end_token_ids = shape.end_tokens};
   }
   if (ready.ok()) ready = ReadServedModel(&flags);
-  if (!ready.ok()) {
-    spdlog::error("{}", ready.ToString());
-    return 1;
-  }
+  if (!ready.ok()) return Fail(app, flags, ready);
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -585,10 +615,7 @@ int Main(int argc, char** argv) {
   const absl::Status status = flags.mode == "sim"
                                   ? ServeSim(flags, &client)
                                   : ServeModel(flags, *model, &client);
-  if (!status.ok()) {
-    spdlog::error("{}", status.ToString());
-    return 1;
-  }
+  if (!status.ok()) return Fail(app, flags, status);
   spdlog::info("detached");
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include <absl/status/statusor.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 #include <nanobind/nanobind.h>
@@ -94,15 +95,22 @@ nb::dict AllStages() {
   return stages;
 }
 
-KeepRatio RatioOf(nb::handle value) {
+absl::StatusOr<KeepRatio> ParseRatio(const char* name, nb::handle value) {
   if (nb::isinstance<nb::str>(value)) {
-    return ValueOrThrow(KeepRatio::Parse(nb::cast<std::string>(value)));
+    return KeepRatio::Parse(nb::cast<std::string>(value));
   }
   double number = 0;
   if (!nb::try_cast(value, number, true)) {
-    throw nb::type_error("ratio: expected a number or text");
+    throw nb::type_error(
+        absl::StrCat(name, ": expected a number or text").c_str());
   }
-  return ValueOrThrow(KeepRatio::FromDouble(number));
+  return KeepRatio::FromDouble(number);
+}
+
+KeepRatio RatioOf(const char* name, nb::handle value) {
+  const absl::StatusOr<KeepRatio> ratio = ParseRatio(name, value);
+  if (!ratio.ok()) ThrowInvalid(name, ": ", ratio.status().message());
+  return *ratio;
 }
 
 EvictionTarget MakeTarget(nb::handle ratio, std::optional<int32_t> tokens,
@@ -115,9 +123,11 @@ EvictionTarget MakeTarget(nb::handle ratio, std::optional<int32_t> tokens,
     target.kind = EvictionTarget::Kind::kTokens;
     target.tokens = *tokens;
   } else {
-    target.ratio = RatioOf(ratio);
+    target.ratio = RatioOf("ratio", ratio);
   }
-  if (!window_ratio.is_none()) target.window_ratio = RatioOf(window_ratio);
+  if (!window_ratio.is_none()) {
+    target.window_ratio = RatioOf("window_ratio", window_ratio);
+  }
   ThrowIfError(target.Validate());
   return target;
 }

@@ -4,6 +4,7 @@
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/strip.h>
 
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
@@ -51,7 +52,8 @@ absl::StatusOr<EvictionPolicy> ResolvePolicy(const std::string& text) {
       ParsePolicy(text.empty() ? std::string(kDefaultPolicy) : text);
   if (!policy.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("eviction: ", policy.status().message()));
+        absl::StrCat("eviction: ",
+                     absl::StripPrefix(policy.status().message(), "policy: ")));
   }
   if (policy->scorer.kind == ScorerKind::kExternal ||
       policy->budget.kind == BudgetKind::kExternal) {
@@ -138,6 +140,16 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
       ->capture_default_str()
       ->check(CLI::Range(0, INT32_MAX))
       ->group(group);
+}
+
+FieldFlags EvictionFields() {
+  return {{"policy", "--eviction"},
+          {"eviction.policy", "--eviction"},
+          {"eviction.mode", "--eviction-mode"},
+          {"eviction.compress_every", "--compress-every"},
+          {"eviction.share_prefix", "--share-compressed-prefixes"},
+          {"eviction.share_multiple", "--share-multiple"},
+          {"eviction.target.window_keep_ratio", "--window-keep-ratio"}};
 }
 
 absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags) {

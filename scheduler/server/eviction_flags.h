@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include "blockmgr/eviction/policy_fields.h"
+#include "program/flag_names.h"
 #include "scheduler/request.h"
 
 namespace blockmgr {
@@ -44,6 +45,9 @@ struct EvictionFlags {
 // the parsing.
 void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                       const std::string& group = "Eviction");
+
+// Returns the fields of a RequestEviction that these flags set.
+FieldFlags EvictionFields();
 
 // The eviction that they ask for. A keep ratio or number alone means
 // keydiff | adakv | topk after the prompt; any other flag without one of the

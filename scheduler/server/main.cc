@@ -2,7 +2,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
@@ -19,12 +18,12 @@
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "program/command_line.h"
+#include "program/flag_names.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/server/awake_clock.h"
 #include "scheduler/server/default_address.h"
 #include "scheduler/server/eviction_flags.h"
 #include "scheduler/server/flag_checks.h"
-#include "scheduler/server/flag_names.h"
 #include "scheduler/server/kv_event_publisher.h"
 #include "scheduler/server/library_logs.h"
 #include "scheduler/server/option_flags.h"
@@ -152,8 +151,7 @@ int Serve(const CLI::App& app, const Flags& flags, const sigset_t& signals) {
         return Scheduler::Create(layout, options);
       });
   if (!started.ok()) {
-    const std::string error(started.status().message());
-    std::fprintf(stderr, "blockmgrd: %s\n", NameFlags(app, error).c_str());
+    PrintError(app, started.status().message(), EvictionFields());
     return EXIT_FAILURE;
   }
   Server& server = **started;
@@ -197,7 +195,8 @@ int Serve(const CLI::App& app, const Flags& flags, const sigset_t& signals) {
   return EXIT_SUCCESS;
 }
 
-// Flags whose values are texts of our own; errors begin with the flag.
+// Reads the flags whose values are texts of our own. Errors begin with the name
+// of the flag.
 absl::Status ReadTexts(const CLI::App& app, Flags* flags) {
   if (app.count("--listen") == 0) {
     absl::StatusOr<std::string> address = DefaultListenAddress();
@@ -232,8 +231,7 @@ int Main(int argc, char** argv) {
     return *status;
   }
   if (const absl::Status status = ReadTexts(app, &flags); !status.ok()) {
-    std::fprintf(stderr, "blockmgrd: --%s\n",
-                 std::string(status.message()).c_str());
+    PrintError(app, status.message());
     return EXIT_FAILURE;
   }
 

@@ -268,7 +268,7 @@ class ReportFileTest : public ::testing::Test {
 
 TEST_F(ReportFileTest, WritesAndReadsBack) {
   const Json report = Example().Build();
-  const std::string path = (folder_ / "deep" / "run.json").string();
+  const std::string path = (folder_ / "run.json").string();
   ASSERT_OK(WriteReport(path, report));
   ASSERT_OK_AND_ASSIGN(const Json again, ReadReport(path));
   EXPECT_EQ(again, report);

@@ -9,11 +9,19 @@ bench_program=$3
 
 work=$(mktemp -d)
 export XDG_RUNTIME_DIR=$work
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'kill -KILL $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 fail() {
   echo "programs_test.sh: $1" >&2
   tail -n 20 "$work"/*.log >&2
   exit 1
+}
+# usage: refuses PATTERN COMMAND..: the command fails, with such a line
+refuses() {
+  local expected=$1
+  shift
+  if "$@" >"$work/refused.log" 2>&1; then fail "expected an error of $*"; fi
+  grep -q -e "$expected" "$work/refused.log" ||
+    fail "expected '$expected' of $*"
 }
 
 "$bench_program" serve --num-prompts 8 --random-output-len 16 \
@@ -76,16 +84,17 @@ engine=$!
 "$bench_program" serve --num-prompts 1 --random-input-len 8000 \
   --random-output-len 2 >"$work/client2.log" 2>&1 &
 client=$!
-steps_in_flight() {
+scrape() {
   local port
   port=$(sed -n 's|.*metrics at http://127.0.0.1:\([0-9]*\)/.*|\1|p' \
     "$work/daemon2.log")
   [ -n "$port" ] || return 1
   exec 3<>"/dev/tcp/127.0.0.1/$port"
   printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-  grep '^blockmgr_steps_in_flight' <&3
+  cat <&3
   exec 3>&-
 }
+steps_in_flight() { scrape | grep '^blockmgr_steps_in_flight'; }
 await() {
   local _
   for _ in $(seq 1000); do
@@ -95,12 +104,23 @@ await() {
   fail "waited in vain: $1"
 }
 await 'steps_in_flight | grep -q " [1-9]"'
+# Every metric is explained, whoever makes it.
+docs=$(dirname "${BASH_SOURCE[0]}")/../../docs/operations.md
+scrape | sed -n 's/^# TYPE \([a-z_]*\) .*/\1/p' >"$work/metrics.log"
+[ "$(wc -l <"$work/metrics.log")" -gt 40 ] || fail "expected metrics"
+while read -r metric; do
+  grep -Eq "^\|.*\`$metric[\`{]" "$docs" ||
+    fail "docs/operations.md does not explain $metric"
+done <"$work/metrics.log"
 kill -TERM "$engine"
 await 'grep -q detaching "$work/engine2.log"'
 kill -TERM "$engine"
 status=0
 wait "$engine" || status=$?
 [ "$status" = 143 ] || fail "second signal: expected status 143, got $status"
+# Its request waits for an engine of the same shape.
+refuses ' --tiny-layers: live requests need 16, got 4' \
+  "$engine_program" --mode tiny
 kill "$client" "$daemon"
 wait "$daemon" || fail "the daemon did not end cleanly without its engine"
 
@@ -113,19 +133,52 @@ for program in "$daemon_program" "$engine_program" "$bench_program serve"; do
   grep -q -- '--no-such-flag' "$work/flag.log" ||
     fail "$program does not name an unknown flag"
 done
+# A flag that cannot be is named as it was typed, not as the field it sets.
+for command in serve sim; do
+  refuses '^blockmgr-bench: --request-rate: expected' \
+    "$bench_program" "$command" --request-rate 0
+  refuses '^blockmgr-bench: --keep-tokens: expected either this or' \
+    "$bench_program" "$command" --keep-ratio 0.5 --keep-tokens 5
+done
+refuses '^blockmgr-bench: --result-dir, --result-filename: have no effect' \
+  "$bench_program" sim --result-dir "$work"
+refuses '^blockmgr-bench: --sim-q-heads: expected a multiple of --sim-heads' \
+  "$bench_program" sim --sim-heads 3
+refuses 'such as: --compress-every: expected a multiple of 16 (--sim-page-size' \
+  "$bench_program" sim --num-prompts 1 --keep-ratio 0.5 --compress-every 5
+refuses ' --sim-q-heads: expected a multiple of --sim-heads' \
+  "$engine_program" --mode sim --sim-heads 3
+refuses ' --tiny-hidden: expected a multiple of 16' \
+  "$engine_program" --mode tiny --tiny-hidden 3
+refuses '^blockmgrd: --compress-every: needs --keep-ratio or' \
+  "$daemon_program" --compress-every 16
+# An output file that cannot be is told before the run, not after it.
+missing="$work/client.log/report.json"  # below a file is no folder
+for command in serve sim; do
+  refuses "--result-dir: expected a file that can be written, got '$work/cl" \
+    "$bench_program" "$command" --num-prompts 3 --save-result \
+    --result-dir "$work/client.log"
+  if grep -q 'requests' "$work/refused.log"; then
+    fail "$command: expected no run"
+  fi
+done
+refuses '--json: expected a file that can be written' \
+  "$bench_program" micro --tiny --runs 1 --json "$missing"
+refuses '--output: expected a file that can be written' \
+  "$bench_program" kernels --output "$missing"
 # Shards part the KV heads evenly.
 if "$engine_program" --mode tiny --num-shards 3 >"$work/shards.log" 2>&1; then
   fail "blockmgr-engine took 3 shards of 2 heads"
 fi
-grep -q 'num_shards: expected a divisor of num_heads' "$work/shards.log" ||
-  fail "no word of num_shards"
+grep -q -- '--num-shards: expected a divisor of --tiny-heads' \
+  "$work/shards.log" || fail "no word of --num-shards"
 # A window below a page is refused, by name.
 if "$engine_program" --mode tiny --tiny-windows 8,0 >"$work/windows.log" 2>&1
 then
   fail "blockmgr-engine took a window of half a page"
 fi
-grep -q 'group_windows\[0\]: expected at least page_size' \
-  "$work/windows.log" || fail "no word of group_windows"
+grep -q -- '--tiny-windows\[0\]: expected at least --page-size' \
+  "$work/windows.log" || fail "no word of --tiny-windows"
 # Nor is a flag of the other mode passed over.
 if "$engine_program" --mode sim --tiny-layers 3 >"$work/mode.log" 2>&1; then
   fail "blockmgr-engine took --tiny-layers with --mode sim"
@@ -149,6 +202,14 @@ if "$engine_program" --cuda-device 1 >"$work/backend.log" 2>&1; then
 fi
 grep -q -- '--cuda-device: has no effect without --backend cuda' \
   "$work/backend.log" || fail "no word of --cuda-device"
+# Without a GPU, the way out is told.
+if CUDA_VISIBLE_DEVICES= "$engine_program" --mode tiny --backend cuda \
+  >"$work/cuda.log" 2>&1; then
+  fail "blockmgr-engine took --backend cuda without a GPU"
+fi
+grep -q -e '--cuda-device: .*found none.*; --backend cpu needs none' \
+  -e '--backend: expected cpu, got cuda: this build has no CUDA' \
+  "$work/cuda.log" || fail "no word of the missing GPU"
 # A table of query statistics must be one, and of the model's shape.
 echo nothing >"$work/bad.qstats"
 if "$engine_program" --query-stats "chat=$work/bad.qstats" \

@@ -457,6 +457,13 @@ def test_targets():
                    dict(ratio=0.5, window_ratio=2)):
         with pytest.raises(blockmgr.InvalidArgumentError):
             blockmgr.Target(**fields)
+    for ratio in (0, "half"):
+        with pytest.raises(blockmgr.InvalidArgumentError,
+                           match="^ratio: expected a decimal"):
+            blockmgr.Target(ratio=ratio)
+    with pytest.raises(blockmgr.InvalidArgumentError,
+                       match="window_ratio: expected a decimal"):
+        blockmgr.Target(ratio=0.5, window_ratio=2)
     with pytest.raises(blockmgr.InvalidArgumentError):
         target.tokens_per_head(0)
 

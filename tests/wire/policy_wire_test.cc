@@ -18,6 +18,7 @@ namespace blockmgr {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -201,7 +202,7 @@ TEST(PolicyWireTest, ErrorsNameTheField) {
   EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("alpha")));
   policy.mutable_lukv();
   EXPECT_THAT(FromProto(policy),
-              StatusIs(kInvalid, HasSubstr("lukv: profile")));
+              StatusIs(kInvalid, StartsWith("policy: lukv: profile")));
   policy.mutable_adakv()->set_alpha(0.5);
   policy.mutable_protect()->set_recent(-2);
   EXPECT_THAT(FromProto(policy), StatusIs(kInvalid, HasSubstr("recent")));

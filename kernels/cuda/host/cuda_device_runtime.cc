@@ -314,14 +314,23 @@ absl::StatusOr<int32_t> CountCudaDevices() {
   return ToStatus(error, "counting the devices");
 }
 
+absl::Status CheckCudaDevice(int32_t device, int32_t num_devices) {
+  if (num_devices == 0) {
+    return absl::UnavailableError(
+        "device: expected a CUDA device and its driver, found none that this "
+        "process can use (nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides "
+        "them)");
+  }
+  if (device >= 0 && device < num_devices) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("device: expected 0 to ", num_devices - 1,
+                   ", a CUDA device that this process can use, got ", device));
+}
+
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> CreateCudaRuntime(
     int32_t device, std::optional<cudaStream_t> stream) {
   BM_ASSIGN_OR_RETURN(const int32_t num_devices, CountCudaDevices());
-  if (device < 0 || device >= num_devices) {
-    return absl::UnavailableError(
-        absl::StrCat("device: expected one of the ", num_devices,
-                     " CUDA devices that this process can use, got ", device));
-  }
+  BM_RETURN_IF_ERROR(CheckCudaDevice(device, num_devices));
   cudaDeviceProp properties;
   BM_RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&properties, device),
                               "properties of the device"));

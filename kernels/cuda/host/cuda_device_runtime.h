@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>
 
@@ -19,6 +20,10 @@ namespace blockmgr {
 // If there are GPUs but something keeps the process from using them, such as a
 // driver older than the runtime, returns an error.
 absl::StatusOr<int32_t> CountCudaDevices();
+
+// Returns Unavailable, with what to do, unless `device` is one of the
+// `num_devices` GPUs that the process can use.
+absl::Status CheckCudaDevice(int32_t device, int32_t num_devices);
 
 // Creates a runtime on device `device`, with a stream of its own or with the
 // caller's stream.

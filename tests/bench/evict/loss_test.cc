@@ -184,7 +184,7 @@ TEST(LossCommandTest, PrintsAndSetsTheExitStatus) {
 }
 
 TEST(LossCommandTest, FailuresGoToStandardError) {
-  CLI::App app;
+  CLI::App app("", "blockmgr-evict");
   int exit_status = -1;
   AddLossCommand(app, &exit_status);
   ::testing::internal::CaptureStderr();

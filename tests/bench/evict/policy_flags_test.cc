@@ -76,7 +76,7 @@ TEST(PolicyFlagsTest, ErrorsNameTheFlag) {
   PolicyFlags flags;
   flags.policies = {"snapkv", "snapkv(window=x)"};
   EXPECT_THAT(ReadPolicies(flags).status(),
-              Refuses("--policy 'snapkv(window=x)': ", "window"));
+              Refuses("--policy 'snapkv(window=x)': snapkv: ", "window"));
   flags.policies = {"knorm | external"};
   EXPECT_THAT(ReadPolicies(flags).status(),
               Refuses("--budgets: expected a file", "'knorm | external'"));
@@ -214,7 +214,7 @@ TEST(PolicyFlagsTest, ParseTargetIsExactAndNamesItsFlag) {
                        ParseTarget("--keep-ratio", "0.29"));
   EXPECT_EQ(target.TokensPerHead(100), 29);
   EXPECT_THAT(ParseTarget("--keep-ratios", "1.5").status(),
-              Refuses("--keep-ratios: ", "1.5"));
+              Refuses("--keep-ratios: expected a decimal", "1.5"));
 }
 
 }  // namespace

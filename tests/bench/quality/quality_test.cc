@@ -1,5 +1,6 @@
 #include "bench/quality/quality.h"
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -17,6 +18,7 @@
 namespace blockmgr {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 using Json = nlohmann::ordered_json;
@@ -172,6 +174,12 @@ TEST(QualityTest, ErrorsComeBeforeTheWork) {
   EXPECT_THAT(
       error_of([](QualityOptions* o) { o->cells.modes = {"decode=17"}; }),
       HasSubstr("compress_every"));
+  // In the way of the report, which is written last.
+  std::filesystem::create_directories(folder.File("out/report.html"));
+  EXPECT_THAT(error_of([](QualityOptions*) {}),
+              AllOf(HasSubstr("--output: expected a file that can be written"),
+                    HasSubstr("report.html")));
+  EXPECT_FALSE(std::filesystem::exists(folder.File("out/samples.jsonl")));
 }
 
 TEST(QualityTest, RefusesAFileThatIsNoModel) {

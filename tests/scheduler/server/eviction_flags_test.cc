@@ -16,6 +16,7 @@ namespace blockmgr {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // What a command line asks for, or the complaint about it.
 absl::StatusOr<RequestEviction> Resolve(std::vector<std::string> arguments) {
@@ -50,7 +51,16 @@ TEST(EvictionFlagsTest, WindowsAreEvictedFromOnRequest) {
                        HasSubstr("window-keep-ratio: needs --keep-ratio")));
   EXPECT_THAT(Resolve({"--keep-ratio", "0.2", "--window-keep-ratio", "3"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("window-keep-ratio: ")));
+                       StartsWith("window-keep-ratio: expected a decimal")));
+}
+
+TEST(EvictionFlagsTest, ErrorsNameTheFlagOnce) {
+  EXPECT_THAT(Resolve({"--keep-ratio", "2"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("keep-ratio: expected a decimal")));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.2", "--eviction", "none"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("eviction: unknown scorer 'none'")));
 }
 
 TEST(EvictionFlagsTest, NothingMeansNoEviction) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -28,6 +29,21 @@ TEST(CudaRuntimeWithoutDeviceTest, RefusesDevicesThatAreNotThere) {
     EXPECT_EQ(CreateCudaRuntime(device).status().code(),
               absl::StatusCode::kUnavailable)
         << device;
+  }
+}
+
+TEST(CudaRuntimeWithoutDeviceTest, ErrorsSayWhichDevicesThereAre) {
+  EXPECT_TRUE(CheckCudaDevice(0, 1).ok());
+  EXPECT_TRUE(CheckCudaDevice(1, 2).ok());
+  EXPECT_EQ(CheckCudaDevice(0, 0).message(),
+            "device: expected a CUDA device and its driver, found none that "
+            "this process can use (nvidia-smi lists them, "
+            "CUDA_VISIBLE_DEVICES hides them)");
+  for (const int32_t device : {-1, 2}) {
+    EXPECT_EQ(CheckCudaDevice(device, 2).message(),
+              "device: expected 0 to 1, a CUDA device that this process can "
+              "use, got " +
+                  std::to_string(device));
   }
 }
 
