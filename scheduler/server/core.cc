@@ -133,6 +133,7 @@ absl::Status Core::Submit(SubmitCommand* command) {
     BM_ASSIGN_OR_RETURN(eviction.table,
                         FindBudgetTable(options_.tables, eviction.policy));
   }
+  if (idle()) NoteModel();
   std::string id = command->request.id;
   BM_ASSIGN_OR_RETURN(const RequestId request,
                       scheduler_->Submit(std::move(command->request)));

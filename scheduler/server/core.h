@@ -151,6 +151,8 @@ class Core {
   void ForgetEngine();
   // If there is one.
   void TakeNextScheduler();
+  // Adds what the engine's model tells to needed_model_.
+  void NoteModel();
   // Tells the Scheduler the time, if there is one.
   void TellTime();
   // Hands effects_ to the clients; cuts off those too far behind.
@@ -190,6 +192,10 @@ class Core {
   // Of the same engines as the names.
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<const ServedModel> attaching_model_;
+  // Name and context_tokens of the models that have served the live requests,
+  // as far as an engine has told them; all of them had the same name. Without
+  // live requests it means nothing.
+  ServedModel needed_model_;
   SchedulerOptions attaching_options_;  // of the last attachment
   bool replaces_ = false;  // its stream will take the place of engine_
   // The scheduler of an attachment that replaces an engine of another layout,
