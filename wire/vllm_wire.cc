@@ -27,8 +27,6 @@ constexpr uint32_t kMaxAnswers = 128;
 constexpr int64_t kMaxPromptTokens = int64_t{1} << 20;
 // Room for the index in the ids of forks.
 constexpr size_t kMaxCallBytes = 120;
-// An eviction policy takes some hundred bytes.
-constexpr size_t kMaxOptionsBytes = size_t{16} << 10;
 
 constexpr char kOptionsField[] = "kv_transfer_params_json";
 
@@ -122,7 +120,7 @@ absl::StatusOr<v1::GenerateOptions> OptionsOf(
       metadata.empty() ? proto.kv_transfer_params_json() : metadata;
   v1::GenerateExtras extras;
   if (json.empty()) return extras.blockmgr();
-  if (json.size() > kMaxOptionsBytes) {
+  if (std::ssize(json) > kMaxOptionsBytes) {
     return Invalid(field, ": expected at most ", kMaxOptionsBytes,
                    " bytes, got ", json.size());
   }

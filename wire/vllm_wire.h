@@ -29,6 +29,9 @@ struct GenerateCall {
 
 // The metadata entry of a call of Generate that has GenerateExtras as JSON.
 inline constexpr char kOptionsMetadata[] = "blockmgr-options";
+// The most bytes of GenerateExtras as JSON: 64 retention wishes take some 6
+// KiB, an eviction policy some hundred bytes.
+inline constexpr int64_t kMaxOptionsBytes = int64_t{16} << 10;
 
 // `options` is the metadata entry; empty: there is none. Ranges of sampling
 // fields are for the scheduler to check. What concerns the text that the
