@@ -24,8 +24,15 @@ struct GenerateCall {
   int32_t num_answers = 1;
   bool stream = false;
   bool default_eviction = false;  // the call says nothing of eviction
-  bool all_tokens = false;        // the call has no max_tokens
+  // The call has no max_tokens, and those of the request are the most that
+  // answers have room for (kMaxAnswerBytes).
+  bool all_tokens = false;
 };
+
+// The most bytes of a message to a gateway: what clients of gRPC take by
+// default. Gateways read an answer, or the log-probabilities of a prompt, from
+// one message.
+inline constexpr int64_t kMaxAnswerBytes = int64_t{4} << 20;
 
 // The metadata entry of a call of Generate that has GenerateExtras as JSON.
 inline constexpr char kOptionsMetadata[] = "blockmgr-options";

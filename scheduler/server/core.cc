@@ -205,7 +205,8 @@ absl::Status Core::LimitTokens(bool all_tokens, Request* request) const {
                      " tokens (a sequence has ", most, "), got ", num_prompt));
   }
   if (all_tokens) {
-    request->max_tokens = MostTokens(num_prompt, request->scope.tenant);
+    request->max_tokens = std::min(
+        request->max_tokens, MostTokens(num_prompt, request->scope.tenant));
   } else if (request->max_tokens > most - num_prompt) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens: expected at most ", most - num_prompt,

@@ -121,8 +121,8 @@ class Core {
   absl::Status Generate(GenerateCommand* command);
   // The most tokens of a sequence by the options and the model's context.
   int32_t MaxSequenceTokens() const;
-  // Checks the tokens of a call against MaxSequenceTokens, or takes as many as
-  // there is room for.
+  // Checks the tokens of a call against MaxSequenceTokens, or lowers them to
+  // what there is room for.
   absl::Status LimitTokens(bool all_tokens, Request* request) const;
   // The most tokens that a request with this prompt may ask for and have a
   // place in the pool and in its tenant's quota, at least 1.
