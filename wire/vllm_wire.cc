@@ -27,8 +27,6 @@ constexpr uint32_t kMaxAnswers = 128;
 constexpr int64_t kMaxPromptTokens = int64_t{1} << 20;
 // Room for the index in the ids of forks.
 constexpr size_t kMaxCallBytes = 120;
-// An eviction policy takes some hundred bytes.
-constexpr size_t kMaxOptionsBytes = size_t{16} << 10;
 
 constexpr char kOptionsField[] = "kv_transfer_params_json";
 
@@ -122,7 +120,7 @@ absl::StatusOr<v1::GenerateOptions> OptionsOf(
       metadata.empty() ? proto.kv_transfer_params_json() : metadata;
   v1::GenerateExtras extras;
   if (json.empty()) return extras.blockmgr();
-  if (json.size() > kMaxOptionsBytes) {
+  if (std::ssize(json) > kMaxOptionsBytes) {
     return Invalid(field, ": expected at most ", kMaxOptionsBytes,
                    " bytes, got ", json.size());
   }
@@ -173,6 +171,57 @@ absl::StatusOr<int32_t> NumAnswers(uint32_t n, int64_t num_prompt_tokens) {
                    " with a prompt of ", num_prompt_tokens, " tokens, got ", n);
   }
   return static_cast<int32_t>(std::max(n, 1U));
+}
+
+// Upper bounds of bytes on the wire. Token ids are varints.
+constexpr int64_t kTokenBytes = 5;
+// Everything of a response beside tokens and log-probabilities, of which a stop
+// string takes the most.
+constexpr int64_t kOtherBytes = 1024;
+
+// The row of one token: itself, its log-probability in a message of its own for
+// a prompt, and the most likely tokens.
+int64_t RowBytes(int32_t num_top, bool of_prompt) {
+  constexpr int64_t kFloatBytes = sizeof(float);
+  const int64_t top = std::clamp(num_top, 0, kMaxLogprobs);
+  const int64_t top_bytes =
+      top == 0 ? 0 : 7 + top * (kTokenBytes + kFloatBytes);
+  return kTokenBytes + kFloatBytes + (of_prompt ? 3 : 0) + top_bytes;
+}
+
+// Checks that every message of the answers fits into kMaxAnswerBytes: the
+// complete one and, in a stream, the first chunk, which has the prompt's rows
+// and one output. Limits max_tokens if the call does not.
+absl::Status LimitAnswer(GenerateCall* call) {
+  Request& request = call->request;
+  const SamplingParams& sampling = *request.sampling;
+  const auto num_prompt = std::ssize(request.prompt);
+  const int64_t output_bytes =
+      kTokenBytes +
+      (sampling.logprobs.has_value() ? RowBytes(*sampling.logprobs, false) : 0);
+  int64_t room = kMaxAnswerBytes - kOtherBytes;
+  if (sampling.prompt_logprobs.has_value()) {
+    const int64_t row_bytes = RowBytes(*sampling.prompt_logprobs, true);
+    const int64_t most = (room - output_bytes) / row_bytes;
+    if (num_prompt > most) {
+      return Invalid("tokenized.input_ids: expected at most ", most,
+                     " tokens with sampling_params.prompt_logprobs = ",
+                     *sampling.prompt_logprobs,
+                     ", as an answer is one message of at most ",
+                     kMaxAnswerBytes, " bytes, got ", num_prompt);
+    }
+    if (!call->stream) room -= num_prompt * row_bytes;
+  }
+  const int64_t most = room / (call->stream ? kTokenBytes : output_bytes);
+  if (call->all_tokens) {
+    request.max_tokens = static_cast<int32_t>(most);
+  } else if (request.max_tokens > most) {
+    return Invalid("sampling_params.max_tokens: expected at most ", most,
+                   call->stream ? "" : " without stream",
+                   ", as an answer is one message of at most ", kMaxAnswerBytes,
+                   " bytes, got ", request.max_tokens);
+  }
+  return absl::OkStatus();
 }
 
 // The tokens that `blocks` have room for.
@@ -229,6 +278,7 @@ absl::StatusOr<GenerateCall> FromProto(const engine::GenerateRequest& proto,
   BM_ASSIGN_OR_RETURN(
       call.num_answers,
       NumAnswers(sampling.n(), std::ssize(call.request.prompt)));
+  BM_RETURN_IF_ERROR(LimitAnswer(&call));
   return call;
 }
 

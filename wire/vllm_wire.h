@@ -24,11 +24,21 @@ struct GenerateCall {
   int32_t num_answers = 1;
   bool stream = false;
   bool default_eviction = false;  // the call says nothing of eviction
-  bool all_tokens = false;        // the call has no max_tokens
+  // The call has no max_tokens, and those of the request are the most that
+  // answers have room for (kMaxAnswerBytes).
+  bool all_tokens = false;
 };
+
+// The most bytes of a message to a gateway: what clients of gRPC take by
+// default. Gateways read an answer, or the log-probabilities of a prompt, from
+// one message.
+inline constexpr int64_t kMaxAnswerBytes = int64_t{4} << 20;
 
 // The metadata entry of a call of Generate that has GenerateExtras as JSON.
 inline constexpr char kOptionsMetadata[] = "blockmgr-options";
+// The most bytes of GenerateExtras as JSON: 64 retention wishes take some 6
+// KiB, an eviction policy some hundred bytes.
+inline constexpr int64_t kMaxOptionsBytes = int64_t{16} << 10;
 
 // `options` is the metadata entry; empty: there is none. Ranges of sampling
 // fields are for the scheduler to check. What concerns the text that the

@@ -114,7 +114,7 @@ struct GenerateCommand {
   StatusReply done;
   // Whether the request takes the daemon's default eviction.
   bool default_eviction = false;
-  // Whether the answers may take as many tokens as fit, instead of max_tokens.
+  // Whether the answers may take as many tokens as fit, up to max_tokens.
   bool all_tokens = false;
 };
 

@@ -133,6 +133,7 @@ absl::Status Core::Submit(SubmitCommand* command) {
     BM_ASSIGN_OR_RETURN(eviction.table,
                         FindBudgetTable(options_.tables, eviction.policy));
   }
+  if (idle()) NoteModel();
   std::string id = command->request.id;
   BM_ASSIGN_OR_RETURN(const RequestId request,
                       scheduler_->Submit(std::move(command->request)));
@@ -204,7 +205,8 @@ absl::Status Core::LimitTokens(bool all_tokens, Request* request) const {
                      " tokens (a sequence has ", most, "), got ", num_prompt));
   }
   if (all_tokens) {
-    request->max_tokens = MostTokens(num_prompt, request->scope.tenant);
+    request->max_tokens = std::min(
+        request->max_tokens, MostTokens(num_prompt, request->scope.tenant));
   } else if (request->max_tokens > most - num_prompt) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_tokens: expected at most ", most - num_prompt,

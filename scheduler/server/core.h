@@ -121,8 +121,8 @@ class Core {
   absl::Status Generate(GenerateCommand* command);
   // The most tokens of a sequence by the options and the model's context.
   int32_t MaxSequenceTokens() const;
-  // Checks the tokens of a call against MaxSequenceTokens, or takes as many as
-  // there is room for.
+  // Checks the tokens of a call against MaxSequenceTokens, or lowers them to
+  // what there is room for.
   absl::Status LimitTokens(bool all_tokens, Request* request) const;
   // The most tokens that a request with this prompt may ask for and have a
   // place in the pool and in its tenant's quota, at least 1.
@@ -151,6 +151,8 @@ class Core {
   void ForgetEngine();
   // If there is one.
   void TakeNextScheduler();
+  // Adds what the engine's model tells to needed_model_.
+  void NoteModel();
   // Tells the Scheduler the time, if there is one.
   void TellTime();
   // Hands effects_ to the clients; cuts off those too far behind.
@@ -190,6 +192,10 @@ class Core {
   // The models of the engines with these two names.
   std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<const ServedModel> attaching_model_;
+  // Name and context_tokens of the models that have served the live requests,
+  // as far as an engine has told them; all of them had the same name. Without
+  // live requests it means nothing.
+  ServedModel needed_model_;
   SchedulerOptions attaching_options_;  // of the last attachment
   bool replaces_ = false;  // its stream will take the place of engine_
   // The scheduler of an attachment that replaces an engine of another layout,

@@ -81,19 +81,21 @@ std::string DescribeDifference(const ModelLayout& want,
                       DTypeName(want.dtype), ", got ", DTypeName(got.dtype));
 }
 
-// Returns why live requests cannot go on with the model of another engine;
+// Returns why live requests cannot go on with an engine of the model `has`;
 // empty: they can. A field that one of the models leaves unset is not compared.
-std::string DescribeOtherModel(const ServedModel* had, const ServedModel* has) {
-  if (had == nullptr || has == nullptr) return "";
-  if (!had->name.empty() && !has->name.empty() && had->name != has->name) {
-    return absl::StrCat("model.name: live requests need \"", had->name,
+std::string DescribeOtherModel(const ServedModel& needed,
+                               const ServedModel* has) {
+  if (has == nullptr) return "";
+  if (!needed.name.empty() && !has->name.empty() && needed.name != has->name) {
+    return absl::StrCat("model.name: live requests need \"", needed.name,
                         "\", got \"", has->name, "\"");
   }
-  if (has->context_tokens == 0 || has->context_tokens >= had->context_tokens) {
+  if (has->context_tokens == 0 ||
+      has->context_tokens >= needed.context_tokens) {
     return "";
   }
   return absl::StrCat("model.context_tokens: live requests need ",
-                      had->context_tokens, ", got ", has->context_tokens);
+                      needed.context_tokens, ", got ", has->context_tokens);
 }
 
 absl::Status StaleEpoch(absl::string_view what, uint64_t want, uint64_t got) {
@@ -135,7 +137,7 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
           : DescribeDifference(scheduler_->layout(), scheduler_->options(),
                                command->layout, scheduler);
   const std::string other_model =
-      DescribeOtherModel(model_.get(), command->model.get());
+      DescribeOtherModel(needed_model_, command->model.get());
   std::unique_ptr<Scheduler> made;
   if (!difference.empty() || !other_model.empty()) {
     // Effects name requests of the Scheduler that may be about to go.
@@ -183,7 +185,7 @@ void Core::Do(OpenSteps& command) {
   } else if (draining_ && idle()) {
     status = ShuttingDown();
   } else if (next_scheduler_ != nullptr ||
-             !DescribeOtherModel(model_.get(), attaching_model_.get())
+             !DescribeOtherModel(needed_model_, attaching_model_.get())
                   .empty()) {
     // There were none when it attached.
     DeliverEffects();
@@ -207,9 +209,19 @@ void Core::Do(OpenSteps& command) {
     engine_ = std::move(command.sink);
     engine_name_ = attaching_name_;
     model_ = attaching_model_;
+    NoteModel();
     if (options_.on_engine_change) options_.on_engine_change(true, what);
   }
   command.done(status);
+}
+
+void Core::NoteModel() {
+  if (idle()) needed_model_ = {};
+  if (model_ == nullptr) return;
+  if (!model_->name.empty()) needed_model_.name = model_->name;
+  if (model_->context_tokens > 0) {
+    needed_model_.context_tokens = model_->context_tokens;
+  }
 }
 
 void Core::TakeNextScheduler() {

@@ -24,6 +24,7 @@
 #include "scheduler/server/raw_messages.h"
 #include "scheduler/server/request_service.h"
 #include "scheduler/server/vllm_service.h"
+#include "wire/vllm_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -35,6 +36,9 @@ constexpr const char* kRequestServices[] = {"blockmgr.v1.RequestService",
 // heads of a large model, of a thousand evictions in one result.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
 constexpr int64_t kMaxMessage = int64_t{1} << 30;
+// All metadata of a call: the options of Generate, and gRPC's default for
+// everything else. gRPC counts 32 bytes for each entry in addition.
+constexpr int64_t kMaxMetadataBytes = kMaxOptionsBytes + (int64_t{8} << 10);
 // The most bytes that an engine may add to the tokens of a sequence.
 constexpr int64_t kTokenDataBytes = int64_t{16} << 10;
 // The bytes of a position: 1 + kMaxLogprobs tokens of up to 5 bytes, and as
@@ -82,7 +86,8 @@ void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
   // The size limit is checked after inflation only: a small message could
   // take all memory.
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
+                              static_cast<int>(kMaxMetadataBytes));
   // A frontend keeps a unary call open for each eviction and submission.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 16384);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 2000);

@@ -22,6 +22,10 @@ namespace {
 
 namespace engine = ::vllm::grpc::engine;
 
+// The most tokens of a chunk. With log-probabilities, a token takes up to 201
+// bytes. Clients take 4 MiB by default.
+constexpr size_t kMaxChunkTokens = 4096;
+
 // "[3].token_id: expected .." of the scheduler's list as "[50256]: expected .."
 // of the call's map from tokens.
 std::string NameBias(absl::string_view text,
@@ -148,7 +152,7 @@ const google::protobuf::Message* GenerateStream::NextMessage() {
     Answer& answer = answers_[static_cast<size_t>(index)];
     if (!answer.has_ended) {
       next_output_ = answer.outputs.size();
-      TakeEntries(&answer);
+      TakeEntries(index, &answer);
     }
     if (streams_ && next_output_ < answer.outputs.size()) {
       FillChunk(index, &answer);
@@ -185,8 +189,9 @@ int64_t GenerateStream::HeldBytes() const {
   return bytes;
 }
 
-void GenerateStream::TakeEntries(Answer* answer) {
+void GenerateStream::TakeEntries(int32_t index, Answer* answer) {
   const RequestStream* const stream = entry().stream.get();
+  const size_t end = next_output_ + (TellsPrompt(index) ? 1 : kMaxChunkTokens);
   for (; has_entry() && entry().stream.get() == stream; PopEntry()) {
     const Entry& taken = entry();
     if (taken.finish != nullptr) {
@@ -196,6 +201,7 @@ void GenerateStream::TakeEntries(Answer* answer) {
       return;
     }
     if (taken.logprobs == nullptr) {
+      if (streams_ && answer->outputs.size() == end) return;
       answer->outputs.push_back(taken.token);
     } else {
       Append(taken.logprobs->logprobs,
@@ -216,7 +222,7 @@ void GenerateStream::FillChunk(int32_t index, Answer* answer) {
   if (!answer->rows.tokens.empty()) {
     TakeRows(answer->outputs.size(), answer, chunk.mutable_output_logprobs());
   }
-  if (index == 0 && !prompt_.empty() && next_output_ == 0) {
+  if (TellsPrompt(index)) {
     TakePromptRows(chunk.mutable_input_logprobs());
   }
 }

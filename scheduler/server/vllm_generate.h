@@ -47,8 +47,15 @@ class GenerateStream final : public TokenStream {
 
   // Returns the bytes that all answers hold for messages to come.
   int64_t HeldBytes() const;
-  // Takes the entries of one answer that come next, up to its end, which stays.
-  void TakeEntries(Answer* answer);
+  // Returns whether the chunk at hand of a stream tells the log-probabilities
+  // of the prompt. LimitAnswer (vllm_wire.cc) leaves room for one output beside
+  // them.
+  bool TellsPrompt(int32_t index) const {
+    return index == 0 && next_output_ == 0 && !prompt_.empty();
+  }
+  // Takes the entries of one answer that come next, as many as a chunk has room
+  // for, up to its end, which stays.
+  void TakeEntries(int32_t index, Answer* answer);
   void FillChunk(int32_t index, Answer* answer);
   void FillComplete(int32_t index, Answer* answer);
   // Moves the log-probabilities of outputs [first_row, end) into the message.

@@ -1,10 +1,13 @@
 #include "wire/vllm_wire.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include <absl/strings/escaping.h>
+#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -203,6 +206,105 @@ TEST(VllmWireTest, LongPromptsHaveFewerAnswers) {
   EXPECT_THAT(FromProto(proto, ""),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("sampling_params.n: expected at most 4")));
+}
+
+// The largest answer to a call, as one message. Its numbers take the most
+// bytes.
+engine::GenerateResponse LargestAnswer(const engine::GenerateRequest& call,
+                                       int64_t num_outputs) {
+  constexpr uint32_t kToken = std::numeric_limits<int32_t>::max();
+  const engine::SamplingParams& sampling = call.sampling_params();
+  const auto add_top = [](int32_t num_top, engine::TopLogProbs* top) {
+    for (int32_t i = 0; i < num_top; ++i) {
+      top->add_token_ids(kToken);
+      top->add_values(-1);
+    }
+  };
+  engine::GenerateResponse response;
+  engine::GenerateComplete& complete = *response.mutable_complete();
+  complete.set_finish_reason("length");
+  complete.set_prompt_tokens(kToken);
+  complete.set_completion_tokens(kToken);
+  complete.set_cached_tokens(kToken);
+  complete.set_index(127);
+  complete.set_matched_stop_str(std::string(256, 'x'));
+  for (int64_t i = 0; i < num_outputs; ++i) {
+    complete.add_output_ids(kToken);
+    if (!sampling.has_logprobs() || call.stream()) continue;
+    engine::OutputLogProbs& rows = *complete.mutable_output_logprobs();
+    rows.add_token_logprobs(-1);
+    rows.add_token_ids(kToken);
+    if (sampling.logprobs() > 0) {
+      add_top(sampling.logprobs(), rows.add_top_logprobs());
+    }
+  }
+  for (int i = 0; i < call.tokenized().input_ids_size(); ++i) {
+    if (!sampling.has_prompt_logprobs() || call.stream()) break;
+    engine::InputLogProbs& rows = *complete.mutable_input_logprobs();
+    rows.add_token_logprobs()->set_value(-1);
+    rows.add_token_ids(kToken);
+    if (sampling.prompt_logprobs() > 0) {
+      add_top(sampling.prompt_logprobs(), rows.add_top_logprobs());
+    }
+  }
+  return response;
+}
+
+// Clients take 4 MiB by default. A call without max_tokens gets as many tokens
+// as a message has room for; one token more is refused.
+TEST(VllmWireTest, TheLargestAnswerFitsAMessage) {
+  for (const bool stream : {false, true}) {
+    for (const int32_t top : {-1, 0, 1, 5, 20}) {
+      SCOPED_TRACE(absl::StrCat("stream ", stream, ", top ", top));
+      engine::GenerateRequest proto = Minimal();
+      proto.set_stream(stream);
+      proto.mutable_tokenized()->mutable_input_ids()->Resize(9000, 1);
+      engine::SamplingParams& sampling = *proto.mutable_sampling_params();
+      if (top >= 0) sampling.set_logprobs(top);
+      if (top >= 0) sampling.set_prompt_logprobs(top);
+      sampling.clear_max_tokens();
+      ASSERT_OK_AND_ASSIGN(const GenerateCall call, FromProto(proto, ""));
+      const int32_t most = call.request.max_tokens;
+      const size_t bytes = LargestAnswer(proto, most).ByteSizeLong();
+      EXPECT_LE(bytes, size_t{4} << 20);
+      EXPECT_GT(bytes, (size_t{4} << 20) * 95 / 100);
+
+      sampling.set_max_tokens(static_cast<uint32_t>(most));
+      EXPECT_OK(FromProto(proto, ""));
+      sampling.set_max_tokens(static_cast<uint32_t>(most) + 1);
+      EXPECT_THAT(FromProto(proto, ""),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr(absl::StrCat(
+                               "sampling_params.max_tokens: expected at most ",
+                               most))));
+    }
+  }
+}
+
+TEST(VllmWireTest, LogProbabilitiesOfAPromptFitAMessage) {
+  for (const int32_t top : {0, 20}) {
+    const int most = top == 0 ? 349'438 : 21'070;
+    engine::GenerateRequest proto = Minimal();
+    proto.mutable_sampling_params()->set_max_tokens(1);
+    proto.mutable_sampling_params()->set_logprobs(top);
+    proto.mutable_sampling_params()->set_prompt_logprobs(top);
+    proto.mutable_tokenized()->mutable_input_ids()->Resize(most, 1);
+    EXPECT_OK(FromProto(proto, ""));
+    EXPECT_LE(LargestAnswer(proto, 1).ByteSizeLong(), size_t{4} << 20);
+    proto.mutable_tokenized()->add_input_ids(1);
+    for (const bool stream : {false, true}) {
+      proto.set_stream(stream);
+      EXPECT_THAT(
+          FromProto(proto, ""),
+          StatusIs(absl::StatusCode::kInvalidArgument,
+                   HasSubstr(absl::StrCat(
+                       "tokenized.input_ids: expected at most ", most,
+                       " tokens with sampling_params.prompt_logprobs = ", top,
+                       ", as an answer is one message of at most 4194304 "
+                       "bytes, got ",
+                       most + 1))));
+    }
+  }
 }
 
 TEST(VllmWireTest, AnIdleDaemonHasNoLoad) {

@@ -262,6 +262,55 @@ TEST_F(AttachTest, LiveRequestsNeedTheirModel) {
   EXPECT_EQ(Stats(false).generation, generation);
 }
 
+// An engine that tells nothing of its model in between changes nothing: the
+// requests are those of the first one.
+TEST_F(AttachTest, LiveRequestsNeedTheirModelWhoeverServedThemSince) {
+  const auto attach = [this](const ServedModel& model) {
+    model_ = std::make_shared<const ServedModel>(model);
+    return Attach(SmallLayout());
+  };
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition, text);
+  };
+  const auto serve = [&](const ServedModel& model) {
+    const absl::StatusOr<Attachment> attached = attach(model);
+    EXPECT_OK(attached);
+    return OpenNext(attached.ok() ? attached->session : 0);
+  };
+  const auto tokens = OpenStream("a");
+  const auto first = serve({.name = "a", .context_tokens = 100});
+  ASSERT_OK(Submit("a", "r", 1));
+  Run(EngineLost{first});
+  const auto second = serve({});
+  Run(EngineLost{second});
+  EXPECT_THAT(attach({.name = "b"}),
+              refused("model.name: live requests need \"a\", got \"b\""));
+  EXPECT_THAT(attach({.context_tokens = 99}),
+              refused("model.context_tokens: live requests need 100, got 99"));
+
+  // A request of an engine that tells nothing is served by the next one, which
+  // does: from then on it needs that model.
+  const auto third = serve({});
+  Answer(third, 0);
+  ASSERT_OK(Submit("a", "s", 1));
+  Run(EngineLost{third});
+  const auto fourth = serve({.name = "c"});
+  Run(EngineLost{fourth});
+  const auto fifth = serve({});
+  Run(EngineLost{fifth});
+  EXPECT_THAT(attach({.name = "b"}),
+              refused("model.name: live requests need \"c\", got \"b\""));
+
+  // What is over needs nothing.
+  const auto sixth = serve({});
+  Answer(sixth, 0);
+  EXPECT_THAT(tokens->lines,
+              ElementsAre("r[0]=7", "r ends 0", "s[0]=7", "s ends 0"));
+  ASSERT_OK(Submit("a", "t", 1));
+  Run(EngineLost{sixth});
+  EXPECT_OK(attach({.name = "b"}));
+}
+
 // A client that subtracts counts must see that the counts began again.
 TEST_F(AttachTest, AnotherGeometryIsAnotherGeneration) {
   const auto engine = AttachAndOpen();

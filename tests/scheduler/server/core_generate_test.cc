@@ -144,9 +144,14 @@ TEST_F(CoreGenerateTest, TheContextLimitsPromptAndTokens) {
   Request request = MakeRequest(4, 6);
   EXPECT_OK(Generate(request));
   request.id = "all";
+  request.max_tokens = 100;
   EXPECT_OK(Generate(request, 1, true));
-  ASSERT_THAT(submitted_, SizeIs(2));
+  request.id = "few";
+  request.max_tokens = 3;
+  EXPECT_OK(Generate(request, 1, true));
+  ASSERT_THAT(submitted_, SizeIs(3));
   EXPECT_EQ(submitted_[1].max_tokens, 6);
+  EXPECT_EQ(submitted_[2].max_tokens, 3);
 }
 
 // So a stream drops the end of its requests.

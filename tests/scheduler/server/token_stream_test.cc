@@ -17,6 +17,8 @@ namespace {
 namespace engine = ::vllm::grpc::engine;
 
 constexpr int32_t kMaxModelLen = 1 << 28;
+// Far more than what may be pending.
+constexpr uint32_t kManyTokens = 800'000;
 
 engine::GenerateRequest MakeRequest(uint32_t max_tokens, bool stream) {
   engine::GenerateRequest request;
@@ -39,7 +41,7 @@ TEST_F(ServerTest, CutsOffCallsOfWhichTooMuchWaits) {
   for (const bool stream : {false, true}) {
     grpc::ClientContext context;
     const auto reader =
-        stub->Generate(&context, MakeRequest(kMaxModelLen - 1, stream));
+        stub->Generate(&context, MakeRequest(kManyTokens, stream));
     // With a stream, until the transport takes no more.
     EXPECT_TRUE(WaitUntil([this] { return Stats().num_finished() > 0; }));
     EXPECT_TRUE(WaitUntil([this] { return Stats().num_running() == 0; }));

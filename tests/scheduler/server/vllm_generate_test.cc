@@ -1,6 +1,10 @@
 #include "scheduler/server/vllm_generate.h"
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,19 +24,26 @@ using ::testing::ElementsAre;
 using ::testing::SizeIs;
 namespace engine = ::vllm::grpc::engine;
 
+constexpr uint32_t kLargestToken = std::numeric_limits<int32_t>::max();
+// What clients take by default.
+constexpr size_t kMostBytes = size_t{4} << 20;
+
 // An engine whose log-probabilities tell where they belong: of the token behind
-// position p, -p, and one more token, 1000 + p, beside it. It samples 42.
+// position p, -p, and other tokens beside it, from 1000 + p on, or the largest
+// ids where there are many. It samples 42, and all its drafts are 42, too.
 class LogProbsEngine {
  public:
-  explicit LogProbsEngine(const std::string& address)
+  explicit LogProbsEngine(const std::string& address,
+                          const ModelLayout& layout = SmallLayout())
       : stub_(v1::EngineService::NewStub(Connect(address))) {
-    v1::AttachRequest attach = AttachRequestFor(SmallLayout());
+    v1::AttachRequest attach = AttachRequestFor(layout);
     for (int field = 1; field <= kNumSamplingFields; ++field) {
       attach.add_sampling_fields(static_cast<v1::SamplingField>(field));
     }
     v1::AttachResponse attached;
     grpc::ClientContext context;
     EXPECT_TRUE(stub_->Attach(&context, attach, &attached).ok());
+    max_drafts_ = attached.num_speculative_tokens();
     stream_ = stub_->RunSteps(&context_);
     message_.set_epoch(attached.epoch());
     message_.set_session(attached.session());
@@ -44,25 +55,33 @@ class LogProbsEngine {
     thread_.join();
   }
 
+  int num_plans() const { return num_plans_; }
+
  private:
-  static void AddRow(uint32_t token, int32_t position,
+  static void AddRow(uint32_t token, int32_t position, int32_t num_top,
                      v1::TokenLogProbs* rows) {
-    rows->set_num_top(1);
+    rows->set_num_top(num_top);
     rows->add_token_ids(token);
-    rows->add_token_ids(1000 + static_cast<uint32_t>(position));
     rows->add_logprobs(static_cast<float>(-position));
-    rows->add_logprobs(0.0F);
+    for (int32_t i = 0; i < num_top; ++i) {
+      rows->add_token_ids(num_top > 1 ? kLargestToken - static_cast<uint32_t>(i)
+                                      : 1000 + static_cast<uint32_t>(position));
+      rows->add_logprobs(0.0F);
+    }
   }
   void Run() {
     v1::StepPlan plan;
     std::vector<uint32_t> prompt;
+    v1::SamplingParams sampling;
     while (stream_->Read(&plan)) {
+      ++num_plans_;
       v1::StepResult& result = *message_.mutable_result();
       result.Clear();
       result.set_step(plan.step());
       for (const v1::SequenceStart& start : plan.starts()) {
         prompt.assign(plan.start_tokens().begin() + start.token_begin(),
                       plan.start_tokens().end());
+        sampling = start.info().sampling();
       }
       for (int i = 0; i < plan.slots_size(); ++i) {
         const bool samples = plan.samples()[static_cast<size_t>(i)] != 0;
@@ -70,12 +89,22 @@ class LogProbsEngine {
         v1::RunLogProbs& rows = *result.add_logprobs();
         rows.set_run(i);
         const int32_t end = plan.positions(i) + plan.num_tokens(i);
-        for (int32_t p = plan.positions(i); p < end; ++p) {
+        for (int32_t p = plan.positions(i);
+             sampling.has_prompt_logprobs() && p < end; ++p) {
           const auto next = static_cast<size_t>(p) + 1;
           if (next >= prompt.size()) break;
-          AddRow(prompt[next], p, rows.mutable_prompt());
+          AddRow(prompt[next], p, sampling.prompt_logprobs(),
+                 rows.mutable_prompt());
         }
-        if (samples) AddRow(42, end - 1, rows.mutable_outputs());
+        const int32_t num_drafts =
+            plan.num_drafts().empty() ? 0 : plan.num_drafts(i);
+        result.add_num_accepted(num_drafts);
+        for (int32_t k = 0; k < num_drafts; ++k) result.add_accepted(42);
+        result.add_num_drafts(samples ? max_drafts_ : 0);
+        for (int32_t p = end - 1 - num_drafts;
+             samples && sampling.has_logprobs() && p < end; ++p) {
+          AddRow(42, p, sampling.logprobs(), rows.mutable_outputs());
+        }
       }
       stream_->Write(message_);
     }
@@ -87,6 +116,8 @@ class LogProbsEngine {
   std::unique_ptr<grpc::ClientReaderWriter<v1::EngineMessage, v1::StepPlan>>
       stream_;
   v1::EngineMessage message_;
+  int32_t max_drafts_ = 0;
+  std::atomic<int> num_plans_{0};
   std::thread thread_;
 };
 
@@ -94,9 +125,8 @@ class VllmGenerateTest : public ServerTest {
  protected:
   void SetUp() override { Start(ServerOptions(), &Scheduler::Create); }
 
-  // The answers to a prompt of 7, 8, 9, of two tokens.
-  std::vector<engine::GenerateResponse> Ask(bool stream, int32_t top) {
-    const auto stub = engine::VllmEngine::NewStub(Connect(address()));
+  // For a prompt of 7, 8, 9 and two tokens.
+  static engine::GenerateRequest MakeRequest(bool stream, int32_t top) {
     engine::GenerateRequest request;
     request.set_request_id("r");
     request.set_stream(stream);
@@ -107,14 +137,28 @@ class VllmGenerateTest : public ServerTest {
     sampling.set_max_tokens(2);
     sampling.set_logprobs(top);
     sampling.set_prompt_logprobs(top);
-    grpc::ClientContext context;
-    const auto reader = stub->Generate(&context, request);
+    return request;
+  }
+
+  std::vector<engine::GenerateResponse> Ask(bool stream, int32_t top) {
     std::vector<engine::GenerateResponse> responses;
-    engine::GenerateResponse response;
-    while (reader->Read(&response)) responses.push_back(response);
-    const grpc::Status status = reader->Finish();
+    const grpc::Status status = Ask(MakeRequest(stream, top), &responses);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return responses;
+  }
+  // A client with the default limits of gRPC. It begins to read when
+  // `may_read` says so.
+  grpc::Status Ask(
+      const engine::GenerateRequest& request,
+      std::vector<engine::GenerateResponse>* responses,
+      const std::function<bool()>& may_read = [] { return true; }) {
+    const auto stub = engine::VllmEngine::NewStub(Connect(address()));
+    grpc::ClientContext context;
+    const auto reader = stub->Generate(&context, request);
+    EXPECT_TRUE(WaitUntil(may_read));
+    engine::GenerateResponse response;
+    while (reader->Read(&response)) responses->push_back(response);
+    return reader->Finish();
   }
 };
 
@@ -161,6 +205,69 @@ TEST_F(VllmGenerateTest, ChunksHaveTheirOwnLogProbabilities) {
   }
   EXPECT_THAT(outputs, ElementsAre(-2.0F, -3.0F));
   EXPECT_EQ(num_inputs, 3);
+}
+
+// Clients read the log-probabilities of the prompt from one message.
+TEST_F(VllmGenerateTest, TheLongestPromptWithLogProbabilitiesFitsAMessage) {
+  constexpr int kMostTokens = 21'069;
+  ModelLayout layout = SmallLayout();
+  layout.num_blocks = 2 * kMostTokens / layout.page_size;
+  const LogProbsEngine fake(address(), layout);
+  ASSERT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
+  for (const bool stream : {false, true}) {
+    engine::GenerateRequest request = MakeRequest(stream, 20);
+    request.mutable_tokenized()->mutable_input_ids()->Resize(kMostTokens,
+                                                             kLargestToken);
+    std::vector<engine::GenerateResponse> responses;
+    const grpc::Status status = Ask(request, &responses);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    const engine::GenerateResponse& first = responses[0];
+    EXPECT_EQ((stream ? first.chunk().input_logprobs()
+                      : first.complete().input_logprobs())
+                  .top_logprobs_size(),
+              kMostTokens);
+    EXPECT_LE(first.ByteSizeLong(), kMostBytes);
+    EXPECT_GT(first.ByteSizeLong(), kMostBytes - (2 << 10));
+
+    const int num_plans = fake.num_plans();
+    request.mutable_tokenized()->add_input_ids(1);
+    request.mutable_tokenized()->add_input_ids(1);
+    EXPECT_THAT(Ask(request, &responses),
+                GrpcError(grpc::INVALID_ARGUMENT,
+                          "tokenized.input_ids: expected at most"));
+    EXPECT_EQ(fake.num_plans(), num_plans);
+  }
+}
+
+// A client that comes late finds more than fits into a message.
+TEST_F(VllmGenerateTest, ChunksThatWaitFitMessages) {
+  constexpr int kNumTokens = 25'000;
+  ServerOptions options;
+  options.scheduler.num_speculative_tokens = 63;  // so many tokens a step
+  Start(options, &Scheduler::Create);
+  ModelLayout layout = SmallLayout();
+  layout.num_blocks = 2 * kNumTokens / layout.page_size;
+  const LogProbsEngine fake(address(), layout);
+  ASSERT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
+  engine::GenerateRequest request = MakeRequest(true, 20);
+  request.mutable_sampling_params()->set_max_tokens(kNumTokens);
+  request.mutable_sampling_params()->clear_prompt_logprobs();
+  std::vector<engine::GenerateResponse> responses;
+  const grpc::Status status =
+      Ask(request, &responses, [this] { return Stats().num_finished() == 1; });
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  int num_rows = 0;
+  for (const engine::GenerateResponse& response : responses) {
+    EXPECT_LE(response.ByteSizeLong(), kMostBytes);
+    const engine::GenerateStreamChunk& chunk = response.chunk();
+    EXPECT_EQ(chunk.output_logprobs().token_ids_size(), chunk.token_ids_size());
+    for (const float value : chunk.output_logprobs().token_logprobs()) {
+      ASSERT_EQ(value, static_cast<float>(-2 - num_rows));
+      ++num_rows;
+    }
+  }
+  EXPECT_EQ(num_rows, kNumTokens);
+  EXPECT_EQ(responses.back().complete().output_ids_size(), kNumTokens);
 }
 
 }  // namespace

@@ -422,6 +422,28 @@ TEST_F(VllmServiceTest, RefusesMessagesThatAreNone) {
               GrpcError(grpc::INVALID_ARGUMENT, "blockmgr-options"));
 }
 
+// The transport must take what the daemon promises, and more, so that the
+// error is the daemon's.
+TEST_F(VllmServiceTest, MetadataHasRoomForTheLongestOptions) {
+  StartAnswers();
+  const auto ask = [this](size_t bytes) {
+    std::string json = R"({"blockmgr": {}})";
+    json.insert(json.size() - 2, bytes - json.size(), ' ');
+    return Error(MakeGenerate("r", 1, true), json);
+  };
+  const grpc::Status longest = ask(16384);
+  EXPECT_TRUE(longest.ok()) << longest.error_message();
+  for (const size_t bytes : {16385, 20000}) {
+    EXPECT_THAT(ask(bytes),
+                GrpcError(grpc::INVALID_ARGUMENT,
+                          absl::StrCat("blockmgr-options: expected at most "
+                                       "16384 bytes, got ",
+                                       bytes)));
+  }
+  EXPECT_THAT(ask(size_t{64} << 10),
+              GrpcError(grpc::RESOURCE_EXHAUSTED, "metadata size exceeds"));
+}
+
 TEST_F(VllmServiceTest, TellsTheModelTheServerAndTheLoad) {
   Connect();
   v1::AttachRequest attach = AttachRequestFor(SmallLayout());
