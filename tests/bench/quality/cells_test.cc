@@ -44,6 +44,7 @@ TEST(CellsTest, AllCombinationsOfModesTargetsAndPolicies) {
   ASSERT_OK_AND_ASSIGN(const std::vector<QualityCell> cells,
                        MakeCells(flags, {}));
   std::vector<std::string> names;
+  names.reserve(cells.size());
   for (const QualityCell& cell : cells) names.push_back(cell.name());
   const std::string keydiff = FormatPolicy(*ParsePolicy("keydiff | adakv"));
   const std::string streaming = FormatPolicy(*ParsePolicy("streaming"));
