@@ -62,7 +62,8 @@ absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
         own.blocks.begin() + (first - own.region.cut / layout_.page_size),
         own.blocks.end());
   }
-  // A block below the cut may become a destination, so it must be one block.
+  // Pages of the region and of the covered tail may stay where they are. So the
+  // two together must not name a block twice.
   const CoveredTail covered = Covered(order);
   std::vector<BlockId> below(covered.blocks.begin(), covered.blocks.end());
   if (covered.region != nullptr && covered.region->layout != nullptr) {

@@ -301,7 +301,7 @@ TEST_F(AttachTest, LiveRequestsNeedTheirModelWhoeverServedThemSince) {
   EXPECT_THAT(attach({.name = "b"}),
               refused("model.name: live requests need \"c\", got \"b\""));
 
-  // What is over needs nothing.
+  // Once all requests have ended, an engine of any model may attach.
   const auto sixth = serve({});
   Answer(sixth, 0);
   EXPECT_THAT(tokens->lines,

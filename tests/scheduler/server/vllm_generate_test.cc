@@ -25,7 +25,7 @@ using ::testing::SizeIs;
 namespace engine = ::vllm::grpc::engine;
 
 constexpr uint32_t kLargestToken = std::numeric_limits<int32_t>::max();
-// What clients take by default.
+// gRPC clients take messages of at most so many bytes, unless told otherwise.
 constexpr size_t kMostBytes = size_t{4} << 20;
 
 // An engine whose log-probabilities tell where they belong: of the token behind
