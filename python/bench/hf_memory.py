@@ -144,8 +144,10 @@ def measure(flags, variant, context):
     else:
         held = most = sum(rows.nbytes for layer in cache.layers
                           for rows in (layer.keys, layer.values))
-    return {"prompt_s": sum(times[:-flags.steps]),
-            "decode_ms": 1e3 * statistics.median(times[-flags.steps:]),
+    low, median, high = statistics.quantiles(
+        [1e3 * seconds for seconds in times[-flags.steps:]], n=4)
+    return {"prompt_s": sum(times[:-flags.steps]), "decode_ms": median,
+            "decode_quartiles": f"{low:.2f}-{high:.2f}",
             "held_mib": held / 2**20, "peak_mib": most / 2**20,
             "grew_mib": (memory_of(flags, torch) - before - unused) / 2**20}
 
@@ -158,7 +160,7 @@ def main():
         return
     grew = "process" if flags.device == "cpu" else "GPU memory"
     print(f"{'tokens':>7} {'cache':20} {'prompt s':>9} {'decode ms':>10} "
-          f"{'K and V MiB':>12} {'at most':>9} {grew + ' grew':>15}")
+          f"{'quartiles':>15} {'K and V MiB':>12} {'at most':>9} {grew + ' grew':>15}")
     for context in flags.contexts.split(","):
         for variant in VARIANTS:
             done = subprocess.run(
@@ -166,7 +168,8 @@ def main():
                 check=True, stdout=subprocess.PIPE, text=True)
             row = json.loads(done.stdout.splitlines()[-1])
             print(f"{context:>7} {variant:20} {row['prompt_s']:9.2f} "
-                  f"{row['decode_ms']:10.2f} {row['held_mib']:12.2f} "
+                  f"{row['decode_ms']:10.2f} {row['decode_quartiles']:>15} "
+                  f"{row['held_mib']:12.2f} "
                   f"{row['peak_mib']:9.2f} {row['grew_mib']:15.1f}", flush=True)
 
 
