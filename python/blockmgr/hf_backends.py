@@ -284,11 +284,16 @@ class CudaBackend:
         queries = eviction.queries[layer]
         if queries is not None:
             queries = queries.to(self._kv.dtype).contiguous().unsqueeze(0)
+        more = {}
+        if policy.scorer[1].get("norm") == "count":  # h2o
+            more["num_queries"], = self.send(
+                np.array([policy.query_window], np.int32))
         workspace = self.empty(
             (self.kernels.score_workspace_bytes(policy, listed.plan), ),
             torch.uint8)
         self.kernels.score(policy, listed, scores, workspace, queries=queries,
-                           scale=eviction.scales[layer], stream=self.stream)
+                           scale=eviction.scales[layer], stream=self.stream,
+                           **more)
 
     def _select(self, eviction, listed, scores, norms):
         layout, kernels = self._layout, self.kernels

@@ -131,8 +131,9 @@ def test_a_padded_batch(model):
     passes = [prompt(3, 70), *steps_after(3)]
     pool = pool_of(model)
     kept = compare_selections(pool)
-    cache = BlockmgrCache(pool, policy="snapkv(window=16) | adakv | topk",
-                          keep_ratio=0.5)
+    cache = BlockmgrCache(
+        pool, policy="snapkv(window=16) | adakv | topk | round(token)",
+        keep_ratio=0.5)
     got = run(model, cache, passes[:1], mask)
     assert len(kept) == 3  # one of a sequence that is shorter than the window
     assert cache.dense_bytes == (5 + 3 + 1) * pool.layout.block_bytes
