@@ -238,15 +238,33 @@ class CudaBackend:
         return _CudaPass(self, tables)
 
     def select(self, eviction):
-        layout, kernels = self._layout, self.kernels
-        offsets = eviction.entries.offsets
+        layout = self._layout
         slots, positions = self.send(eviction.entries.slots,
                                      eviction.entries.positions)
+        scores, norms = self._compute(eviction, slots, positions)
+        if eviction.table is not None or eviction.policy.scorer[0] == "random":
+            keep = eviction.select(
+                None if scores is None else self.fetch(scores),
+                None if norms is None else self.fetch(norms), layout.page_size)
+        else:
+            listed = self._list(eviction.entries.offsets,
+                                [eviction.length] * layout.num_layers, slots,
+                                positions)
+            keep = self._select(eviction, listed, scores, norms)
+        self.kernels.check(stream=self.stream)
+        return keep
+
+    def _compute(self, eviction, slots, positions):
+        """The scores and the norms of all entries, None for what is not read."""
+        layout, offsets = self._layout, eviction.entries.offsets
         scores = norms = None
         if eviction.is_scored:
             scores = self.empty((len(eviction.entries), ), torch.float32)
         if eviction.needs_norms:
             norms = self.empty((len(eviction.entries), ), torch.float32)
+        if scores is None and norms is None:
+            return None, None
+        # Layer by layer: the workspaces are as large as their entries are many.
         for layer in range(layout.num_layers):
             own = offsets[layer * layout.num_heads:
                           (layer + 1) * layout.num_heads + 1]
@@ -256,18 +274,12 @@ class CudaBackend:
             if scores is not None:
                 self._score(eviction, layer, listed, scores[part])
             if norms is not None:
-                kernels.value_norms(
+                self.kernels.value_norms(
                     eviction.policy, listed,
                     projection_of(eviction.modules[layer], layout,
                                   self._kv.dtype), norms[part],
                     stream=self.stream)
-        if eviction.table is not None or eviction.policy.scorer[0] == "random":
-            return eviction.select(
-                None if scores is None else self.fetch(scores),
-                None if norms is None else self.fetch(norms), layout.page_size)
-        listed = self._list(offsets, [eviction.length] * layout.num_layers,
-                            slots, positions)
-        return self._select(eviction, listed, scores, norms)
+        return scores, norms
 
     def _list(self, offsets, lengths, slots, positions):
         """EntryLists of the entries of some layers."""
@@ -308,7 +320,6 @@ class CudaBackend:
                        self.empty(shape, torch.int32), survivors,
                        self.empty((1, ), torch.int64), value_norms=norms,
                        stream=self.stream)
-        kernels.check(stream=self.stream)
         return _survivor_sets(shape, eviction.entries.offsets,
                               self.fetch(survivors))
 
