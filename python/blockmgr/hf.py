@@ -59,26 +59,30 @@ class _Sequence:
 class _Step:
     """A forward pass."""
     num_tokens: int  # of a row of the batch, with padding
-    # int64, which of the batch's tokens are no padding, row after row; None: all
+    # int64: the indices of the tokens that are no padding, in the batch row after
+    # row. None if there is no padding.
     real: typing.Optional[torch.Tensor]
     tables: Tables
     kernels: typing.Any  # what the backend's begin() has returned
 
 
 class _Windows:
-    """The last queries of each sequence, as far as the scorer reads them.
+    """The last queries of each sequence, which the scorer reads.
 
-    Queries are kept as the model has computed them: a decode step copies nothing.
+    A pass of few tokens keeps the tensors that the model has computed, so that a
+    decode step copies nothing.
     """
 
     def __init__(self, count):
         self.count = count  # queries of a sequence
         self.sizes = []  # by sequence, queries
-        # Of passes, oldest first: (begin, end) of each sequence in the rows, and by
-        # layer the rows [queries, num_q_heads, head_dim].
+        # Both lists have an element for each pass, the oldest first. _spans has
+        # (begin, end) of each sequence in the rows. _rows has the rows by layer,
+        # [queries, num_q_heads, head_dim].
         self._spans = []
         self._rows = []
-        self._picked = None  # those of this pass that are among the last
+        # The indices of the queries of this pass that are kept. None: all of them.
+        self._picked = None
 
     def begin(self, query_offsets, backend):
         """Begins a pass with queries query_offsets[i]:query_offsets[i + 1]."""

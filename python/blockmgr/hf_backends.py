@@ -36,17 +36,17 @@ class Tables:
 
 @dataclasses.dataclass
 class Eviction:
-    """What one sequence holds, and how to select of it."""
+    """The entries of one sequence, and how to select the ones that it keeps."""
     policy: blockmgr.Policy
     target: blockmgr.Target
     table: typing.Optional[blockmgr.BudgetTable]
     entries: blockmgr.Entries
     length: int  # tokens
-    # By layer: the last queries [count, num_q_heads, head_dim], if the scorer reads
-    # them; the scale of attention; the attention module.
+    # The next three have an element for each layer. The queries are the last ones,
+    # [count, num_q_heads, head_dim], or None if the scorer reads none.
     queries: typing.List[typing.Optional[torch.Tensor]]
-    scales: typing.List[typing.Optional[float]]
-    modules: typing.List[torch.nn.Module]
+    scales: typing.List[typing.Optional[float]]  # None: 1 / sqrt(head_dim)
+    modules: typing.List[torch.nn.Module]  # of attention
 
     @property
     def is_scored(self):
@@ -154,9 +154,10 @@ class _CpuPass:
 
 
 class CudaBackend:
-    """The CUDA kernels. Scores and norms are computed on the GPU. There the entries are
-    selected, too, but for policies that its kernels leave to the host (tables of
-    budgets, random scores). The host lays the regions out.
+    """The CUDA kernels.
+
+    The GPU computes scores and norms, and selects. Policies with a table of budgets or
+    with random scores have no kernel for the selection: the host selects for them.
     """
 
     def __init__(self, layout, kv, num_threads=None):
@@ -181,7 +182,7 @@ class CudaBackend:
         return torch.cuda.current_stream(self._kv.device)
 
     def _upload(self, memory):
-        """Copies uint8 [n] to the device. The stream may come to it later."""
+        """Copies uint8 [n] to the device. The copy may be made later, on the stream."""
         if len(memory) > _PINNED_BYTES:
             return memory.to(self._kv.device)
         return memory.pin_memory().to(self._kv.device, non_blocking=True)
@@ -290,7 +291,7 @@ class CudaBackend:
     def _score(self, eviction, layer, listed, scores):
         policy = eviction.policy
         if eviction.length < policy.query_window:
-            # Every token is among the last ones, which the scorer protects.
+            # All tokens are in the observation window, which is never evicted.
             scores.fill_(torch.inf)
             return
         queries = eviction.queries[layer]
@@ -328,7 +329,7 @@ class CudaBackend:
         if not placed.in_place:
             self.kernels.move(moves, stream=self.stream)
             return
-        # Groups that follow one another may be carried out as one.
+        # One launch moves as many whole groups as the workspace has room for.
         row = (2, self._layout.head_dim)
         limit = _STAGED_BYTES // (2 * self._layout.head_dim *
                                   self._kv.element_size())
@@ -412,8 +413,10 @@ def _as_float(queries):
 
 
 def _survivor_sets(shape, offsets, survivors):
-    """The KeepSets of what CudaKernels.select marks: entry i of list l is bit
-    i % 32 of word offsets[l] // 32 + l + i // 32."""
+    """Returns the KeepSets of the bits that CudaKernels.select has set.
+
+    Entry i of list l has bit i % 32 of word offsets[l] // 32 + l + i // 32.
+    """
     marks = np.flatnonzero(np.unpackbits(survivors.view(np.uint8),
                                          bitorder="little"))
     begins = 32 * (offsets[:-1] // 32 + np.arange(len(offsets) - 1))

@@ -297,9 +297,14 @@ def test_wrong_arguments_are_refused(model):
             call()
     with pytest.raises(blockmgr.InvalidArgumentError, match="sequence"):
         cache.kept_positions(0)
-    for fields in (dict(num_tokens=0), dict(page_size=0), dict(dtype=torch.int8)):
+    for fields in (dict(num_tokens=0), dict(page_size=0), dict(dtype=torch.int8),
+                   dict(device="meta")):
         with pytest.raises(blockmgr.InvalidArgumentError):
             BlockPool(model.config, **{"num_tokens": 64, **fields})
+    # There is no GPU, or no kernel on it for these heads.
+    with pytest.raises((blockmgr.UnavailableError,
+                        blockmgr.InvalidArgumentError)):
+        BlockPool(model.config, 64, device="cuda")
     sliding = MistralConfig(num_hidden_layers=2, sliding_window=8)
     sliding.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(blockmgr.InvalidArgumentError, match="full attention"):
