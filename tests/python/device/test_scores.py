@@ -7,7 +7,7 @@ from device_tensors import DeviceTensor
 from model import (DIM, STREAM, Listed, Model, close, entries_of, ints, noise,
                    zeros)
 
-LENGTH = 72  # tokens of the sequence
+LENGTHS = (72, 76)  # tokens, when layer 0 and layer 1 are scored
 SCALE = 1 / np.sqrt(DIM)
 Q_HEADS = ((0, 1), (2, 3))  # of each head
 
@@ -17,11 +17,11 @@ class Case:
 
     def __init__(self, dtype="float16"):
         self.model = Model.make(dtype)
-        whole = entries_of(self.model, LENGTH)
+        whole = entries_of(self.model, max(LENGTHS))
         kept = np.random.default_rng(1).random(len(whole)) < 0.7
         kept[whole.offsets[1]:whole.offsets[2]] = True
-        self.entries = thinned(whole, kept)
-        self.listed = Listed(self.model, self.entries, [LENGTH, LENGTH])
+        self.entries = thinned(whole, kept & below(whole, LENGTHS))
+        self.listed = Listed(self.model, self.entries, LENGTHS)
 
     def lists(self):
         """Layer, head, place, keys, values and positions of each list."""
@@ -45,6 +45,12 @@ class Case:
         return scores.array
 
 
+def below(entries, lengths):
+    """Which entries are below the length of their layer."""
+    ends = np.repeat(lengths, np.diff(entries.offsets[::2]))
+    return entries.positions < ends
+
+
 def thinned(entries, kept):
     offsets = np.concatenate([[0], np.cumsum(kept)])[entries.offsets]
     return blockmgr.Entries(entries.shape, offsets, entries.positions[kept],
@@ -60,9 +66,9 @@ def weights(queries, first, keys, positions):
 
 def h2o(case, queries, is_count):
     """The scores of queries [layers, last queries, q_heads, DIM]."""
-    first = LENGTH - queries.shape[1]
     scores = np.zeros(len(case.entries))
     for layer, head, own, keys, _, positions in case.lists():
+        first = LENGTHS[layer] - queries.shape[1]
         for q_head in Q_HEADS[head]:
             scores[own] += weights(queries[layer, :, q_head], first, keys,
                                    positions).sum(axis=0) / 2
@@ -89,12 +95,15 @@ def test_h2o_of_the_last_queries(policy, dtype):
 def test_h2o_of_all_queries_chunk_by_chunk():
     case = Case()
     kernels = case.model.kernels
-    queries = noise(3, 2, LENGTH, 4, DIM)
+    num_queries = LENGTHS[0]
+    queries = noise(3, 2, num_queries, 4, DIM)
     sums = np.zeros(len(case.entries), np.float32)
-    for begin, end in ((0, 1), (1, 30), (30, 30), (30, LENGTH)):
-        kept = case.entries.positions < end
+    for begin, end in ((0, 1), (1, 30), (30, 30), (30, num_queries)):
+        # Layer 1 has tokens before its first query.
+        lengths = (end, end + LENGTHS[1] - LENGTHS[0])
+        kept = below(case.entries, lengths)
         part = thinned(case.entries, kept)
-        listed = Listed(case.model, part, [end, end])
+        listed = Listed(case.model, part, lengths)
         added = DeviceTensor.of(sums[kept])
         chunk = np.ascontiguousarray(queries[:, begin:end])
         workspace = None
@@ -109,7 +118,7 @@ def test_h2o_of_all_queries_chunk_by_chunk():
         is_count = "norm=count" in policy
         scores = case.score(
             policy, DeviceTensor.of(sums),
-            num_queries=ints([LENGTH, LENGTH]) if is_count else None)
+            num_queries=ints(2 * [num_queries]) if is_count else None)
         assert close(scores, h2o(case, queries, is_count), "float16")
 
 
@@ -169,9 +178,9 @@ class Queries:
 
     def scores(self, case, n_future=512, n_sink=4, cov=True, vnorm=True,
                eps=0.02):
-        turn = self.rotation(LENGTH, n_future)
         scores = np.zeros(len(case.entries))
         for layer, head, own, keys, values, positions in case.lists():
+            turn = self.rotation(LENGTHS[layer], n_future)
             is_sink = positions < n_sink
             for q_head in Q_HEADS[head]:
                 z = SCALE * keys @ (turn @ self.means[layer, q_head])
@@ -216,12 +225,15 @@ def test_queries_are_predicted_on_the_host():
     case = Case()
     queries = Queries("float16")
     future = queries.predict(case, "expected_attention(n_future=9)")
-    turn = queries.rotation(LENGTH, 9)
-    assert np.allclose(future.means, queries.means @ turn.T, atol=1e-5)
     parts = future.covariances.view(np.float16).astype(np.float64)
     got = parts.sum(axis=3) * future.units[:, :, None, None]
-    expected = turn @ queries.covariances @ turn.T
-    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+    for layer in range(2):
+        turn = queries.rotation(LENGTHS[layer], 9)
+        assert np.allclose(future.means[layer], queries.means[layer] @ turn.T,
+                           atol=1e-5)
+        expected = turn @ queries.covariances[layer] @ turn.T
+        assert np.abs(got[layer] - expected).max() <= (
+            1e-5 * np.abs(expected).max())
     without = queries.predict(case, "expected_attention(cov=false)", False)
     assert without.covariances.shape == (2, 4, 0, 2, DIM)
     for array in (future.means, future.units, future.covariances):
@@ -229,7 +241,7 @@ def test_queries_are_predicted_on_the_host():
 
 
 def pooled(rows, size):
-    """The maximum over `size` neighbours, of which there are as many as there are."""
+    """The maximum over `size` neighbours, as far as there are any."""
     reach = size // 2
     return np.stack([rows[:, max(0, i - reach):i + reach + 1].max(axis=1)
                      for i in range(rows.shape[1])], axis=1)
@@ -260,9 +272,10 @@ def test_products_of_each_query_head(scorer, window, kernel, eps, norm):
                           for q_head in Q_HEADS[head]])
         got = norms.array[2 * begin:2 * own.stop].reshape(2, size)
         assert close(got, sizes, "float16")
-        past = (positions < LENGTH - window).sum()
+        first = LENGTHS[layer] - window
+        past = (positions < first).sum()
         shares = pooled(np.stack([
-            weights(queries[layer, :, q_head], LENGTH - window, keys,
+            weights(queries[layer, :, q_head], first, keys,
                     positions).mean(axis=0)[:past]
             for q_head in Q_HEADS[head]]), kernel)
         expected[begin:begin + past] = np.mean(
