@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 
 import blockmgr
-from model import PAGE, STREAM, Batch, Listed, Model, ints, zeros
+from blockmgr import cuda
+from model import (DIM, PAGE, STREAM, Batch, Listed, Model, close, ints,
+                   layout_of, noise, tensor, zeros)
 
 CUTS = [0, 48, 0]
 
@@ -132,3 +134,48 @@ def test_what_does_not_fit_is_refused():
         if list_index % 6 < 2:
             expected = expected[:30] + 5 * [(-1, -1)]
         assert found == expected
+
+
+def test_pages_of_32_tokens():
+    """Regions fill up their pages: the tail begins 32 slots later."""
+    layout = layout_of(page_size=32)
+    rows = noise(1, 2, 14, 2, 2, 32, DIM)
+    kernels = cuda.CudaKernels(layout, tensor(rows, "float16"))
+    region = [layout.page_id(layer, 9, head) for layer in range(2)
+              for head in range(2)]
+    lists = kernels.lists(ints([[3, 8]]), ints([40]),
+                          region_lengths=ints(np.full((2, 1, 2), 5)),
+                          region_offsets=ints(np.arange(4).reshape(2, 1, 2),
+                                              np.int64),
+                          region_pages=ints(region))
+    plan = kernels.plan_entries(np.arange(5) * 45, [50, 50])
+    index = kernels.plan_index(plan, [10])
+    slots, positions = zeros(180, np.int64), zeros(180, np.int32)
+    kernels.index_entries(
+        index, ints(index.words), lists, slots, positions,
+        zeros(index.workspace_bytes, np.uint8),
+        region_positions=ints(np.tile(2 * np.arange(32), (4, 1))), stream=STREAM)
+    values = noise(2, 1, 4, DIM)
+    workspace = zeros(kernels.decode_workspace_bytes(1, 144), np.uint8)
+    logits, lse = zeros((kernels.decode_logit_rows(1, 144), 2)), zeros((1, 4))
+    sums = zeros(90)
+    kernels.decode(1, lists, tensor(values, "float16"),
+                   tensor(np.zeros((1, 4, DIM)), "float16"), workspace, lse=lse,
+                   logits=logits, stream=STREAM)
+    kernels.add_decode_attention(1, lists, workspace, logits, lse,
+                                 ints([0, 45, 90], np.int64), sums, stream=STREAM)
+    kernels.check(stream=STREAM)
+    keys = rows[:, :, :, 0].reshape(-1, DIM).astype(np.float64)  # by slot
+    expected = np.zeros(90)
+    for i, (layer, head) in enumerate(np.ndindex(2, 2)):
+        own = [region[i] * 32 + place for place in range(5)] + [
+            layout.page_id(layer, (3, 8)[place // 32], head) * 32 + place % 32
+            for place in range(40)]
+        assert slots.array[45 * i:45 * i + 45].tolist() == own
+        assert positions.array[45 * i:45 * i + 45].tolist() == [
+            *range(0, 10, 2), *range(10, 50)]
+        for q_head in (2 * head, 2 * head + 1):
+            shares = np.exp(keys[own] @ values[0, q_head] / np.sqrt(DIM))
+            if layer == 1:
+                expected[45 * head:45 * head + 45] += shares / shares.sum()
+    assert close(sums.array, expected, "float16")
