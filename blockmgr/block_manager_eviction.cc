@@ -22,15 +22,16 @@ CoveredBlocks BlockManager::CountCovered(SequenceSlot slot, int32_t group,
     covered.num_blocks += cache.num_region_blocks();
     covered.num_own += NumOwnRegionBlocks(cache);
   }
-  for (int32_t i = pages.begin; i < pages.end; ++i) {
-    // By then the sequence has filled the last block, so the block is its own
-    // or was replaced by a copy.
-    const bool will_leave = i + 1 == cache.tail_end() &&
-                            sequence.shares_last_block &&
-                            cut > sequence.num_reserved;
-    const bool is_own =
-        i >= cache.tail_end() || will_leave || blocks_.IsOwn(cache.block(i));
-    covered.num_own += is_own ? 1 : 0;
+  const std::span<const BlockId> held = cache.Blocks(
+      {.begin = std::min(pages.begin, cache.tail_end()), .end = pages.end});
+  // The blocks of the other pages will be the sequence's own.
+  covered.num_own += pages.size() - static_cast<int32_t>(held.size());
+  covered.num_own += blocks_.CountOwn(held);
+  // By then the sequence has filled the last block, so the block is its own or
+  // was replaced by a copy.
+  if (pages.end >= cache.tail_end() && !held.empty() &&
+      sequence.shares_last_block && cut > sequence.num_reserved) {
+    covered.num_own += blocks_.IsOwn(held.back()) ? 0 : 1;
   }
   return covered;
 }

@@ -36,15 +36,10 @@ void BlockPool::AddRef(BlockId block) {
 
 void BlockPool::Release(BlockId block) {
   fences_[Index(block)] = dispatched_;
-  Drop(block);
+  ReleaseUntouched(block);
 }
 
-void BlockPool::ReleaseUntouched(BlockId block) { Drop(block); }
-
-void BlockPool::Drop(BlockId block) {
-  int32_t& refs = refs_[Index(block)];
-  BM_CHECK(refs > 0);  // double release, or the null block
-  if (--refs > 0) return;
+void BlockPool::GiveBack(BlockId block) {
   uint64_t& fence = fences_[Index(block)];
   if (fence <= acknowledged_) {
     free_.push_back(block);

@@ -27,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "blockmgr/base/check.h"
 #include "blockmgr/base/ids.h"
 
 namespace blockmgr {
@@ -63,7 +64,11 @@ class BlockPool {
   // Drops a holder for which no step in flight touches the block: the prefix
   // cache, or a reservation that was aborted. The fence of the block stays as
   // the other holders have left it. REQUIRES: the block is held.
-  void ReleaseUntouched(BlockId block);
+  void ReleaseUntouched(BlockId block) {
+    int32_t& refs = refs_[Index(block)];
+    BM_CHECK(refs > 0);  // double release, or the null block
+    if (--refs == 0) GiveBack(block);
+  }
 
   // REQUIRE: steps are dispatched, and acknowledged, in ascending order.
   void Dispatch(StepId step);
@@ -85,7 +90,8 @@ class BlockPool {
     BlockId block;
     uint64_t step;
   };
-  void Drop(BlockId block);
+  // Makes a block without holders fenced, or free.
+  void GiveBack(BlockId block);
 
   std::vector<int32_t> refs_;     // holders per block
   std::vector<uint64_t> fences_;  // newest step that may touch the block

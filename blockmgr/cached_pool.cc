@@ -32,7 +32,7 @@ void CachedPool::Take(std::span<BlockId> blocks) {
 void CachedPool::Release(BlockId block) {
   pool_.Release(block);
   if (pool_.num_holders(block) == 1 && cache_.Contains(block)) {
-    BecomeUnused(Index(block));
+    BecomeUnused(Index(block), block);
   }
 }
 
@@ -43,7 +43,7 @@ void CachedPool::Release(const RegionRecord& region) {
   }
   if (entry != PrefixCache::kNone &&
       pool_.num_holders(region.blocks.front()) == 1) {
-    BecomeUnused(entry);
+    BecomeUnused(entry, region.blocks.front());
   }
 }
 
@@ -66,6 +66,11 @@ bool CachedPool::IsOwn(BlockId block) const {
   if (block == kNullBlock) return false;
   const int32_t holders = pool_.num_holders(block);
   return holders == 1 || (holders == 2 && cache_.Contains(block));
+}
+
+int32_t CachedPool::CountOwn(std::span<const BlockId> blocks) const {
+  return static_cast<int32_t>(std::ranges::count_if(
+      blocks, [this](BlockId block) { return IsOwn(block); }));
 }
 
 bool CachedPool::IsOwn(const RegionRecord& region) const {
@@ -169,8 +174,8 @@ BlockId CachedPool::SomeBlock(int32_t entry) const {
   return cached == nullptr ? BlockId{entry} : cached->record->blocks.front();
 }
 
-void CachedPool::BecomeUnused(int32_t entry) {
-  if (pool_.IsPastFence(SomeBlock(entry))) {
+void CachedPool::BecomeUnused(int32_t entry, BlockId block) {
+  if (pool_.IsPastFence(block)) {
     cache_.AddReclaimable(entry);
     return;
   }

@@ -79,6 +79,8 @@ class CachedPool {
   // Returns whether at most one sequence holds the block, or the region. The
   // prefix cache may hold it, too: the hold of the cache can be dropped.
   bool IsOwn(BlockId block) const;
+  // Returns for how many of the blocks IsOwn is true.
+  int32_t CountOwn(std::span<const BlockId> blocks) const;
   bool IsOwn(const RegionRecord& region) const;
   // Returns whether an entry of the cache is not reclaimable yet, but will be.
   bool IsCooling(int32_t entry) const { return cooling_.Contains(entry); }
@@ -107,7 +109,8 @@ class CachedPool {
   // Returns any block of an entry. All of its blocks were released together.
   BlockId SomeBlock(int32_t entry) const;
   // Makes an entry that only the cache holds reclaimable, after the fence.
-  void BecomeUnused(int32_t entry);
+  // `block` is any block of the entry.
+  void BecomeUnused(int32_t entry, BlockId block);
   // Makes an entry that a sequence is about to use no longer reclaimable.
   void Wake(int32_t entry);
   void ReclaimNext();

@@ -28,13 +28,6 @@ PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size,
   orphans_.reserve(num_window_groups);
 }
 
-int32_t PrefixCache::num_blocks(int32_t entry) const {
-  const CachedRegion* cached = region(entry);
-  return cached == nullptr
-             ? 1
-             : static_cast<int32_t>(cached->record->blocks.size());
-}
-
 int32_t PrefixCache::FindRegion(RegionId id) const {
   const auto found = region_entries_.find(id);
   return found == region_entries_.end() ? kNone : found->second;
@@ -276,17 +269,6 @@ void PrefixCache::Remove(int32_t entry) {
   if (own.follows_root) ReleaseRoot(own.parent);
   own = Entry{};
   if (entry >= num_blocks_) RemoveRegion(entry);
-}
-
-void PrefixCache::AddReclaimable(int32_t entry) {
-  BM_CHECK(serial(entry) != kNoSerial);
-  order_.List(entry);
-  num_reclaimable_ += num_blocks(entry);
-}
-
-void PrefixCache::RemoveReclaimable(int32_t entry) {
-  order_.Unlist(entry);
-  num_reclaimable_ -= num_blocks(entry);
 }
 
 int64_t PrefixCache::metadata_bytes(

@@ -61,6 +61,7 @@
 #include <absl/functional/function_ref.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/check.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/group_cache.h"
@@ -153,7 +154,12 @@ class PrefixCache {
   const BlockKey& key(int32_t entry) const { return entries_[entry].key; }
   // Returns a number above all entries.
   int32_t entry_limit() const { return static_cast<int32_t>(entries_.size()); }
-  int32_t num_blocks(int32_t entry) const;
+  int32_t num_blocks(int32_t entry) const {
+    const CachedRegion* cached = region(entry);
+    return cached == nullptr
+               ? 1
+               : static_cast<int32_t>(cached->record->blocks.size());
+  }
   // Returns null for the entry of a block.
   const CachedRegion* region(int32_t entry) const {
     return entry < num_blocks_ ? nullptr : regions_[entry - num_blocks_].get();
@@ -293,8 +299,15 @@ class PrefixCache {
   // AddReclaimable makes an entry reclaimable whose blocks only the cache
   // holds. RemoveReclaimable must be called before the blocks get another
   // holder, and before the entry is removed.
-  void AddReclaimable(int32_t entry);
-  void RemoveReclaimable(int32_t entry);
+  void AddReclaimable(int32_t entry) {
+    BM_CHECK(serial(entry) != kNoSerial);
+    order_.List(entry);
+    num_reclaimable_ += num_blocks(entry);
+  }
+  void RemoveReclaimable(int32_t entry) {
+    order_.Unlist(entry);
+    num_reclaimable_ -= num_blocks(entry);
+  }
   // Returns the entry that is reclaimed next. REQUIRES: one is reclaimable.
   int32_t next_to_reclaim() const { return order_.next(); }
 

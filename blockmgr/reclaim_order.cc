@@ -9,41 +9,6 @@
 
 namespace blockmgr {
 
-void ReclaimOrder::Link(int32_t entry) {
-  Node& node = nodes_[entry];
-  Level& level = levels_[node.priority];
-  node.previous = level.tail;
-  node.next = kNone;
-  (level.tail == kNone ? level.head : nodes_[level.tail].next) = entry;
-  level.tail = entry;
-  occupied_[node.priority / 64] |= uint64_t{1} << (node.priority % 64);
-}
-
-void ReclaimOrder::Unlink(int32_t entry) {
-  Node& node = nodes_[entry];
-  Level& level = levels_[node.priority];
-  (node.previous == kNone ? level.head : nodes_[node.previous].next) =
-      node.next;
-  (node.next == kNone ? level.tail : nodes_[node.next].previous) =
-      node.previous;
-  node.previous = node.next = kNone;
-  if (level.head == kNone) {
-    occupied_[node.priority / 64] &= ~(uint64_t{1} << (node.priority % 64));
-  }
-}
-
-void ReclaimOrder::List(int32_t entry) {
-  BM_CHECK(!nodes_[entry].listed);
-  nodes_[entry].listed = true;
-  Link(entry);
-}
-
-void ReclaimOrder::Unlist(int32_t entry) {
-  BM_CHECK(nodes_[entry].listed);
-  Unlink(entry);
-  nodes_[entry].listed = false;
-}
-
 int32_t ReclaimOrder::next() const {
   for (size_t word = 0; word < occupied_.size(); ++word) {
     if (occupied_[word] == 0) continue;

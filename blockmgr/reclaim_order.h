@@ -21,6 +21,7 @@
 #include <limits>
 #include <vector>
 
+#include "blockmgr/base/check.h"
 #include "blockmgr/base/heap_bytes.h"
 
 namespace blockmgr {
@@ -46,9 +47,17 @@ class ReclaimOrder {
   bool IsListed(int32_t entry) const { return nodes_[entry].listed; }
   // Lists an entry as the last one of its priority. REQUIRES: the entry is not
   // listed.
-  void List(int32_t entry);
+  void List(int32_t entry) {
+    BM_CHECK(!nodes_[entry].listed);
+    nodes_[entry].listed = true;
+    Link(entry);
+  }
   // REQUIRES: the entry is listed.
-  void Unlist(int32_t entry);
+  void Unlist(int32_t entry) {
+    BM_CHECK(nodes_[entry].listed);
+    Unlink(entry);
+    nodes_[entry].listed = false;
+  }
   // Returns the entry that goes first. REQUIRES: an entry is listed.
   int32_t next() const;
 
@@ -94,8 +103,27 @@ class ReclaimOrder {
     // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
     friend auto operator<=>(const Expiry&, const Expiry&) = default;
   };
-  void Link(int32_t entry);
-  void Unlink(int32_t entry);
+  void Link(int32_t entry) {
+    Node& node = nodes_[entry];
+    Level& level = levels_[node.priority];
+    node.previous = level.tail;
+    node.next = kNone;
+    (level.tail == kNone ? level.head : nodes_[level.tail].next) = entry;
+    level.tail = entry;
+    occupied_[node.priority / 64] |= uint64_t{1} << (node.priority % 64);
+  }
+  void Unlink(int32_t entry) {
+    Node& node = nodes_[entry];
+    Level& level = levels_[node.priority];
+    (node.previous == kNone ? level.head : nodes_[node.previous].next) =
+        node.next;
+    (node.next == kNone ? level.tail : nodes_[node.next].previous) =
+        node.previous;
+    node.previous = node.next = kNone;
+    if (level.head == kNone) {
+      occupied_[node.priority / 64] &= ~(uint64_t{1} << (node.priority % 64));
+    }
+  }
   void SetPriority(int32_t entry, uint8_t priority);
   void AddExpiry(int32_t entry, int64_t ms);
   void DropExpiry(int32_t entry);

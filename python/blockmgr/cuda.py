@@ -13,7 +13,8 @@ import typing
 
 from blockmgr import _core
 from blockmgr._core import (AttentionLists, CudaKernels, EntryLists, EntryPlan,
-                            PrefillPlan, SelectionPlan)
+                            FutureQueries, IndexPlan, PrefillPlan,
+                            SelectionPlan)
 
 
 class Tensor(typing.Protocol):
@@ -58,6 +59,6 @@ def why_unavailable() -> typing.Optional[str]:
 
 __all__ = [
     "AttentionLists", "CudaKernels", "CudaStream", "EntryLists", "EntryPlan",
-    "PrefillPlan", "SelectionPlan", "Stream", "Tensor", "TorchStream",
-    "is_available", "why_unavailable"
+    "FutureQueries", "IndexPlan", "PrefillPlan", "SelectionPlan", "Stream",
+    "Tensor", "TorchStream", "is_available", "why_unavailable"
 ]

@@ -1,5 +1,7 @@
 // blockmgr.cuda: CudaKernels and its lists.
+#include <array>
 #include <memory>
+#include <optional>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -46,6 +48,15 @@ void BindPlans(nb::module_& m) {
       "Lists of entries on a device. CudaKernels.entries makes them. Keeps the "
       "tensors alive.")
       .def_prop_ro("plan", [](const PyEntryLists& self) { return self.plan; });
+  nb::class_<PyIndexPlan>(
+      m, "IndexPlan",
+      "What the host knows of an index of entries. CudaKernels.plan_index "
+      "makes it.")
+      .def_prop_ro(
+          "words",
+          [](Self<PyIndexPlan> self) { return ViewOf(self.p->words, self.h); },
+          "int32 [n]: to be copied to the device.")
+      .def_prop_ro("workspace_bytes", &PyIndexPlan::workspace_bytes);
   nb::class_<PySelectionPlan>(
       m, "SelectionPlan",
       "What a selection shares out, and among which heads. "
@@ -59,6 +70,47 @@ void BindPlans(nb::module_& m) {
       .def_prop_ro("workspace_bytes", &PySelectionPlan::workspace_bytes)
       .def_prop_ro("num_survivor_words", &PySelectionPlan::num_survivor_words,
                    "Elements of `survivors`.");
+}
+
+void BindFutureQueries(nb::module_& m) {
+  using Future = Self<PyFutureQueries>;
+  const auto heads = [](const Future& self) {
+    return std::array<size_t, 2>{
+        self.p->num_groups, static_cast<size_t>(self.p->layout.num_q_heads)};
+  };
+  nb::class_<PyFutureQueries>(
+      m, "FutureQueries",
+      "The queries that expected_attention expects, to be copied to the "
+      "device.\nCudaKernels.predict_queries makes it.")
+      .def_prop_ro(
+          "means",
+          [heads](Future self) {
+            const auto [groups, q_heads] = heads(self);
+            return ViewOf<float, 3>(
+                self.p->means.data(),
+                {groups, q_heads, static_cast<size_t>(self.p->layout.head_dim)},
+                self.h);
+          },
+          "float32 [groups, num_q_heads, head_dim].")
+      .def_prop_ro(
+          "covariances",
+          [heads](Future self) {
+            const auto [groups, q_heads] = heads(self);
+            const auto dim = static_cast<size_t>(self.p->layout.head_dim);
+            const bool is_empty = self.p->covariances.empty();
+            return ViewOf<int16_t, 5>(
+                reinterpret_cast<const int16_t*>(self.p->covariances.data()),
+                {groups, q_heads, is_empty ? 0 : dim, 2, dim}, self.h);
+          },
+          "int16 [groups, num_q_heads, head_dim, 2, head_dim]: the bits of the "
+          "pool's dtype, to\nbe viewed as it. The two parts of a row add up to "
+          "it, in the unit of the query head.\nEmpty with cov=false.")
+      .def_prop_ro(
+          "units",
+          [heads](Future self) {
+            return ViewOf<float, 2>(self.p->units.data(), heads(self), self.h);
+          },
+          "float32 [groups, num_q_heads].");
 }
 
 void BindRows(nb::class_<PyCudaKernels>& type) {
@@ -117,8 +169,9 @@ void BindAttention(nb::class_<PyCudaKernels>& type) {
       .def("decode", &PyCudaKernels::Decode, nb::arg("layer"), nb::arg("lists"),
            nb::arg("queries"), nb::arg("output"), nb::arg("workspace"),
            nb::kw_only(), nb::arg("lse") = nb::none(),
-           nb::arg("scale") = nb::none(), nb::arg("balanced") = false,
-           nb::arg("planned") = false, nb::arg("stream"),
+           nb::arg("logits") = nb::none(), nb::arg("scale") = nb::none(),
+           nb::arg("balanced") = false, nb::arg("planned") = false,
+           nb::arg("stream"),
            "Attention of one query per sequence.\n\n"
            "queries, output: [sequences, num_q_heads, head_dim] of the pool's "
            "dtype. workspace:\nuint8 [decode_workspace_bytes or more]. lse: "
@@ -128,8 +181,23 @@ void BindAttention(nb::class_<PyCudaKernels>& type) {
            "without it, the bits of\na sequence do not depend on the batch. "
            "planned: the workspace is as an earlier call left\nit, for the "
            "same lengths (the next layer of sequences without regions).\n"
-           "Lists that do not fit the workspace are not computed; check() "
-           "says so.")
+           "Lists that do not fit the workspace or the logits are not "
+           "computed; check() says so.")
+      .def("decode_logit_rows", &PyCudaKernels::DecodeLogitRows,
+           nb::arg("num_sequences"), nb::arg("num_slots"),
+           "Rows of the logits of decode. num_slots: as in "
+           "decode_workspace_bytes.")
+      .def("add_decode_attention", &PyCudaKernels::AddDecodeAttention,
+           nb::arg("layer"), nb::arg("lists"), nb::arg("workspace"),
+           nb::arg("logits"), nb::arg("lse"), nb::arg("sum_offsets"),
+           nb::arg("sums"), nb::kw_only(), nb::arg("stream"),
+           "Adds the attention of the queries of a decode to sums, for "
+           "h2o.\n\nlayer, lists, workspace, logits and lse are those of the "
+           "decode. sum_offsets: int64\n[sequences * num_heads + 1], where the "
+           "sums of each list begin, and where its room\nends. sums: float32 "
+           "[sum_offsets[-1]]: of the region in the order of its slots, then "
+           "of\nthe tail. Each entry gets the sum over the query heads of its "
+           "head. Entries beyond the\nroom get none; check() says so.")
       .def("plan_prefill", &PyCudaKernels::PlanPrefill,
            nb::arg("query_offsets"),
            "Divides the queries of some sequences: query_offsets, ints "
@@ -147,7 +215,7 @@ void BindAttention(nb::class_<PyCudaKernels>& type) {
            "num_q_heads].");
 }
 
-void BindScores(nb::class_<PyCudaKernels>& type) {
+void BindEntries(nb::class_<PyCudaKernels>& type) {
   type.def("plan_entries", &PyCudaKernels::PlanEntries, nb::arg("offsets"),
            nb::arg("lengths"),
            "Divides lists of entries of some groups, each a sequence in one "
@@ -159,48 +227,141 @@ void BindScores(nb::class_<PyCudaKernels>& type) {
            "Lists of entries.\n\nwords: plan.words on the device. slots: int64 "
            "[num_entries]; positions: int32\n[num_entries], ascending in each "
            "list (Entries.slots, Entries.positions).")
-      .def("score_workspace_bytes", &PyCudaKernels::ScoreWorkspaceBytes,
+      .def("plan_index", &PyCudaKernels::PlanIndex, nb::arg("plan"),
+           nb::arg("cuts"),
+           "Plans an index of the entries of some sequences.\n\n"
+           "plan: groups are the sequences of layer 0, then those of layer 1, "
+           "and so on. A list has\nthe entries of its region, and as many of "
+           "its tail as the offsets leave room for.\ncuts: ints [sequences], "
+           "the position of the first token of each tail; 0 without a\n"
+           "region.")
+      .def("index_entries", &PyCudaKernels::IndexEntries, nb::arg("plan"),
+           nb::arg("words"), nb::arg("lists"), nb::arg("slots"),
+           nb::arg("positions"), nb::arg("workspace") = nb::none(),
+           nb::kw_only(), nb::arg("region_positions") = nb::none(),
+           nb::arg("stream"),
+           "Writes the slots and positions of the entries that page lists "
+           "have.\n\nwords: plan.words on the device. slots: int64 "
+           "[num_entries], positions: int32\n[num_entries], for entries(). "
+           "Lists with regions need region_positions, int32 [pages,\n"
+           "page_size], as plan_moves writes them, in any order, and the "
+           "workspace: uint8\n[plan.workspace_bytes or more]. Positions at or "
+           "behind the cut, and lists of other lengths\nthan planned, are "
+           "refused: check() says so, and the entries without one keep their "
+           "values.");
+}
+
+void BindScores(nb::class_<PyCudaKernels>& type) {
+  type.def("score_workspace_bytes", &PyCudaKernels::ScoreWorkspaceBytes,
            nb::arg("policy"), nb::arg("plan"),
            "Bytes of the workspace of score.")
-      .def("score", &PyCudaKernels::Score, nb::arg("policy"),
-           nb::arg("entries"), nb::arg("scores"),
+      .def(
+          "score",
+          [](PyCudaKernels& self, const PolicyArgument& policy,
+             const PyEntryLists& entries, TensorArgument scores,
+             TensorArgument workspace, TensorArgument queries,
+             std::optional<float> scale, TensorArgument num_queries,
+             TensorArgument means, TensorArgument covariances,
+             TensorArgument units, TensorArgument value_norms,
+             TensorArgument products, const StreamArgument& stream) {
+            self.Score(policy, entries,
+                       {.scores = scores,
+                        .workspace = workspace,
+                        .queries = queries,
+                        .num_queries = num_queries,
+                        .value_norms = value_norms,
+                        .products = products,
+                        .means = means,
+                        .covariances = covariances,
+                        .units = units},
+                       scale, stream);
+          },
+          nb::arg("policy"), nb::arg("entries"), nb::arg("scores"),
+          nb::arg("workspace") = nb::none(), nb::kw_only(),
+          nb::arg("queries") = nb::none(), nb::arg("scale") = nb::none(),
+          nb::arg("num_queries") = nb::none(), nb::arg("means") = nb::none(),
+          nb::arg("covariances") = nb::none(), nb::arg("units") = nb::none(),
+          nb::arg("value_norms") = nb::none(), nb::arg("products") = nb::none(),
+          nb::arg("stream"),
+          "Scores of entries by knorm, keydiff, snapkv, tova, h2o or "
+          "expected_attention.\n\n"
+          "scores: float32 [num_entries]. workspace: uint8 "
+          "[score_workspace_bytes or more].\nqueries: [groups, "
+          "policy.query_window, num_q_heads, head_dim] of the pool's dtype: "
+          "the last\nqueries of each group, after rotation, oldest first.\n"
+          "h2o without obs_window: scores has the sums of attention, and gets "
+          "the scores.\nnum_queries: int32 [groups], for h2o(norm=count): the "
+          "queries that were added, which are\nthe last of each group.\n"
+          "means, covariances, units: for expected_attention, as "
+          "FutureQueries has them.\n"
+          "value_norms: float32 [num_entries * group_size], products: float32 "
+          "[num_entries], for\ncritical(gqa_product=true): value_norms is what "
+          "the method of this name wrote, products\ngets what select reads.")
+      .def("attention_workspace_bytes", &PyCudaKernels::AttentionWorkspaceBytes,
+           nb::arg("plan"), nb::arg("num_queries"),
+           "Bytes of the workspace of add_attention.")
+      .def("add_attention", &PyCudaKernels::AddAttention, nb::arg("entries"),
+           nb::arg("queries"), nb::arg("sums"),
            nb::arg("workspace") = nb::none(), nb::kw_only(),
-           nb::arg("queries") = nb::none(), nb::arg("scale") = nb::none(),
-           nb::arg("stream"),
-           "Scores of entries by knorm, keydiff, snapkv or tova.\n\n"
-           "scores: float32 [num_entries]. workspace: uint8 "
-           "[score_workspace_bytes or more].\nqueries: [groups, "
-           "policy.query_window, num_q_heads, head_dim] of the pool's dtype: "
-           "the last\nqueries of each group, after rotation, oldest first.")
+           nb::arg("scale") = nb::none(), nb::arg("stream"),
+           "Adds to sums the attention that queries pay to entries, for "
+           "h2o.\n\nqueries: [groups, count, num_q_heads, head_dim] of the "
+           "pool's dtype: the last queries of\neach group, after rotation, "
+           "oldest first. sums: float32 [num_entries], in the order of\nthe "
+           "entries. Each entry gets the sum over the queries that see it and "
+           "over the query\nheads of its head. workspace: uint8 "
+           "[attention_workspace_bytes or more].");
+}
+
+void BindQueriesAndValues(nb::class_<PyCudaKernels>& type) {
+  type.def(
+          "predict_queries", &PyCudaKernels::PredictQueries, nb::arg("policy"),
+          nb::arg("plan"), nb::arg("means"), nb::arg("covariances").none(),
+          nb::arg("inverse_frequencies"),
+          "The queries that expected_attention expects after the end of each "
+          "sequence.\n\nmeans: float32 [groups, num_q_heads, head_dim], "
+          "covariances: float32 [groups,\nnum_q_heads, head_dim, head_dim]: "
+          "of the queries at positions from n_sink on, before\nrotation, or "
+          "of a table. covariances may be None with cov=false. "
+          "inverse_frequencies:\nfloat64 [head_dim / 2]; the pair (i, i + "
+          "head_dim / 2) is rotated by position *\ninverse_frequencies[i]. "
+          "The three are in the memory of the CPU, which does the work: some\n"
+          "num_q_heads * head_dim**2 steps for each group. Lets other threads "
+          "run.")
       .def("value_norms", &PyCudaKernels::ValueNorms, nb::arg("policy"),
            nb::arg("entries"), nb::arg("projection"), nb::arg("norms"),
            nb::kw_only(), nb::arg("stream"),
            "Norms of the values of entries after the output projection, for "
            "critical.\n\nprojection: [num_q_heads, head_dim, model_dim] of the "
            "pool's dtype; model_dim is a\nmultiple of 8. norms: float32 "
-           "[num_entries].");
+           "[num_entries], the mean over the query heads of a head. With\n"
+           "critical(gqa_product=true): float32 [num_entries * group_size]; "
+           "for each list a matrix\n[group_size, entries of the list], at "
+           "group_size * its offset.");
 }
 
 void BindSelection(nb::class_<PyCudaKernels>& type) {
   type.def("plan_selection", &PyCudaKernels::PlanSelection, nb::arg("plan"),
            nb::arg("policy"), nb::arg("target").none(), nb::arg("cut"),
            "Plans a selection from the entries of one sequence, whose groups "
-           "are its layers.\n\npositions from cut on are no candidates. The "
-           "policy has no table, no random scores and\nno gqa_product.")
+           "are its layers.\n\nPositions from cut on are no candidates. The "
+           "policy has no table and no random scores.")
       .def("select", &PyCudaKernels::Select, nb::arg("plan"), nb::arg("words"),
            nb::arg("entries"), nb::arg("scores").none(), nb::arg("workspace"),
            nb::arg("counts"), nb::arg("survivors"), nb::arg("num_nan"),
            nb::kw_only(), nb::arg("value_norms") = nb::none(),
-           nb::arg("budgets") = nb::none(), nb::arg("stream"),
+           nb::arg("products") = nb::none(), nb::arg("budgets") = nb::none(),
+           nb::arg("stream"),
            "Selects what blockmgr.select selects, bit for bit.\n\n"
            "words: plan.words on the device. scores: float32 [num_entries], or "
            "None for streaming.\nworkspace: uint8 [plan.workspace_bytes or "
            "more]. Results: counts, int32 [num_layers,\nnum_heads], entries "
            "kept; survivors, int32 [plan.num_survivor_words], where entry i of "
            "list l\nis bit i % 32 of word offsets[l] // 32 + l + i // 32; "
-           "num_nan, int64 [1], candidates whose\nscore is NaN. value_norms: "
-           "float32 [num_entries], for critical. budgets: int32 "
-           "[num_layers,\nnum_heads], for external budgets.")
+           "num_nan, int64 [1], candidates whose\nscore is NaN. value_norms, "
+           "or products with gqa_product: float32 [num_entries], for\n"
+           "critical. budgets: int32 [num_layers, num_heads], for external "
+           "budgets.")
       .def("plan_moves", &PyCudaKernels::PlanMoves, nb::arg("entries"),
            nb::arg("survivors"), nb::arg("page_offsets"), nb::arg("pages"),
            nb::arg("kept"), nb::arg("move_offsets"), nb::arg("moves"),
@@ -218,6 +379,7 @@ void BindSelection(nb::class_<PyCudaKernels>& type) {
 
 void BindCuda(nb::module_& m) {
   BindPlans(m);
+  BindFutureQueries(m);
   nb::class_<PyCudaKernels> type(
       m, "CudaKernels",
       "The CUDA kernels over a pool that the caller owns.\n\n"
@@ -253,7 +415,9 @@ void BindCuda(nb::module_& m) {
            "graph is being captured.");
   BindRows(type);
   BindAttention(type);
+  BindEntries(type);
   BindScores(type);
+  BindQueriesAndValues(type);
   BindSelection(type);
   m.def(
       "_why_no_cuda", [] { return ErrorOf(Devices().probe()); },

@@ -8,12 +8,15 @@
 #include "blockmgr/base/bits.h"
 #include "kernels/cuda/attention/chunk_attention.h"
 #include "kernels/cuda/attention/decode_attention.h"
+#include "kernels/cuda/scores/pooled_scores.h"
 #include "python/core/cuda_kernels.h"
 #include "python/core/errors.h"
 #include "python/core/kernel_checks.h"
 
 namespace blockmgr::python {
 namespace {
+
+constexpr int64_t kMaxTiles = std::numeric_limits<int32_t>::max();
 
 // The arrays of decode attention.
 struct DecodeArrays {
@@ -46,6 +49,26 @@ int64_t TilesOf(const ModelLayout& layout, int64_t num_lists, int64_t bytes) {
       DecodeBytes(layout, 0, 1) - DecodeBytes(layout, 0, 0);
   const int64_t num_slots = free_bytes / slot_bytes - num_lists - 1;
   return (num_slots + 1) * kInvariantChunkTiles - 1;
+}
+
+// Returns the most tiles that all lists of a layer have together. Each list may
+// begin a tile of its own.
+int64_t MostTiles(const ModelLayout& layout, int32_t num_sequences,
+                  int64_t num_slots) {
+  constexpr int64_t kMaxSlots = int64_t{1} << 36;
+  if (num_sequences < 0 || num_slots < 0 || num_slots > kMaxSlots) {
+    ThrowInvalid("num_sequences, num_slots: expected at least 0, and at most ",
+                 kMaxSlots, " slots, got ", num_sequences, " and ", num_slots);
+  }
+  return CeilDiv(num_slots, int64_t{kDecodeTileRanks}) +
+         int64_t{num_sequences} * layout.num_heads;
+}
+
+// Returns the tiles that logits have room for, or kMaxTiles without logits.
+int64_t LogitTiles(const AnyArray& logits) {
+  if (!logits.is_valid()) return kMaxTiles;
+  return std::min(static_cast<int64_t>(logits.shape(0)) / kDecodeTileRanks,
+                  kMaxTiles);
 }
 
 }  // namespace
@@ -119,15 +142,8 @@ void PyCudaKernels::CheckLists(const PyAttentionLists& lists) const {
 int64_t PyCudaKernels::DecodeWorkspaceBytes(int32_t num_sequences,
                                             int64_t num_slots,
                                             bool balanced) const {
-  constexpr int64_t kMaxSlots = int64_t{1} << 36;
-  if (num_sequences < 0 || num_slots < 0 || num_slots > kMaxSlots) {
-    ThrowInvalid("num_sequences, num_slots: expected at least 0, and at most ",
-                 kMaxSlots, " slots, got ", num_sequences, " and ", num_slots);
-  }
+  const int64_t num_tiles = MostTiles(layout_, num_sequences, num_slots);
   const int64_t num_lists = int64_t{num_sequences} * layout_.num_heads;
-  // Each list may begin a tile of its own.
-  const int64_t num_tiles =
-      CeilDiv(num_slots, int64_t{kDecodeTileRanks}) + num_lists;
   return DecodeBytes(
       layout_, num_lists,
       DecodeWorkspaceSlots(num_tiles, num_lists, num_decode_ctas_,
@@ -137,8 +153,9 @@ int64_t PyCudaKernels::DecodeWorkspaceBytes(int32_t num_sequences,
 void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
                            TensorArgument queries, TensorArgument output,
                            TensorArgument workspace, TensorArgument lse,
-                           std::optional<float> scale, bool balanced,
-                           bool is_planned, const StreamArgument& stream) {
+                           TensorArgument logits, std::optional<float> scale,
+                           bool balanced, bool is_planned,
+                           const StreamArgument& stream) {
   CheckLayer(layout_, layer);
   CheckLists(lists);
   const int64_t num_sequences = lists.num_sequences;
@@ -159,13 +176,15 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   }
   DecodeParams params;
   params.scale = CheckedScale(layout_, scale);
+  const AnyArray logit_rows =
+      logits.is_none() ? AnyArray() : ImportLogits(logits);
   const int64_t num_tiles =
       balanced
-          ? std::numeric_limits<int32_t>::max()
+          ? kMaxTiles
           : TilesOf(layout_, num_lists, static_cast<int64_t>(memory.size()));
   params.chunk_tiles = balanced ? 0 : kInvariantChunkTiles;
-  params.max_tiles = static_cast<int32_t>(
-      std::min<int64_t>(num_tiles, std::numeric_limits<int32_t>::max()));
+  params.max_tiles =
+      static_cast<int32_t>(std::min(num_tiles, LogitTiles(logit_rows)));
   WorkspaceCursor cursor(DataOf<char>(memory));
   const DecodeArrays arrays = TakeDecodeArrays(
       layout_, num_lists,
@@ -179,6 +198,7 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   params.queries = query_rows.data();
   params.output = DataOf<void>(output_rows);
   params.lse = DataOf<float>(sums);
+  params.logits = DataOf<float>(logit_rows);
   params.partial_output = arrays.partial_output;
   params.partial_stats = arrays.partial_stats;
   params.group_size = layout_.group_size();
@@ -195,6 +215,49 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
     runtime.PlanDecode(plan);
   }
   runtime.Decode(params, shape_);
+  ThrowIfFailed();
+}
+
+int64_t PyCudaKernels::DecodeLogitRows(int32_t num_sequences,
+                                       int64_t num_slots) const {
+  return kDecodeTileRanks * MostTiles(layout_, num_sequences, num_slots);
+}
+
+AnyArray PyCudaKernels::ImportLogits(TensorArgument logits) const {
+  return ImportOf<float>("logits", logits, {-1, layout_.group_size()}, true);
+}
+
+void PyCudaKernels::AddDecodeAttention(
+    int32_t layer, const PyAttentionLists& lists, TensorArgument workspace,
+    TensorArgument logits, TensorArgument lse, TensorArgument sum_offsets,
+    TensorArgument sums, const StreamArgument& stream) {
+  CheckLayer(layout_, layer);
+  CheckLists(lists);
+  const int64_t num_lists = int64_t{lists.num_sequences} * layout_.num_heads;
+  const AnyArray memory = ImportWorkspace(
+      workspace, DecodeBytes(layout_, num_lists, 0), "decode_workspace_bytes");
+  const AnyArray logit_rows = ImportLogits(logits);
+  const AnyArray denominators =
+      ImportOf<float>("lse", lse, {lists.num_sequences, layout_.num_q_heads});
+  const AnyArray offsets =
+      ImportOf<int64_t>("sum_offsets", sum_offsets, {num_lists + 1});
+  const AnyArray totals = ImportOf<float>("sums", sums, {-1}, true);
+  WorkspaceCursor cursor(DataOf<char>(memory));
+  DecodeSumParams params;
+  params.lists = lists.OfLayer(layer);
+  params.page_shift = pool_.page_shift;
+  params.num_heads = pool_.by_heads;
+  // Where decode left them.
+  params.tile_offsets =
+      TakeDecodeArrays(layout_, num_lists, 0, &cursor).tile_offsets;
+  params.logits = DataOf<const float>(logit_rows);
+  params.lse = DataOf<const float>(denominators);
+  params.max_tiles = static_cast<int32_t>(LogitTiles(logit_rows));
+  params.group_size = layout_.group_size();
+  params.sum_offsets = DataOf<const int64_t>(offsets);
+  params.sums = DataOf<float>(totals);
+  params.error = reinterpret_cast<uint32_t*>(memory_);
+  On(stream).AddDecodeAttention(params);
   ThrowIfFailed();
 }
 

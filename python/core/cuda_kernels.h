@@ -17,6 +17,7 @@
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/host/device_runtime.h"
 #include "kernels/cuda/paged_pool.h"
+#include "kernels/cuda/scores/window_scores.h"
 #include "python/core/arrays.h"
 #include "python/core/core.h"
 #include "python/core/cuda_lists.h"
@@ -26,6 +27,19 @@ namespace blockmgr::python {
 // A stream: a cudaStream_t as an integer, or an object that has one.
 struct StreamArgument {
   nb::handle value;
+};
+
+// The tensors of a call of score. Each policy reads some of them.
+struct ScoreTensors {
+  TensorArgument scores;
+  TensorArgument workspace;
+  TensorArgument queries;
+  TensorArgument num_queries;
+  TensorArgument value_norms;
+  TensorArgument products;
+  TensorArgument means;
+  TensorArgument covariances;
+  TensorArgument units;
 };
 
 // Divides a workspace among the arrays of a call. Without memory it only counts
@@ -90,8 +104,13 @@ class PyCudaKernels {
   void Decode(int32_t layer, const PyAttentionLists& lists,
               TensorArgument queries, TensorArgument output,
               TensorArgument workspace, TensorArgument lse,
-              std::optional<float> scale, bool balanced, bool is_planned,
-              const StreamArgument& stream);
+              TensorArgument logits, std::optional<float> scale, bool balanced,
+              bool is_planned, const StreamArgument& stream);
+  int64_t DecodeLogitRows(int32_t num_sequences, int64_t num_slots) const;
+  void AddDecodeAttention(int32_t layer, const PyAttentionLists& lists,
+                          TensorArgument workspace, TensorArgument logits,
+                          TensorArgument lse, TensorArgument sum_offsets,
+                          TensorArgument sums, const StreamArgument& stream);
   PyPrefillPlan PlanPrefill(IntsArgument query_offsets) const;
   void Prefill(int32_t layer, const PyAttentionLists& lists,
                const PyPrefillPlan& plan, TensorArgument words,
@@ -107,12 +126,31 @@ class PyCudaKernels {
   int64_t ScoreWorkspaceBytes(const PolicyArgument& policy,
                               const PyEntryPlan& plan) const;
   void Score(const PolicyArgument& policy, const PyEntryLists& entries,
-             TensorArgument scores, TensorArgument workspace,
-             TensorArgument queries, std::optional<float> scale,
+             const ScoreTensors& tensors, std::optional<float> scale,
              const StreamArgument& stream);
+  int64_t AttentionWorkspaceBytes(const PyEntryPlan& plan,
+                                  int32_t num_queries) const;
+  void AddAttention(const PyEntryLists& entries, TensorArgument queries,
+                    TensorArgument sums, TensorArgument workspace,
+                    std::optional<float> scale, const StreamArgument& stream);
   void ValueNorms(const PolicyArgument& policy, const PyEntryLists& entries,
                   TensorArgument projection, TensorArgument norms,
                   const StreamArgument& stream);
+
+  // cuda_queries.cc
+  PyFutureQueries PredictQueries(const PolicyArgument& policy,
+                                 const PyEntryPlan& plan, ArrayArgument means,
+                                 ArrayArgument covariances,
+                                 ArrayArgument inverse_frequencies) const;
+
+  // cuda_index.cc
+  PyIndexPlan PlanIndex(std::shared_ptr<PyEntryPlan> entries,
+                        IntsArgument cuts) const;
+  void IndexEntries(const PyIndexPlan& plan, TensorArgument words,
+                    const PyAttentionLists& lists, TensorArgument slots,
+                    TensorArgument positions, TensorArgument workspace,
+                    TensorArgument region_positions,
+                    const StreamArgument& stream);
 
   // cuda_selection.cc
   PySelectionPlan PlanSelection(std::shared_ptr<PyEntryPlan> entries,
@@ -123,8 +161,8 @@ class PyCudaKernels {
               const PyEntryLists& entries, TensorArgument scores,
               TensorArgument workspace, TensorArgument counts,
               TensorArgument survivors, TensorArgument num_nan,
-              TensorArgument value_norms, TensorArgument budgets,
-              const StreamArgument& stream);
+              TensorArgument value_norms, TensorArgument products,
+              TensorArgument budgets, const StreamArgument& stream);
   void PlanMoves(const PyEntryLists& entries, TensorArgument survivors,
                  TensorArgument page_offsets, TensorArgument pages,
                  TensorArgument kept, TensorArgument move_offsets,
@@ -133,6 +171,7 @@ class PyCudaKernels {
 
  private:
   struct ScoreArrays;
+  struct ScoreCall;
 
   // The tensors of the pool, or of its layers, and how kernels see them.
   void ImportPool(nb::handle pool);
@@ -157,6 +196,7 @@ class PyCudaKernels {
   AnyArray ImportRows(const char* name, TensorArgument argument,
                       std::initializer_list<int64_t> shape,
                       bool is_written = false) const;
+  AnyArray ImportLogits(TensorArgument logits) const;
   // The memory of a workspace of at least `bytes`.
   AnyArray ImportWorkspace(TensorArgument argument, int64_t bytes,
                            const char* function) const;
@@ -170,17 +210,28 @@ class PyCudaKernels {
                     const StreamArgument& stream);
   EvictionPolicy CheckedDeviceScorer(const PolicyArgument& policy,
                                      const PyEntryPlan& plan) const;
+  // The arrays that the statistics of queries need.
+  static void TakeWindowArrays(const ModelLayout& layout,
+                               const PyEntryPlan& plan, int32_t num_queries,
+                               ScoreArrays* arrays, WorkspaceCursor* cursor);
   static ScoreArrays TakeScoreArrays(const ModelLayout& layout,
                                      const EvictionPolicy& policy,
                                      const PyEntryPlan& plan,
                                      WorkspaceCursor* cursor);
-  void LaunchKeyScores(const EvictionPolicy& policy,
-                       const PyEntryLists& entries, const ScoreArrays& arrays,
-                       float* scores);
-  void LaunchWindowScores(const EvictionPolicy& policy,
-                          const PyEntryLists& entries,
-                          const ScoreArrays& arrays, const void* queries,
-                          float scale, float* scores);
+  ScoreCall ImportScoreCall(const EvictionPolicy& policy,
+                            const PyEntryLists& entries,
+                            const ScoreTensors& tensors) const;
+  WindowParams WindowOf(const PyEntryLists& entries, const ScoreArrays& arrays,
+                        const AnyArray& queries, float scale) const;
+  void LaunchWindow(const WindowParams& window);
+  // Returns the parameters of the kernels behind the weights of a window.
+  template <typename Params>
+  Params LaunchWeights(const ScoreCall& call);
+  void LaunchKeyScores(const ScoreCall& call);
+  void LaunchTova(const ScoreCall& call);
+  void LaunchSnapKv(const ScoreCall& call);
+  void LaunchH2o(const ScoreCall& call);
+  void LaunchExpected(const ScoreCall& call);
 
   // Returns the runtime, whose launches are on the stream.
   DeviceRuntime& On(const StreamArgument& stream);

@@ -87,12 +87,41 @@ struct PyEntryLists {
   EntryLists Lists() const;
 };
 
+// The sizes of an index that turns the tables of attention into entries.
+// Constant.
+struct PyIndexPlan {
+  std::shared_ptr<PyEntryPlan> entries;
+  int32_t num_sequences = 0;
+  int32_t longest_list = 0;  // entries
+  int64_t num_marks = 0;     // 32 positions each, of all lists
+  // The words that the caller sends to the device: entry offsets (two words
+  // each) at 0, then offsets of marks (two words each), then cuts.
+  std::vector<int32_t> words;
+  int64_t mark_offsets_at = 0;
+  int64_t cuts_at = 0;
+
+  int64_t workspace_bytes() const;
+};
+
+// The queries that expected_attention expects, as its kernels read them.
+// Constant.
+struct PyFutureQueries {
+  ModelLayout layout;
+  size_t num_groups = 0;
+  std::vector<float> means;  // [num_groups, num_q_heads, head_dim]
+  // The bits of the pool's elements, [num_groups, num_q_heads, head_dim, 2,
+  // head_dim]. Empty with cov=false.
+  std::vector<uint16_t> covariances;
+  std::vector<float> units;  // [num_groups, num_q_heads]
+};
+
 // A selection from all entries of one sequence.
 struct PySelectionPlan {
   std::shared_ptr<PyEntryPlan> entries;
   SelectProblem problem;       // without pointers
   std::vector<int32_t> words;  // SelectScope [num_scopes], to be sent
   bool needs_scores = false;
+  bool needs_products = false;
 
   int64_t workspace_bytes() const;
   int64_t num_survivor_words() const;

@@ -9,8 +9,10 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/eviction/policy.h"
+#include "kernels/cuda/host/device_scorer.h"
 #include "kernels/cuda/host/device_scorers.h"
 #include "kernels/cuda/list_splits.h"
+#include "kernels/cuda/scores/expected_scores.h"
 #include "kernels/cuda/scores/key_scores.h"
 #include "kernels/cuda/scores/pooled_scores.h"
 #include "kernels/cuda/scores/tova_scores.h"
@@ -26,6 +28,8 @@ namespace {
 constexpr int64_t kMaxLists = int64_t{1} << 20;
 constexpr int64_t kMaxListEntries = (int64_t{1} << 30) - 1;  // select.h
 constexpr int64_t kMaxEntries = int64_t{1} << 38;
+// With 16 query heads of a group, WindowRows stays below 2^31.
+constexpr int64_t kMaxQueries = int64_t{1} << 26;
 
 // Adds the splits of the lists that begin at `offsets`, and returns where.
 int64_t AddSplitWords(std::span<const int64_t> offsets, int32_t split_entries,
@@ -50,6 +54,20 @@ void CheckPlanned(const PyEntryPlan& plan) {
                    kMaxListEntries, " entries of a head, got ", offsets[i],
                    ", ", offsets[i + 1], " at ", i);
     }
+  }
+}
+
+// Checks that all sequences have the last queries that `reader` reads.
+void CheckQueries(const PyEntryPlan& plan, int64_t num_queries,
+                  absl::string_view reader) {
+  const int32_t shortest = *std::ranges::min_element(plan.lengths);
+  if (num_queries > kMaxQueries) {
+    ThrowInvalid("queries: expected at most ", kMaxQueries, " for ", reader,
+                 ", got ", num_queries);
+  }
+  if (num_queries > shortest) {
+    ThrowInvalid("lengths: expected at least ", num_queries,
+                 " tokens, the queries of ", reader, ", got ", shortest);
   }
 }
 
@@ -142,7 +160,7 @@ void PyCudaKernels::CheckEntries(const PyEntryLists& entries) const {
   }
 }
 
-// The workspace of a scorer: keys, or windows.
+// The workspace of a scorer: keys, windows or expected queries.
 struct PyCudaKernels::ScoreArrays {
   float* partial_sums = nullptr;
   float* lengths = nullptr;
@@ -151,30 +169,48 @@ struct PyCudaKernels::ScoreArrays {
   float* lse = nullptr;
   float* partial_stats = nullptr;
   float* attention = nullptr;
+  float* logits = nullptr;
+};
+
+// The checked arguments of a call of Score. Tensors that the policy does not
+// read are empty.
+struct PyCudaKernels::ScoreCall {
+  const EvictionPolicy& policy;
+  const PyEntryLists& entries;
+  float scale = 1.0f;
+  ScoreArrays arrays = {};
+  AnyArray scores = {};
+  AnyArray queries = {};
+  AnyArray num_queries = {};
+  AnyArray norms = {};
+  AnyArray products = {};
+  AnyArray means = {};
+  AnyArray covariances = {};
+  AnyArray units = {};
 };
 
 EvictionPolicy PyCudaKernels::CheckedDeviceScorer(
     const PolicyArgument& text, const PyEntryPlan& plan) const {
   CheckPlan(plan);
-  EvictionPolicy policy = CheckedScorer(text);
-  switch (policy.scorer.kind) {
-    case ScorerKind::kKnorm:
-    case ScorerKind::kKeyDiff:
-    case ScorerKind::kSnapKv:
-    case ScorerKind::kTova:
-      break;
-    default:
-      ThrowInvalid("policy: expected knorm, keydiff, snapkv or tova, got ",
-                   FormatPolicy(policy));
+  EvictionPolicy policy = PolicyOf(text);
+  if (!DeviceScorer::HasScorer(policy.scorer.kind)) {
+    ThrowInvalid("policy: expected knorm, keydiff, snapkv, tova, h2o or ",
+                 "expected_attention, got ", FormatPolicy(policy));
   }
-  const int32_t window = policy.query_window();
-  const int32_t shortest = *std::ranges::min_element(plan.lengths);
-  if (shortest < window) {
-    ThrowInvalid("lengths: expected at least ", window,
-                 " tokens, the window of ", FormatPolicy(policy), ", got ",
-                 shortest);
-  }
+  CheckQueries(plan, policy.query_window(), FormatPolicy(policy));
   return policy;
+}
+
+void PyCudaKernels::TakeWindowArrays(const ModelLayout& layout,
+                                     const PyEntryPlan& plan,
+                                     int32_t num_queries, ScoreArrays* arrays,
+                                     WorkspaceCursor* cursor) {
+  const int64_t num_splits =
+      plan.NumSplits(plan.window_splits_at, plan.num_lists());
+  arrays->lse = cursor->Take<float>(int64_t{plan.num_groups} * num_queries *
+                                    layout.num_q_heads);
+  arrays->partial_stats = cursor->Take<float>(
+      2 * num_splits * WindowRows(layout.group_size(), num_queries));
 }
 
 PyCudaKernels::ScoreArrays PyCudaKernels::TakeScoreArrays(
@@ -182,27 +218,38 @@ PyCudaKernels::ScoreArrays PyCudaKernels::TakeScoreArrays(
     const PyEntryPlan& plan, WorkspaceCursor* cursor) {
   const int64_t num_lists = plan.num_lists();
   const int32_t num_queries = policy.query_window();
+  const int64_t num_weights = plan.num_entries() * layout.group_size();
   ScoreArrays arrays;
-  if (num_queries > 0) {
-    const int64_t num_splits = plan.NumSplits(plan.window_splits_at, num_lists);
-    arrays.lse = cursor->Take<float>(int64_t{plan.num_groups} * num_queries *
-                                     layout.num_q_heads);
-    arrays.partial_stats = cursor->Take<float>(
-        2 * num_splits * WindowRows(layout.group_size(), num_queries));
-    arrays.attention =
-        cursor->Take<float>(plan.num_entries() * layout.group_size());
-    return arrays;
+  switch (policy.scorer.kind) {
+    case ScorerKind::kH2o:
+      if (num_queries > 0) {
+        TakeWindowArrays(layout, plan, num_queries, &arrays, cursor);
+      }
+      break;
+    case ScorerKind::kSnapKv:
+    case ScorerKind::kTova:
+      TakeWindowArrays(layout, plan, num_queries, &arrays, cursor);
+      arrays.attention = cursor->Take<float>(num_weights);
+      break;
+    case ScorerKind::kExpectedAttention:
+      arrays.logits = cursor->Take<float>(num_weights);
+      arrays.lse = cursor->Take<float>(num_lists * layout.group_size());
+      break;
+    case ScorerKind::kKeyDiff:
+      if (policy.scorer.anchor == KeyDiffAnchor::kMedian) {
+        arrays.lengths = cursor->Take<float>(plan.num_entries());
+        arrays.medians = cursor->Take<float>(num_lists * layout.head_dim);
+      } else {
+        arrays.partial_sums = cursor->Take<float>(
+            int64_t{plan.NumSplits(plan.row_splits_at, num_lists)} *
+            layout.head_dim);
+      }
+      arrays.anchors =
+          cursor->Take<float>(num_lists * (int64_t{layout.head_dim} + 1));
+      break;
+    default:  // knorm
+      break;
   }
-  if (policy.scorer.kind == ScorerKind::kKnorm) return arrays;
-  if (policy.scorer.anchor == KeyDiffAnchor::kMedian) {
-    arrays.lengths = cursor->Take<float>(plan.num_entries());
-    arrays.medians = cursor->Take<float>(num_lists * layout.head_dim);
-  } else {
-    const int64_t num_splits = plan.NumSplits(plan.row_splits_at, num_lists);
-    arrays.partial_sums = cursor->Take<float>(num_splits * layout.head_dim);
-  }
-  arrays.anchors =
-      cursor->Take<float>(num_lists * (int64_t{layout.head_dim} + 1));
   return arrays;
 }
 
@@ -213,98 +260,235 @@ int64_t PyCudaKernels::ScoreWorkspaceBytes(const PolicyArgument& policy,
   return cursor.bytes();
 }
 
+PyCudaKernels::ScoreCall PyCudaKernels::ImportScoreCall(
+    const EvictionPolicy& policy, const PyEntryLists& entries,
+    const ScoreTensors& tensors) const {
+  const PyEntryPlan& plan = *entries.plan;
+  const int64_t num_entries = plan.num_entries();
+  const int64_t num_q_heads = layout_.num_q_heads;
+  const ScorerSpec& scorer = policy.scorer;
+  ScoreCall call = {.policy = policy, .entries = entries};
+  call.scores = ImportOf<float>("scores", tensors.scores, {num_entries}, true);
+  if (policy.query_window() > 0) {
+    call.queries = ImportRows("queries", tensors.queries,
+                              {plan.num_groups, policy.query_window(),
+                               num_q_heads, layout_.head_dim});
+  }
+  if (scorer.kind == ScorerKind::kH2o && scorer.norm == H2oNorm::kCount) {
+    call.num_queries = ImportOf<int32_t>("num_queries", tensors.num_queries,
+                                         {plan.num_groups});
+  }
+  if (policy.selector.gqa_product) {
+    call.norms = ImportOf<float>("value_norms", tensors.value_norms,
+                                 {num_entries * layout_.group_size()});
+    call.products =
+        ImportOf<float>("products", tensors.products, {num_entries}, true);
+  }
+  if (scorer.kind == ScorerKind::kExpectedAttention) {
+    call.means =
+        ImportOf<float>("means", tensors.means,
+                        {plan.num_groups, num_q_heads, layout_.head_dim});
+    if (scorer.cov) {
+      call.covariances = ImportRows("covariances", tensors.covariances,
+                                    {plan.num_groups, num_q_heads,
+                                     layout_.head_dim, 2, layout_.head_dim});
+      call.units = ImportOf<float>("units", tensors.units,
+                                   {plan.num_groups, num_q_heads});
+    }
+  }
+  return call;
+}
+
 void PyCudaKernels::Score(const PolicyArgument& text,
-                          const PyEntryLists& entries, TensorArgument scores,
-                          TensorArgument workspace, TensorArgument queries,
+                          const PyEntryLists& entries,
+                          const ScoreTensors& tensors,
                           std::optional<float> scale,
                           const StreamArgument& stream) {
   CheckEntries(entries);
   const PyEntryPlan& plan = *entries.plan;
   const EvictionPolicy policy = CheckedDeviceScorer(text, plan);
-  const float factor = CheckedScale(layout_, scale);
-  const AnyArray results =
-      ImportOf<float>("scores", scores, {plan.num_entries()}, true);
+  ScoreCall call = ImportScoreCall(policy, entries, tensors);
+  call.scale = CheckedScale(layout_, scale);
   WorkspaceCursor counter;
   TakeScoreArrays(layout_, policy, plan, &counter);
   AnyArray memory;
   if (counter.bytes() > 0) {
-    memory =
-        ImportWorkspace(workspace, counter.bytes(), "score_workspace_bytes");
-  }
-  const int32_t num_queries = policy.query_window();
-  AnyArray query_rows;
-  if (num_queries > 0) {
-    query_rows = ImportRows(
-        "queries", queries,
-        {plan.num_groups, num_queries, layout_.num_q_heads, layout_.head_dim});
+    memory = ImportWorkspace(tensors.workspace, counter.bytes(),
+                             "score_workspace_bytes");
   }
   WorkspaceCursor cursor(DataOf<char>(memory));
-  const ScoreArrays arrays = TakeScoreArrays(layout_, policy, plan, &cursor);
+  call.arrays = TakeScoreArrays(layout_, policy, plan, &cursor);
   On(stream);
   if (plan.num_entries() == 0) return;
-  if (num_queries > 0) {
-    LaunchWindowScores(policy, entries, arrays, query_rows.data(), factor,
-                       DataOf<float>(results));
-  } else {
-    LaunchKeyScores(policy, entries, arrays, DataOf<float>(results));
+  switch (policy.scorer.kind) {
+    case ScorerKind::kSnapKv:
+      LaunchSnapKv(call);
+      break;
+    case ScorerKind::kTova:
+      LaunchTova(call);
+      break;
+    case ScorerKind::kH2o:
+      LaunchH2o(call);
+      break;
+    case ScorerKind::kExpectedAttention:
+      LaunchExpected(call);
+      break;
+    default:  // knorm, keydiff
+      LaunchKeyScores(call);
   }
   ThrowIfFailed();
 }
 
-void PyCudaKernels::LaunchKeyScores(const EvictionPolicy& policy,
-                                    const PyEntryLists& entries,
-                                    const ScoreArrays& arrays, float* scores) {
-  KeyScoreParams params = KeyParamsOf(policy.scorer);
-  params.entries = entries.Lists();
+void PyCudaKernels::LaunchKeyScores(const ScoreCall& call) {
+  KeyScoreParams params = KeyParamsOf(call.policy.scorer);
+  params.entries = call.entries.Lists();
   params.pool = pool_;
-  params.partial_sums = arrays.partial_sums;
-  params.lengths = arrays.lengths;
-  params.medians = arrays.medians;
-  params.anchors = arrays.anchors;
-  params.scores = scores;
+  params.partial_sums = call.arrays.partial_sums;
+  params.lengths = call.arrays.lengths;
+  params.medians = call.arrays.medians;
+  params.anchors = call.arrays.anchors;
+  params.scores = DataOf<float>(call.scores);
   runtime_->KeyScores(params, shape_);
 }
 
-void PyCudaKernels::LaunchWindowScores(const EvictionPolicy& policy,
-                                       const PyEntryLists& entries,
-                                       const ScoreArrays& arrays,
-                                       const void* queries, float scale,
-                                       float* scores) {
-  const PyEntryPlan& plan = *entries.plan;
+WindowParams PyCudaKernels::WindowOf(const PyEntryLists& entries,
+                                     const ScoreArrays& arrays,
+                                     const AnyArray& queries,
+                                     float scale) const {
   WindowParams window;
   window.entries = entries.Lists();
   window.pool = pool_;
-  window.queries = queries;
-  window.window = policy.query_window();
-  window.lengths = entries.WordsAt(plan.lengths_at);
+  window.queries = queries.data();
+  window.window = static_cast<int32_t>(queries.shape(1));
+  window.lengths = entries.WordsAt(entries.plan->lengths_at);
   window.group_size = layout_.group_size();
   window.scale = scale;
   window.lse = arrays.lse;
   window.partial_stats = arrays.partial_stats;
-  window.attention = arrays.attention;
+  return window;
+}
+
+void PyCudaKernels::LaunchWindow(const WindowParams& window) {
   runtime_->WindowStats(window, shape_);
   runtime_->WindowColumns(window, shape_);
-  if (policy.scorer.kind == ScorerKind::kTova) {
-    TovaParams tova;
-    tova.entries = window.entries;
-    tova.lengths = window.lengths;
-    tova.tiles = {entries.WordsAt(plan.tiles_at),
-                  plan.NumSplits(plan.tiles_at, plan.num_groups)};
-    tova.group_size = window.group_size;
-    tova.attention = arrays.attention;
-    tova.scores = scores;
-    runtime_->Tova(tova);
-    return;
+}
+
+template <typename Params>
+Params PyCudaKernels::LaunchWeights(const ScoreCall& call) {
+  WindowParams window =
+      WindowOf(call.entries, call.arrays, call.queries, call.scale);
+  window.attention = call.arrays.attention;
+  LaunchWindow(window);
+  Params params;
+  params.entries = window.entries;
+  params.lengths = window.lengths;
+  params.group_size = window.group_size;
+  params.attention = window.attention;
+  params.scores = DataOf<float>(call.scores);
+  if (call.policy.selector.gqa_product) {
+    params.q_head_norms = DataOf<const float>(call.norms);
+    params.product_eps = static_cast<float>(call.policy.selector.eps);
+    params.products = DataOf<float>(call.products);
   }
-  PoolParams pool;
-  SetPooling(policy.scorer, &pool);
-  pool.entries = window.entries;
-  pool.lengths = window.lengths;
-  pool.window = window.window;
-  pool.group_size = window.group_size;
-  pool.attention = arrays.attention;
-  pool.scores = scores;
+  return params;
+}
+
+void PyCudaKernels::LaunchTova(const ScoreCall& call) {
+  const PyEntryPlan& plan = *call.entries.plan;
+  auto tova = LaunchWeights<TovaParams>(call);
+  tova.tiles = {call.entries.WordsAt(plan.tiles_at),
+                plan.NumSplits(plan.tiles_at, plan.num_groups)};
+  runtime_->Tova(tova);
+}
+
+void PyCudaKernels::LaunchSnapKv(const ScoreCall& call) {
+  auto pool = LaunchWeights<PoolParams>(call);
+  SetPooling(call.policy.scorer, &pool);
+  pool.window = call.policy.query_window();
   runtime_->PoolWindow(pool);
+}
+
+void PyCudaKernels::LaunchH2o(const ScoreCall& call) {
+  auto* const scores = DataOf<float>(call.scores);
+  if (call.policy.query_window() > 0) {
+    runtime_->Fill(reinterpret_cast<char*>(scores), 0,
+                   static_cast<int64_t>(call.scores.nbytes()));
+    WindowParams window =
+        WindowOf(call.entries, call.arrays, call.queries, call.scale);
+    window.sums = scores;
+    LaunchWindow(window);
+  }
+  H2oScoreParams finish;
+  finish.entries = call.entries.Lists();
+  finish.lengths = call.entries.WordsAt(call.entries.plan->lengths_at);
+  finish.num_queries = DataOf<const int32_t>(call.num_queries);
+  finish.group_size = layout_.group_size();
+  finish.scores = scores;
+  runtime_->FinishH2o(finish);
+}
+
+void PyCudaKernels::LaunchExpected(const ScoreCall& call) {
+  const ScorerSpec& scorer = call.policy.scorer;
+  ExpectedParams params;
+  params.entries = call.entries.Lists();
+  params.pool = pool_;
+  params.group_size = layout_.group_size();
+  params.scale = call.scale;
+  params.n_sink = scorer.n_sink;
+  params.means = DataOf<const float>(call.means);
+  params.covariances = DataOf<const void>(call.covariances);
+  params.units = DataOf<const float>(call.units);
+  params.vnorm = scorer.vnorm;
+  params.eps = static_cast<float>(scorer.eps);
+  params.logits = call.arrays.logits;
+  params.lse = call.arrays.lse;
+  params.scores = DataOf<float>(call.scores);
+  runtime_->ExpectedScores(params, shape_);
+}
+
+int64_t PyCudaKernels::AttentionWorkspaceBytes(const PyEntryPlan& plan,
+                                               int32_t num_queries) const {
+  CheckPlan(plan);
+  if (num_queries < 1) {
+    ThrowInvalid("num_queries: expected at least 1, got ", num_queries);
+  }
+  CheckQueries(plan, num_queries, "add_attention");
+  ScoreArrays arrays;
+  WorkspaceCursor cursor;
+  TakeWindowArrays(layout_, plan, num_queries, &arrays, &cursor);
+  return cursor.bytes();
+}
+
+void PyCudaKernels::AddAttention(const PyEntryLists& entries,
+                                 TensorArgument queries, TensorArgument sums,
+                                 TensorArgument workspace,
+                                 std::optional<float> scale,
+                                 const StreamArgument& stream) {
+  CheckEntries(entries);
+  const PyEntryPlan& plan = *entries.plan;
+  const AnyArray rows =
+      ImportRows("queries", queries,
+                 {plan.num_groups, -1, layout_.num_q_heads, layout_.head_dim});
+  const auto num_queries = static_cast<int64_t>(rows.shape(1));
+  CheckQueries(plan, num_queries, "add_attention");
+  const AnyArray totals =
+      ImportOf<float>("sums", sums, {plan.num_entries()}, true);
+  const float factor = CheckedScale(layout_, scale);
+  AnyArray memory;
+  ScoreArrays arrays;
+  if (num_queries > 0) {
+    const auto count = static_cast<int32_t>(num_queries);
+    memory = ImportWorkspace(workspace, AttentionWorkspaceBytes(plan, count),
+                             "attention_workspace_bytes");
+    WorkspaceCursor cursor(DataOf<char>(memory));
+    TakeWindowArrays(layout_, plan, count, &arrays, &cursor);
+  }
+  On(stream);
+  if (plan.num_entries() == 0 || num_queries == 0) return;
+  WindowParams window = WindowOf(entries, arrays, rows, factor);
+  window.sums = DataOf<float>(totals);
+  LaunchWindow(window);
+  ThrowIfFailed();
 }
 
 void PyCudaKernels::ValueNorms(const PolicyArgument& text,
@@ -320,8 +504,10 @@ void PyCudaKernels::ValueNorms(const PolicyArgument& text,
     ThrowInvalid("projection: expected a multiple of 8 columns, got ",
                  model_dim);
   }
-  const AnyArray results =
-      ImportOf<float>("norms", norms, {entries.plan->num_entries()}, true);
+  const bool per_query_head = policy.selector.gqa_product;
+  const int64_t num_norms =
+      entries.plan->num_entries() * (per_query_head ? layout_.group_size() : 1);
+  const AnyArray results = ImportOf<float>("norms", norms, {num_norms}, true);
   ValueNormParams params;
   params.entries = entries.Lists();
   params.pool = pool_;
@@ -329,6 +515,7 @@ void PyCudaKernels::ValueNorms(const PolicyArgument& text,
   params.model_dim = model_dim;
   params.group_size = layout_.group_size();
   params.l2 = policy.selector.norm == ValueNorm::kL2;
+  params.per_query_head = per_query_head;
   params.norms = DataOf<float>(results);
   On(stream).ValueNorms(params, shape_);
   ThrowIfFailed();

@@ -44,10 +44,6 @@ void CheckSelectable(const EvictionPolicy& policy) {
     ThrowInvalid("policy: expected one without a table and without random ",
                  "scores, got ", FormatPolicy(policy));
   }
-  if (policy.selector.gqa_product) {
-    ThrowInvalid("policy: expected critical without gqa_product, got ",
-                 FormatPolicy(policy));
-  }
 }
 
 }  // namespace
@@ -90,6 +86,7 @@ PySelectionPlan PyCudaKernels::PlanSelection(
   ResolveRecent(target, cut, &policy);
   PySelectionPlan plan;
   plan.needs_scores = policy.score_source() != ScoreSource::kPosition;
+  plan.needs_products = policy.selector.gqa_product;
   std::vector<SelectScope> scopes;
   AppendSelectScopes(policy, target,
                      {layout_.num_layers, layout_.num_heads, layout_.page_size},
@@ -110,7 +107,8 @@ void PyCudaKernels::Select(const PySelectionPlan& plan, TensorArgument words,
                            const PyEntryLists& entries, TensorArgument scores,
                            TensorArgument workspace, TensorArgument counts,
                            TensorArgument survivors, TensorArgument num_nan,
-                           TensorArgument value_norms, TensorArgument budgets,
+                           TensorArgument value_norms, TensorArgument products,
+                           TensorArgument budgets,
                            const StreamArgument& stream) {
   CheckEntries(entries);
   if (entries.plan->offsets != plan.entries->offsets) {
@@ -121,13 +119,15 @@ void PyCudaKernels::Select(const PySelectionPlan& plan, TensorArgument words,
   const AnyArray scopes = Import("words", words, {nb::dtype<int32_t>()},
                                  {std::ssize(plan.words)}, {.alignment = 8});
   AnyArray score_values;
-  AnyArray norm_values;
+  AnyArray sizes;  // of values, or products with scores
   AnyArray given;
   if (plan.needs_scores) {
     score_values = ImportOf<float>("scores", scores, {num_entries});
   }
   if (problem.critical) {
-    norm_values = ImportOf<float>("value_norms", value_norms, {num_entries});
+    sizes = ImportOf<float>(plan.needs_products ? "products" : "value_norms",
+                            plan.needs_products ? products : value_norms,
+                            {num_entries});
   }
   if (problem.budget == SelectBudget::kGiven) {
     given = ImportOf<int32_t>("budgets", budgets,
@@ -149,7 +149,8 @@ void PyCudaKernels::Select(const PySelectionPlan& plan, TensorArgument words,
       entries.plan->NumSplits(entries.plan->chunks_at, problem.num_heads)};
   problem.positions = DataOf<const int32_t>(entries.positions);
   problem.scores = DataOf<const float>(score_values);
-  problem.value_norms = DataOf<const float>(norm_values);
+  (plan.needs_products ? problem.products : problem.value_norms) =
+      DataOf<const float>(sizes);
   problem.given = DataOf<const int32_t>(given);
   problem.histograms = arrays.zeros;
   problem.last_bins =

@@ -89,3 +89,56 @@ def close(got, expected, dtype):
     error = np.linalg.norm(np.asarray(got, np.float64) - expected)
     limit = 5e-4 if dtype == "float16" else 4e-3
     return error <= limit * np.linalg.norm(expected)
+
+
+def entries_of(model, limit=70):
+    """Entries of a sequence of 5 blocks: all layers and heads."""
+    return blockmgr.index_entries(model.layout, [3, 8, 5, 10, 2], limit)
+
+
+class Listed:
+    """Entries on the device."""
+
+    def __init__(self, model, entries, lengths):
+        self.plan = model.kernels.plan_entries(entries.offsets, lengths)
+        self.lists = model.kernels.entries(
+            self.plan, ints(self.plan.words), ints(entries.slots, np.int64),
+            ints(entries.positions))
+
+
+class Batch:
+    """Three sequences, the second with a region that is shorter in some heads."""
+
+    def __init__(self, model):
+        self.tails = ([7, 2, 5], [11], [12, 13, 6])
+        self.lengths = [35, 4, 41]
+        self.kept = np.array([[1, 40], [17, 9]], np.int32)
+        self.region = blockmgr.lay_out(model.layout, [4, 9, 1], self.kept, cut=48)
+        self.table = np.array([row + [0] * (5 - len(row)) for row in self.tails],
+                              np.int32)
+        lengths = np.zeros((2, 3, 2), np.int32)
+        lengths[:, 1] = self.kept
+        offsets = np.zeros((2, 3, 2), np.int64)
+        offsets[:, 1] = self.region.page_offsets[:-1].reshape(2, 2)
+        self.regions = dict(region_lengths=ints(lengths),
+                            region_offsets=ints(offsets, np.int64),
+                            region_pages=ints(self.region.pages))
+        self.tail_lengths = ints(self.lengths)
+        # The rows of a table may be part of a wider one.
+        self.lists = model.kernels.lists(ints(self.table)[:, :3],
+                                         self.tail_lengths, **self.regions)
+
+    def rows(self, model, layer, sequence, head, seen):
+        """What a query attends to that sees so many tokens of the tail."""
+        pages = [model.layout.page_id(layer, block, head)
+                 for block in self.tails[sequence]]
+        rows = model.of_list(pages, seen)
+        if sequence != 1:
+            return rows
+        index = layer * 2 + head
+        own = self.region.pages[self.region.page_offsets[index]:
+                                self.region.page_offsets[index + 1]]
+        return np.concatenate([model.of_list(own, self.kept[layer, head]), rows])
+
+    def num_slots(self):
+        return 2 * sum(self.lengths) + 2 * 48

@@ -107,3 +107,76 @@ def test_an_eviction_is_captured(runtime):
         assert np.array_equal(
             now.transpose(0, 1, 2, 4, 3, 5).reshape(-1, 2, DIM), expected)
         assert scores.array.any()
+
+
+def test_an_index_and_its_scores_are_captured(runtime):
+    """Tables and queries change. Lengths are those of the plan."""
+    model = Model.make()
+    stream = runtime.make_stream()
+    tables = ints([[0, 0, 0, 0, 0]])
+    lists = model.kernels.lists(tables, ints([70]))
+    plan = model.kernels.plan_entries(np.arange(5) * 64, [70, 70])
+    index = model.kernels.plan_index(plan, [0])
+    words, index_words = ints(plan.words), ints(index.words)
+    slots, positions = zeros(256, np.int64), zeros(256, np.int32)
+    entries = model.kernels.entries(plan, words, slots, positions)
+    policy = "h2o(obs_window=6)"
+    queries = model.tensor(np.zeros((2, 6, 4, DIM)))
+    scores = zeros(256)
+    workspace = zeros(model.kernels.score_workspace_bytes(policy, plan), np.uint8)
+    runtime.begin_capture(stream)
+    model.kernels.index_entries(index, index_words, lists, slots, positions,
+                                stream=stream)
+    model.kernels.score(policy, entries, scores, workspace, queries=queries,
+                        stream=stream)
+    graph = runtime.end_capture(stream)
+    for seed, blocks in enumerate(([3, 8, 5, 10, 2], [1, 2, 12, 7, 6])):
+        values = noise(seed, 2, 6, 4, DIM)
+        tables.array[...], queries.array[...] = [blocks], values
+        runtime.launch(graph, stream)
+        model.kernels.check(stream=stream)
+        host = blockmgr.index_entries(model.layout, blocks, 64)
+        assert np.array_equal(slots.array, host.slots)
+        assert np.array_equal(positions.array, host.positions)
+        expected = np.zeros((2, 2, 64))
+        for layer, q_head in np.ndindex(2, 4):
+            pages = [model.layout.page_id(layer, block, q_head // 2)
+                     for block in blocks]
+            keys = model.of_list(pages, 64)[:, 0].astype(np.float64)
+            shares = np.exp(values[layer, :, q_head] @ keys.T / np.sqrt(DIM))
+            shares /= shares.sum(axis=1, keepdims=True)
+            expected[layer, q_head // 2] += shares.sum(axis=0) / 2
+        assert close(scores.array.reshape(2, 2, 64), expected, "float16")
+
+
+def test_attention_of_captured_decodes_is_added_up(runtime):
+    """A tail grows from replay to replay, and its sums with it."""
+    model = Model.make()
+    stream = runtime.make_stream()
+    blocks = [3, 8, 5, 10, 2]
+    lengths = ints([1])
+    lists = model.kernels.lists(ints([blocks]), lengths)
+    queries = model.tensor(np.zeros((1, 4, DIM)))
+    output, lse = model.tensor(np.zeros((1, 4, DIM))), zeros((1, 4))
+    workspace = zeros(model.kernels.decode_workspace_bytes(1, 160), np.uint8)
+    logits = zeros((model.kernels.decode_logit_rows(1, 160), 2))
+    sums, offsets = zeros(160), ints([0, 80, 160], np.int64)
+    runtime.begin_capture(stream)
+    model.kernels.decode(1, lists, queries, output, workspace, lse=lse,
+                         logits=logits, stream=stream)
+    model.kernels.add_decode_attention(1, lists, workspace, logits, lse, offsets,
+                                       sums, stream=stream)
+    graph = runtime.end_capture(stream)
+    expected = np.zeros((2, 80))
+    for seed, length in enumerate((1, 64, 65, 80)):
+        values = noise(seed, 1, 4, DIM)
+        lengths.array[0], queries.array[...] = length, values
+        runtime.launch(graph, stream)
+        model.kernels.check(stream=stream)
+        for q_head in range(4):
+            pages = [model.layout.page_id(1, block, q_head // 2)
+                     for block in blocks]
+            keys = model.of_list(pages, length)[:, 0].astype(np.float64)
+            shares = np.exp(keys @ values[0, q_head] / np.sqrt(DIM))
+            expected[q_head // 2, :length] += shares / shares.sum()
+    assert close(sums.array.reshape(2, 80), expected, "float16")

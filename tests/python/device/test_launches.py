@@ -5,8 +5,9 @@ import pytest
 import blockmgr
 from blockmgr import cuda
 from device_tensors import DeviceTensor, num_exported
-from model import (DIM, PAGE, STREAM, Model, close, floats, ints, layout_of,
-                   noise, softmax_attention, tensor, zeros)
+from model import (DIM, PAGE, STREAM, Batch, Listed, Model, close, entries_of,
+                   floats, ints, layout_of, noise, softmax_attention, tensor,
+                   zeros)
 
 DTYPES = ("float16", "bfloat16")
 
@@ -85,43 +86,6 @@ def test_rows_blocks_and_pages_move():
     assert np.array_equal(model.now(), swapped)
 
 
-class Batch:
-    """Three sequences, the second with a region that is shorter in some heads."""
-
-    def __init__(self, model):
-        self.tails = ([7, 2, 5], [11], [12, 13, 6])
-        self.lengths = [35, 4, 41]
-        self.kept = np.array([[1, 40], [17, 9]], np.int32)
-        self.region = blockmgr.lay_out(model.layout, [4, 9, 1], self.kept, cut=48)
-        self.table = np.array([row + [0] * (5 - len(row)) for row in self.tails],
-                              np.int32)
-        lengths = np.zeros((2, 3, 2), np.int32)
-        lengths[:, 1] = self.kept
-        offsets = np.zeros((2, 3, 2), np.int64)
-        offsets[:, 1] = self.region.page_offsets[:-1].reshape(2, 2)
-        self.regions = dict(region_lengths=ints(lengths),
-                            region_offsets=ints(offsets, np.int64),
-                            region_pages=ints(self.region.pages))
-        # The rows of a table may be part of a wider one.
-        self.lists = model.kernels.lists(ints(self.table)[:, :3],
-                                         ints(self.lengths), **self.regions)
-
-    def rows(self, model, layer, sequence, head, seen):
-        """What a query attends to that sees so many tokens of the tail."""
-        pages = [model.layout.page_id(layer, block, head)
-                 for block in self.tails[sequence]]
-        rows = model.of_list(pages, seen)
-        if sequence != 1:
-            return rows
-        index = layer * 2 + head
-        own = self.region.pages[self.region.page_offsets[index]:
-                                self.region.page_offsets[index + 1]]
-        return np.concatenate([model.of_list(own, self.kept[layer, head]), rows])
-
-    def num_slots(self):
-        return 2 * sum(self.lengths) + 2 * 48
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("balanced", (False, True))
 def test_decode_attends_to_regions_and_tails(dtype, balanced):
@@ -145,6 +109,70 @@ def test_decode_attends_to_regions_and_tails(dtype, balanced):
                      [[row for row, _ in rows] for rows in expected], dtype)
         assert np.allclose(lse.array, [[one for _, one in rows]
                                        for rows in expected], atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("balanced", (False, True))
+def test_the_attention_of_decodes_is_added_up(dtype, balanced):
+    model = Model.make(dtype)
+    batch = Batch(model)
+    size = model.kernels.decode_workspace_bytes(3, batch.num_slots(),
+                                                balanced=balanced)
+    workspace = zeros(size, np.uint8)
+    logits = zeros((model.kernels.decode_logit_rows(3, batch.num_slots()), 2))
+    lse = zeros((3, 4))
+    output = model.tensor(np.zeros((3, 4, DIM)))
+    for layer in range(2):
+        rows = [batch.rows(model, layer, i // 2, i % 2, batch.lengths[i // 2])
+                for i in range(6)]
+        # Each list has room for two more.
+        offsets = np.cumsum([0, *[len(own) + 2 for own in rows]])
+        expected = np.full(offsets[-1], 0.5)
+        sums = DeviceTensor.of(expected.astype(np.float32))
+        for step in range(2):
+            values = noise(10 * layer + step, 3, 4, DIM, dtype=dtype)
+            model.kernels.decode(layer, batch.lists, model.tensor(values),
+                                 output, workspace, lse=lse, logits=logits,
+                                 balanced=balanced, stream=STREAM)
+            model.kernels.add_decode_attention(
+                layer, batch.lists, workspace, logits, lse,
+                ints(offsets, np.int64), sums, stream=STREAM)
+            for i, own in enumerate(rows):
+                for q_head in (2 * (i % 2), 2 * (i % 2) + 1):
+                    weights = np.exp(own[:, 0].astype(np.float64) @
+                                     values[i // 2, q_head] / np.sqrt(DIM))
+                    expected[offsets[i]:offsets[i] + len(own)] += (
+                        weights / weights.sum())
+        model.kernels.check(stream=STREAM)
+        assert close(sums.array, expected, dtype)
+
+
+def test_sums_and_logits_have_the_room_that_they_have():
+    model = Model.make()
+    batch = Batch(model)
+    lists = model.kernels.lists(ints(batch.table), ints(batch.lengths))
+    workspace = zeros(model.kernels.decode_workspace_bytes(3, 200), np.uint8)
+    queries = model.tensor(noise(4, 3, 4, DIM))
+    output, lse = model.tensor(np.zeros((3, 4, DIM))), zeros((3, 4))
+    logits = zeros((6 * 64, 2))
+    decode = dict(layer=0, lists=lists, queries=queries, output=output,
+                  workspace=workspace, lse=lse, stream=STREAM)
+    add = dict(layer=0, lists=lists, workspace=workspace, lse=lse,
+               logits=logits, stream=STREAM)
+    model.kernels.decode(**decode, logits=logits)
+    # The third list has room for 3 of its 4 entries.
+    offsets = np.cumsum([0, 35, 35, 3, 4, 41, 41])
+    sums = zeros(offsets[-1])
+    model.kernels.add_decode_attention(
+        **add, sum_offsets=ints(offsets, np.int64), sums=sums)
+    with pytest.raises(blockmgr.InvalidArgumentError, match="more entries"):
+        model.kernels.check(stream=STREAM)
+    totals = np.add.reduceat(sums.array, offsets[:-1])
+    assert np.allclose(totals[[0, 1, 3, 4, 5]], 2, atol=1e-2) and totals[2] < 2
+    # One tile of logits less than lists.
+    model.kernels.decode(**decode, logits=logits[:5 * 64 + 63])
+    with pytest.raises(blockmgr.InvalidArgumentError, match="more tiles"):
+        model.kernels.check(stream=STREAM)
 
 
 def test_a_plan_serves_layers_without_regions():
@@ -273,21 +301,6 @@ def test_launches_read_the_lists_of_their_time():
     assert num_exported() == before
 
 
-def entries_of(model, limit=70):
-    """Entries of a sequence of 5 blocks: all layers and heads."""
-    return blockmgr.index_entries(model.layout, [3, 8, 5, 10, 2], limit)
-
-
-class Listed:
-    """Entries on the device."""
-
-    def __init__(self, model, entries, lengths):
-        self.plan = model.kernels.plan_entries(entries.offsets, lengths)
-        self.lists = model.kernels.entries(
-            self.plan, ints(self.plan.words), ints(entries.slots, np.int64),
-            ints(entries.positions))
-
-
 SCORERS = ("knorm", "keydiff", "keydiff(anchor=median)",
            "keydiff(metric=euclidean)", "snapkv(window=5)",
            "snapkv(window=8, pool=avg, kernel=3, order=kvpress)", "tova")
@@ -342,6 +355,7 @@ def test_norms_of_projected_values_are_those_of_the_cpu():
 POLICIES = ("knorm", "knorm | adakv(alpha=0.1)", "knorm | adakv(mode=floor)",
             "knorm | global | round(token)", "external | external | round(token)",
             "streaming(sinks=2)", "knorm | adakv | critical",
+            "tova | adakv | critical(gqa_product=true)",
             "knorm | uniform | topk | protect(recent=25%)")
 
 
@@ -364,6 +378,7 @@ def test_a_whole_eviction(policy):
     listed = Listed(model, entries, [length, length])
     values = np.random.default_rng(5).random(len(entries), np.float32)
     norms = np.random.default_rng(6).random(len(entries), np.float32)
+    products = np.random.default_rng(7).random(len(entries), np.float32)
     budgets = np.array([[3, 20], [0, 40]], np.int32)
     scored = not policy.startswith("streaming")
     selection = model.kernels.plan_selection(
@@ -376,12 +391,13 @@ def test_a_whole_eviction(policy):
     model.kernels.select(selection, ints(selection.words), listed.lists, scores,
                          workspace, counts, survivors, num_nan,
                          value_norms=DeviceTensor.of(norms),
+                         products=DeviceTensor.of(products),
                          budgets=ints(budgets), stream=STREAM)
     model.kernels.check(stream=STREAM)
     keep = blockmgr.select(policy, None if policy.startswith("external") else 0.4,
                            values if scored else None, entries=entries, cut=cut,
                            length=length, page_size=PAGE, value_norms=norms,
-                           budgets=budgets)
+                           products=products, budgets=budgets)
     assert np.array_equal(counts.array, keep.counts)
     assert 0 < keep.counts.sum() < len(entries)
     assert num_nan.array.tolist() == [0]

@@ -1,4 +1,4 @@
-"""The example of docs/python.md, On a GPU, with a stand-in for PyTorch."""
+"""The examples of docs/python.md, On a GPU, with a stand-in for PyTorch."""
 import contextlib
 import pathlib
 import re
@@ -9,9 +9,14 @@ import numpy as np
 
 import blockmgr
 from device_tensors import DeviceTensor
-from model import close, noise
+from model import DIM, Listed, close, noise, zeros
 
 PAGE = (pathlib.Path(__file__).parents[3] / "docs/python.md").read_text()
+
+
+def examples():
+    section = PAGE[PAGE.index("\n## On a GPU"):]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
 
 
 class FakeTensor(DeviceTensor):
@@ -20,6 +25,10 @@ class FakeTensor(DeviceTensor):
         assert values.shape == self.array.shape
         assert values.dtype == self.array.dtype
         self.array[...] = values
+
+    def view(self, dtype):
+        assert dtype == (2, 16, 1)  # float16, as DLPack has it
+        return FakeTensor.of(self.array.view(np.float16))
 
 
 def fake_torch(namespace):
@@ -42,8 +51,11 @@ def fake_torch(namespace):
             for layer in range(namespace["layout"].num_layers):
                 namespace["attend"](layer)
 
+    def tensor(values, device=None):
+        return values if device is None else FakeTensor.of(values)
+
     stream = types.SimpleNamespace(cuda_stream=0)
-    torch.zeros, torch.ones, torch.tensor = make(0), make(1), np.asarray
+    torch.zeros, torch.ones, torch.tensor = make(0), make(1), tensor
     torch.cuda = types.SimpleNamespace(
         CUDAGraph=Graph, graph=lambda graph: contextlib.nullcontext(),
         current_stream=lambda: stream)
@@ -51,8 +63,7 @@ def fake_torch(namespace):
 
 
 def test_the_example_of_the_page(monkeypatch):
-    section = PAGE[PAGE.index("\n## On a GPU"):]
-    buffers, step = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    buffers, step, _ = examples()
     namespace = {}
     monkeypatch.setitem(sys.modules, "torch", fake_torch(namespace))
     exec(buffers, namespace)
@@ -84,3 +95,24 @@ def test_the_example_of_the_page(monkeypatch):
         assert np.array_equal(pool.array[1, block, :, 0, offset],
                               namespace["keys"].array[i])
 
+
+def test_the_scores_of_the_page(monkeypatch):
+    namespace = {}
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(namespace))
+    buffers, _, scores = examples()
+    exec(buffers, namespace)
+    policy = "expected_attention(n_sink=0,vnorm=false)"
+    entries = blockmgr.index_entries(namespace["layout"], [3, 5], 20)
+    listed = Listed(types.SimpleNamespace(kernels=namespace["kernels"]), entries,
+                    [20, 20])
+    size = namespace["kernels"].score_workspace_bytes(policy, listed.plan)
+    namespace.update(
+        policy=policy, plan=listed.plan, entries=listed.lists,
+        scores=zeros(len(entries)), workspace=zeros(size, np.uint8), stream=0,
+        means=np.zeros((2, 4, DIM), np.float32),
+        covariances=np.zeros((2, 4, DIM, DIM), np.float32),
+        frequencies=np.ones(DIM // 2))
+    exec(scores, namespace)
+    namespace["kernels"].check(stream=0)
+    # Nothing is known of the queries, so that all entries get the same share.
+    assert np.allclose(namespace["scores"].array, 1 / 20)

@@ -9,10 +9,13 @@ from device_tensors import DeviceTensor, num_exported
 from model import DIM, PAGE, Model, ints, layout_of
 
 # Which tensors are written, and which may have strides of their own.
-WRITTEN = {"out", "output", "lse", "workspace", "scores", "norms", "counts",
-           "survivors", "num_nan", "moves", "region_positions", "staged"}
-READ = {("move", "moves"), ("select", "scores"), ("plan_moves", "survivors"),
-        ("unpack_pages", "staged")}
+WRITTEN = {"out", "output", "lse", "logits", "workspace", "scores", "norms",
+           "counts", "survivors", "num_nan", "moves", "region_positions", "staged",
+           "sums", "products"}
+READ = {("move", "moves"), ("select", "scores"), ("select products", "scores"),
+        ("select products", "products"), ("plan_moves", "survivors"),
+        ("unpack_pages", "staged"), ("add_decode_attention", "lse"),
+        ("index_entries", "region_positions")}
 STRIDED = {"keys", "values", "block_tables"}
 NAMES = sorted(good_calls(Model.make()))
 
@@ -62,7 +65,8 @@ def test_every_wrong_tensor_is_an_exception(name):
     launch(function, arguments)
     # Whose number of columns may be another.
     free = {("lists", "region_pages"), ("lists", "block_tables"),
-            ("decode", "workspace")}
+            ("decode", "workspace"), ("add_decode_attention", "workspace"),
+            ("add_decode_attention", "sums")}
     num_bad = 0
     for argument, good in arguments.items():
         if not isinstance(good, DeviceTensor):
@@ -166,6 +170,8 @@ def test_wrong_numbers_and_plans_are_exceptions():
     plan = other.plan_entries([0, 1, 2], [40])
     foreign = other.lists(ints([[1, 2], [3, 4]]), ints([20, 5]))
     short = kernels.plan_entries([0, 1, 2, 3, 4], [3, 3])
+    long = kernels.plan_entries([0, 1, 2, 3, 4], [2**31 - 1, 2**31 - 1])
+    pages = kernels.lists(ints([[1], [2], [3]]), ints([5, 5, 5]))
     bad = [
         ("append", dict(layer=2), "layer: expected 0 to 1"),
         ("append", dict(layer=-1), "layer"),
@@ -178,9 +184,16 @@ def test_wrong_numbers_and_plans_are_exceptions():
         ("prefill", dict(plan=kernels.plan_prefill([0, 2])), "plan: expected"),
         ("prefill", dict(plan=other.plan_prefill([0, 1, 2])), "plan: expected"),
         ("entries", dict(plan=plan), "plan: expected one of the layout"),
-        ("score", dict(policy="h2o"), "sums over all queries"),
-        ("score", dict(policy="streaming"), "reads the pool"),
-        ("score", dict(policy="h2o(obs_window=4)"), "knorm, keydiff, snapkv"),
+        ("score", dict(policy="streaming"), "knorm, keydiff, snapkv"),
+        ("score", dict(policy="external"), "or expected_attention, got external"),
+        ("score", dict(policy="h2o(obs_window=41)"), "lengths: expected at least"),
+        ("add_attention", dict(queries=model.tensor(np.ones((2, 41, 4, DIM)))),
+         "lengths: expected at least 41 tokens"),
+        ("add_attention", dict(scale=0.0), "scale"),
+        ("add_decode_attention", dict(layer=2), "layer: expected 0 to 1"),
+        ("add_decode_attention", dict(lists=foreign), "lists: expected those"),
+        ("index_entries", dict(lists=foreign), "lists: expected those of a pool"),
+        ("index_entries", dict(lists=pages), "lists: expected those of 2"),
         ("score", dict(policy="snapkv(window=41)"), "lengths: expected at least"),
         ("score", dict(policy="nobody"), "nobody"),
         ("lists", dict(region_pages=None), "all three or none, got 2"),
@@ -207,8 +220,16 @@ def test_wrong_numbers_and_plans_are_exceptions():
         with pytest.raises(blockmgr.InvalidArgumentError, match="query_offsets"):
             kernels.plan_prefill(offsets)
     for arguments in ((-1, 5), (1, -1), (1, 2**62)):
-        with pytest.raises(blockmgr.InvalidArgumentError, match="num_s"):
-            kernels.decode_workspace_bytes(*arguments)
+        for size in (kernels.decode_workspace_bytes, kernels.decode_logit_rows):
+            with pytest.raises(blockmgr.InvalidArgumentError, match="num_s"):
+                size(*arguments)
+    for num_queries, text in ((0, "num_queries: expected at least 1"),
+                              (4, "lengths: expected at least 4")):
+        with pytest.raises(blockmgr.InvalidArgumentError, match=text):
+            kernels.attention_workspace_bytes(short, num_queries)
+    for policy in ("snapkv(window=2147483647)", "h2o(obs_window=2147483647)"):
+        with pytest.raises(blockmgr.InvalidArgumentError, match="queries: .* most"):
+            kernels.score_workspace_bytes(policy, long)
     whole = kernels.plan_entries([0, 9, 18, 27, 36], [9, 9])
     for plan, policy, target, cut, text in (
             (short, "knorm", 0.5, 4, "cut: expected 1 to 3"),
@@ -216,13 +237,66 @@ def test_wrong_numbers_and_plans_are_exceptions():
             (whole, "knorm", None, 9, "target: expected"),
             (whole, "random", 0.5, 9, "random"),
             (whole, "knorm | headkv(profile=t)", 0.5, 9, "without a table"),
-            (whole, "snapkv | uniform | critical(gqa_product=true)", 0.5, 9,
-             "gqa_product"),
             (kernels.plan_entries([0, 9, 18], [9]), "knorm", 0.5, 9, "layers"),
             (kernels.plan_entries([0, 9, 18, 27, 36], [9, 8]), "knorm", 0.5, 8,
              "layers")):
         with pytest.raises(blockmgr.InvalidArgumentError, match=text):
             kernels.plan_selection(plan, policy, target, cut)
+
+
+def test_wrong_plans_of_an_index_are_exceptions():
+    kernels = Model.make().kernels
+    plan = kernels.plan_entries([0, 9, 18, 27, 36], [9, 10])
+    kernels.plan_index(plan, [9])
+    for cuts, text in (([], "cuts: expected one for each sequence"),
+                       ([0, 0], "got 2 cuts and 2 groups"),
+                       ([10], r"cuts\[0\]: expected at most 9"),
+                       ([-1], r"cuts\[0\]"), ([2**31], r"cuts\[0\]")):
+        with pytest.raises(blockmgr.InvalidArgumentError, match=text):
+            kernels.plan_index(plan, cuts)
+    for cuts in (9, "9", [1.5], [None]):
+        with pytest.raises(TypeError, match="cuts"):
+            kernels.plan_index(plan, cuts)
+    many = 2**15
+    lists = kernels.plan_entries(np.zeros(4 * many + 1, np.int64), [1] * 2 * many)
+    with pytest.raises(blockmgr.InvalidArgumentError, match="at most 32767"):
+        kernels.plan_index(lists, [0] * many)
+    size = 65535 * 1024
+    for more in (0, 1):
+        lists = kernels.plan_entries([0, size + more] + 3 * [size + more],
+                                     2 * [2**27])
+        if more:
+            with pytest.raises(blockmgr.InvalidArgumentError,
+                               match="entries of a head"):
+                kernels.plan_index(lists, [0])
+        else:
+            kernels.plan_index(lists, [0])
+
+
+def test_wrong_statistics_of_queries_are_exceptions():
+    kernels = Model.make().kernels
+    plan = kernels.plan_entries([0, 9, 18, 27, 36], [9, 10])
+    good = dict(policy="expected_attention", plan=plan,
+                means=np.zeros((2, 4, DIM), np.float32),
+                covariances=np.zeros((2, 4, DIM, DIM), np.float32),
+                inverse_frequencies=np.zeros(DIM // 2))
+    kernels.predict_queries(**good)
+    kernels.predict_queries(**{**good, "policy": "expected_attention(cov=false)",
+                               "covariances": None})
+    for name, value in (("policy", "h2o"), ("policy", "expected"),
+                        ("means", good["means"][:1]),
+                        ("means", good["means"][:, ::2]),
+                        ("covariances", good["covariances"][..., 0]),
+                        ("covariances", np.asfortranarray(good["covariances"])),
+                        ("inverse_frequencies", np.zeros(DIM))):
+        with pytest.raises(blockmgr.InvalidArgumentError, match=name):
+            kernels.predict_queries(**{**good, name: value})
+    for name, value in (("means", good["means"].astype(np.float64)),
+                        ("covariances", None),
+                        ("covariances", good["covariances"].tolist()),
+                        ("inverse_frequencies", np.zeros(DIM // 2, np.float32))):
+        with pytest.raises(TypeError, match=name):
+            kernels.predict_queries(**{**good, name: value})
 
 
 def test_streams_come_in_three_forms():
