@@ -8,6 +8,7 @@ from transformers.masking_utils import (ALL_MASK_ATTENTION_FUNCTIONS,
 import blockmgr.hf
 
 LAYERS, HEADS, GROUP, DIM = 3, 2, 2, 16
+torch.set_num_threads(1)  # tensors are small: threads would only wait for each other
 
 
 def make_model(dtype=torch.float32, head_dim=DIM, **fields):

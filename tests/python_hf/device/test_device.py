@@ -78,6 +78,7 @@ def compare_selections(pool):
 POLICIES = ("keydiff | adakv | topk", "keydiff | adakv | critical",
             "snapkv(window=8) | adakv | topk | round(token)",
             "tova | uniform | topk", "knorm | global | topk",
+            "h2o(obs_window=16) | adakv", "h2o(norm=count, obs_window=16)",
             "keydiff | pyramid | topk | round(token)", "streaming",
             "random(seed=3) | adakv", "random(seed=3) | uniform | critical")
 
