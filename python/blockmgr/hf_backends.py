@@ -153,6 +153,27 @@ class _CpuPass:
             tables.lengths, tables.regions, scale=scale)).to(queries.dtype)
 
 
+class _Kernels:
+    """CudaKernels whose calls make the pool's device PyTorch's current one.
+
+    PyTorch hands out tensors of the current device alone.
+    """
+
+    def __init__(self, layout, kv):
+        self._device = kv.device
+        with torch.cuda.device(self._device):
+            self._kernels = cuda.CudaKernels(layout, kv)
+
+    def __getattr__(self, name):
+        method = getattr(self._kernels, name)
+
+        def call(*arguments, **fields):
+            with torch.cuda.device(self._device):
+                return method(*arguments, **fields)
+
+        return call
+
+
 class CudaBackend:
     """The CUDA kernels.
 
@@ -175,7 +196,7 @@ class CudaBackend:
     # Tests replace the next three.
 
     def _make_kernels(self):
-        return cuda.CudaKernels(self._layout, self._kv)
+        return _Kernels(self._layout, self._kv)
 
     @property
     def stream(self):
