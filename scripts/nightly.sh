@@ -24,8 +24,8 @@ Runs, with warnings as errors:
              C++ on a language model (fetches pinned packages)
   cuda       blockmgr.cuda on the emulator of the CUDA kernels, and on what nvcc
              makes of them, interpreted
-  python_hf  blockmgr.hf with torch, transformers and kvpress (fetches some GB of
-             pinned packages)
+  python_hf  blockmgr.hf with torch, transformers and kvpress, also on the emulator
+             of the CUDA kernels (fetches some GB of pinned packages)
   clang-tidy with its analyzer, on the files that changed, for an hour at most
 
 Takes hours on two cores. Needs no GPU. The last line is "N passed, N failed".
@@ -50,6 +50,6 @@ run_tests --nightly --no-setup release asan-all fuzz
 check "equal traces of gcc and clang" same_traces dev-all asan-all
 check "Python package as pip installs it" scripts/python.sh --types --torch
 check "blockmgr.cuda on interpreted kernels" scripts/python.sh --build-tree build/release
-check "blockmgr.hf with kvpress" scripts/python_hf.sh
+check "blockmgr.hf with kvpress" scripts/python_hf.sh --build-tree build/release
 run_tidy --seconds 3600
 finish_checks

@@ -13,7 +13,9 @@ tests/python_hf.
 
 Options:
   --build-tree FOLDER  link the libraries that this build folder has, for example
-                       build/dev; without it, the libraries are compiled
+                       build/dev; without it, the libraries are compiled. Runs
+                       tests/python_hf/device, too: the CUDA kernels on their
+                       emulator
   --venv FOLDER        the venv (default: build/python/hf)
   -h, --help           print this
 HELP
@@ -68,3 +70,7 @@ fi
 "${venv}/bin/pip" install --quiet --disable-pip-version-check \
   --no-build-isolation --no-deps --force-reinstall "${settings[@]}" .
 "${venv}/bin/python" -m pytest --quiet tests/python_hf
+if [[ -n ${build_tree} ]]; then
+  BLOCKMGR_TEST_MODULES=build/python/hf-tree \
+    "${venv}/bin/python" -m pytest --quiet tests/python_hf/device
+fi

@@ -7,12 +7,12 @@
     print(cache.used_bytes, cache.dense_bytes)
 
 Importing this module makes the attention implementation "blockmgr" known to
-transformers. It works on the CPU. The presses of kvpress run on a BlockmgrCache
-without a policy. BlockmgrPress is a press that selects with the policies of blockmgr,
-and needs kvpress. docs/huggingface.md has examples and limits.
+transformers. It works on the CPU, and on a GPU with the CUDA kernels. The presses of
+kvpress run on a BlockmgrCache without a policy. BlockmgrPress is a press that selects
+with the policies of blockmgr, and needs kvpress. docs/huggingface.md has examples and
+limits.
 """
 import dataclasses
-import threading
 import typing
 import weakref
 
@@ -24,12 +24,9 @@ from transformers.masking_utils import (AttentionMaskInterface,
                                         causal_mask_function)
 
 import blockmgr
-from blockmgr.errors import (FailedPreconditionError, InvalidArgumentError,
-                             ResourceExhaustedError)
-
-_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16",
-           torch.float16: "float16"}
-_KEYS, _VALUES = 0, 1
+from blockmgr.errors import FailedPreconditionError, InvalidArgumentError
+from blockmgr.hf_backends import KEYS, VALUES, Eviction, Tables
+from blockmgr.hf_pool import BlockPool, layout_of
 
 
 def __getattr__(name):
@@ -37,103 +34,6 @@ def __getattr__(name):
         raise AttributeError(f"module 'blockmgr.hf' has no attribute '{name}'")
     from blockmgr.hf_press import BlockmgrPress  # imports kvpress
     return BlockmgrPress
-
-
-def layout_of(config, num_tokens, dtype=None, page_size=16):
-    """The KvLayout of a pool in which num_tokens fit, for a model's config."""
-    config = config.get_text_config(decoder=True)
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise InvalidArgumentError(
-            f"config: expected layers of full attention, got {sorted(kinds)}")
-    dtype = dtype or config.dtype or torch.get_default_dtype()
-    if dtype not in _DTYPES:
-        raise InvalidArgumentError(
-            f"dtype: expected one of {', '.join(map(str, _DTYPES))}, got {dtype}")
-    if num_tokens < 1 or page_size < 1:
-        raise InvalidArgumentError(
-            f"num_tokens, page_size: expected at least 1, got {num_tokens} and "
-            f"{page_size}")
-    num_q_heads = config.num_attention_heads
-    num_heads = getattr(config, "num_key_value_heads", None) or num_q_heads
-    head_dim = (getattr(config, "head_dim", None) or
-                config.hidden_size // num_q_heads)
-    return blockmgr.KvLayout(
-        num_layers=config.num_hidden_layers, num_heads=num_heads,
-        num_q_heads=num_q_heads, head_dim=head_dim, page_size=page_size,
-        num_blocks=-(-num_tokens // page_size) + 1, dtype=_DTYPES[dtype])
-
-
-class BlockPool:
-    """Blocks in one tensor on the CPU, for any number of caches, each of one thread.
-
-    A block has room for page_size tokens in all layers and heads. num_tokens is the
-    number of tokens that fit if nothing is evicted; every sequence rounds up to whole
-    blocks. Memory that was never used costs address space only.
-    """
-
-    def __init__(self, config, num_tokens, *, dtype=None, page_size=16,
-                 num_threads=None):
-        self.layout = layout_of(config, num_tokens, dtype, page_size)
-        layout = self.layout
-        torch_dtype = next(key for key, name in _DTYPES.items()
-                           if name == layout.dtype)
-        #: [num_layers, num_blocks, num_heads, 2 (K, V), page_size, head_dim]
-        self.kv = torch.empty(
-            (layout.num_layers, layout.num_blocks, layout.num_heads, 2,
-             layout.page_size, layout.head_dim), dtype=torch_dtype, device="cpu")
-        self.kernels = blockmgr.CpuKernels(
-            layout, self.kv, num_threads or torch.get_num_threads())
-        self._free = list(range(layout.num_blocks - 1, 0, -1))  # 0 is null
-        # Reentrant: a cache may be collected, and give, while another one takes.
-        self._lock = threading.RLock()
-        #: The largest number of blocks that were in use at once.
-        self.peak_blocks = 0
-
-    @property
-    def used_blocks(self):
-        """The number of blocks that caches hold."""
-        return self.layout.num_blocks - 1 - len(self._free)
-
-    @property
-    def used_bytes(self):
-        """The bytes of these blocks."""
-        return self.used_blocks * self.layout.block_bytes
-
-    @property
-    def peak_bytes(self):
-        """The bytes of peak_blocks."""
-        return self.peak_blocks * self.layout.block_bytes
-
-    def take(self, count):
-        """Returns the ids of so many free blocks."""
-        with self._lock:
-            if count > len(self._free):
-                raise ResourceExhaustedError(
-                    f"pool: {count} more blocks of {self.layout.page_size} tokens "
-                    f"are needed, {len(self._free)} of "
-                    f"{self.layout.num_blocks - 1} are free; make the pool with "
-                    "more num_tokens, or drop a cache")
-            taken = [self._free.pop() for _ in range(count)]
-            self.peak_blocks = max(self.peak_blocks, self.used_blocks)
-            return taken
-
-    def give(self, blocks):
-        """Takes blocks back."""
-        with self._lock:
-            self._free.extend(blocks)
-
-    def move(self, placed):
-        """Carries out the moves of a Placement."""
-        size = self.layout.page_size
-        pages = self.kv.view(-1, 2, size, self.layout.head_dim)
-        begin = 0
-        for end in placed.group_ends.tolist():
-            slots = torch.from_numpy(placed.moves[begin:end].copy())
-            page, offset = slots // size, slots % size
-            pages[page[:, 1], :, offset[:, 1]] = pages[page[:, 0], :,
-                                                       offset[:, 0]]
-            begin = end
 
 
 @dataclasses.dataclass
@@ -157,15 +57,79 @@ class _Sequence:
 
 @dataclasses.dataclass
 class _Step:
-    """A forward pass: where its tokens belong, and what they attend to."""
+    """A forward pass."""
     num_tokens: int  # of a row of the batch, with padding
-    real: typing.Optional[torch.Tensor]  # bool [batch, num_tokens]; None: all
-    blocks: torch.Tensor  # [tokens]
-    offsets: torch.Tensor  # [tokens], in the block
-    query_offsets: np.ndarray
-    tables: np.ndarray
-    lengths: np.ndarray
-    regions: typing.List[typing.Optional[blockmgr.Region]]
+    # int64: the indices of the tokens that are no padding, in the batch row after
+    # row. None if there is no padding.
+    real: typing.Optional[torch.Tensor]
+    tables: Tables
+    kernels: typing.Any  # what the backend's begin() has returned
+
+
+class _Windows:
+    """The last queries of each sequence, which the scorer reads.
+
+    A pass of few tokens keeps the tensors that the model has computed, so that a
+    decode step copies nothing.
+    """
+
+    def __init__(self, count):
+        self.count = count  # queries of a sequence
+        self.sizes = []  # by sequence, queries
+        # Both lists have an element for each pass, the oldest first. _spans has
+        # (begin, end) of each sequence in the rows. _rows has the rows by layer,
+        # [queries, num_q_heads, head_dim].
+        self._spans = []
+        self._rows = []
+        # The indices of the queries of this pass that are kept. None: all of them.
+        self._picked = None
+
+    def begin(self, query_offsets, backend):
+        """Begins a pass with queries query_offsets[i]:query_offsets[i + 1]."""
+        if self.count == 0:
+            return
+        ends = query_offsets[1:]
+        begins = np.maximum(query_offsets[:-1], ends - self.count)
+        sizes = ends - begins
+        self._picked = None
+        if sizes.sum() < query_offsets[-1]:
+            self._picked, = backend.send(np.concatenate(
+                [np.arange(*span, dtype=np.int64)
+                 for span in zip(begins, ends)]))
+        ends = np.cumsum(sizes)
+        self._spans.append(list(zip((ends - sizes).tolist(), ends.tolist())))
+        self._rows.append({})
+        self.sizes = [a + b for a, b in zip(
+            self.sizes or [0] * len(sizes), sizes.tolist())]
+        while all(size - (end - begin) >= self.count for size, (begin, end)
+                  in zip(self.sizes, self._spans[0])):
+            self._rows.pop(0)
+            self.sizes = [size - (end - begin) for size, (begin, end)
+                          in zip(self.sizes, self._spans.pop(0))]
+
+    def add(self, layer, queries):
+        """Takes a layer's queries of the pass."""
+        if self.count > 0:
+            self._rows[-1][layer] = (
+                queries if self._picked is None else
+                queries.index_select(0, self._picked))
+
+    def last(self, layer, i):
+        """The last queries of sequence i, [count, num_q_heads, head_dim]."""
+        if self.count == 0:
+            return None
+        return torch.cat([rows[layer][slice(*spans[i])] for rows, spans in
+                          zip(self._rows, self._spans)])[-self.count:]
+
+    def crop(self, num_removed):
+        """Forgets so many of the last queries of each sequence."""
+        for i, size in enumerate(self.sizes):
+            left = num_removed
+            for spans in reversed(self._spans):
+                begin, end = spans[i]
+                spans[i] = begin, max(begin, end - left)
+                left -= end - spans[i][1]
+            self.sizes[i] = max(0, size - num_removed)
 
 
 class _Prefix:
@@ -216,7 +180,8 @@ class _State:
         self.step = None
         self.modules = [None] * self.layout.num_layers
         self.scales = [None] * self.layout.num_layers
-        self.windows = [{} for _ in range(self.layout.num_layers)]
+        self.region_lists = None  # of load_regions, None after an eviction
+        self.windows = _Windows(self.policy.query_window if self.policy else 0)
         self.pressed_keys = {}  # by layer
         self.masks = {}  # by layer: bool [batch, heads, tokens], what stays
 
@@ -239,10 +204,10 @@ class _State:
         layout = self.layout
         batch = len(self.sequences) or keys.shape[0]
         for name, rows in (("key", keys), ("value", values)):
-            if rows.device.type != "cpu":
+            if rows.device != self.pool.kv.device:
                 raise InvalidArgumentError(
-                    f"{name}_states: expected a tensor on the CPU, where the pool "
-                    f"is, got one on {rows.device}")
+                    f"{name}_states: expected a tensor on {self.pool.kv.device}, "
+                    f"where the pool is, got one on {rows.device}")
             if rows.dtype != self.pool.kv.dtype:
                 raise TypeError(
                     f"{name}_states: expected {self.pool.kv.dtype}, the dtype of "
@@ -276,14 +241,10 @@ class _State:
         self.scales[layer] = scale
         if hasattr(module, "masked_key_indices"):
             module.masked_key_indices = None  # of another cache
-        rows = self.pool.kv[layer]
-        for kind, new in ((_KEYS, key), (_VALUES, value)):
-            rows[step.blocks, :, kind, step.offsets] = self._real(new)
-        queries = self._real(query).to(torch.float32).contiguous()
-        output = torch.from_numpy(self.pool.kernels.attend(
-            layer, queries, step.query_offsets, step.tables, step.lengths,
-            step.regions, scale=scale)).to(query.dtype)
-        self._keep_queries(layer, queries)
+        step.kernels.append(layer, self._real(key), self._real(value))
+        queries = self._real(query)
+        output = step.kernels.attend(layer, queries, scale)
+        self.windows.add(layer, queries)
         self.is_pending = False
         self.next_layer = (layer + 1) % self.layout.num_layers
         if self.next_layer == 0 and step.num_tokens > 1:
@@ -293,44 +254,55 @@ class _State:
         if step.real is None:
             return output.reshape(shape)
         result = query.new_zeros(shape)
-        result[step.real] = output
+        result.flatten(0, 1).index_copy_(0, step.real, output)
         return result
 
     def _begin(self, key, mask):
         """Gives the sequences blocks for the tokens of a forward pass."""
         batch, _, num_tokens, _ = key.shape
+        backend = self.pool.backend
         real = self._real_tokens(batch, num_tokens, mask)
         counts = ([num_tokens] * batch if real is None else
-                  real.sum(dim=1).tolist())
+                  real.sum(axis=1).tolist())
         sequences = self.sequences or [_Sequence() for _ in range(batch)]
         size = self.layout.page_size
         needed = [-(-(sequence.tail_length + count) // size) - len(sequence.tail)
                   for sequence, count in zip(sequences, counts)]
         taken = self.pool.take(sum(needed))
         self.sequences[:] = sequences
-        blocks, offsets = [], []
+        slots = []
         for sequence, count, more in zip(sequences, counts, needed):
             sequence.tail += taken[:more]
             del taken[:more]
+            first = sequence.tail_length // size
             tokens = np.arange(sequence.tail_length,
                                sequence.tail_length + count)
-            blocks.append(np.asarray(sequence.tail, np.int64)[tokens // size])
-            offsets.append(tokens % size)
+            slots.append(tokens % size + size * np.asarray(
+                sequence.tail[first:], np.int64)[tokens // size - first])
             sequence.tail_length += count
             sequence.length += count
         self.num_seen += num_tokens
         self.num_passes += 1
-        width = max(len(sequence.tail) for sequence in sequences)
-        tables = np.zeros((batch, width), np.int32)
-        for row, sequence in zip(tables, sequences):
+        tables = self._tables(counts, np.concatenate(slots))
+        self.windows.begin(tables.query_offsets, backend)
+        return _Step(num_tokens=num_tokens, tables=tables,
+                     real=None if real is None else
+                     backend.send(np.flatnonzero(real))[0],
+                     kernels=backend.begin(tables))
+
+    def _tables(self, counts, slots):
+        if self.region_lists is None:
+            self.region_lists = self.pool.backend.load_regions(
+                [sequence.region for sequence in self.sequences])
+        blocks = np.zeros((len(counts), max(len(sequence.tail)
+                                            for sequence in self.sequences)),
+                          np.int32)
+        for row, sequence in zip(blocks, self.sequences):
             row[:len(sequence.tail)] = sequence.tail
-        return _Step(
-            num_tokens=num_tokens, real=real,
-            blocks=torch.from_numpy(np.concatenate(blocks)),
-            offsets=torch.from_numpy(np.concatenate(offsets)),
-            query_offsets=np.cumsum([0, *counts], dtype=np.int32), tables=tables,
-            lengths=np.array([s.tail_length for s in sequences], np.int32),
-            regions=[sequence.region for sequence in sequences])
+        return Tables(
+            slots=slots, blocks=blocks, regions=self.region_lists,
+            query_offsets=np.cumsum([0, *counts], dtype=np.int32),
+            lengths=np.array([s.tail_length for s in self.sequences], np.int32))
 
     def _real_tokens(self, batch, num_tokens, mask):
         """Which tokens of the pass are no padding. None: all of them."""
@@ -341,27 +313,15 @@ class _State:
             raise InvalidArgumentError(
                 f"attention_mask: expected the shape {list(expected)}, a row for "
                 f"every sequence over all its tokens, got {list(mask.shape)}")
-        real = mask[:, self.num_seen:].to(torch.bool)
+        real = self.pool.backend.fetch(mask[:, self.num_seen:].to(torch.bool))
         return None if real.all() else real
 
     def _real(self, rows):
         """[batch, heads, tokens, dim] as [real tokens, heads, dim]."""
-        rows = rows.detach().transpose(1, 2)
+        rows = rows.detach().transpose(1, 2).flatten(0, 1)
         if self.step.real is None:
-            return rows.reshape(-1, *rows.shape[2:])
-        return rows[self.step.real]
-
-    def _keep_queries(self, layer, queries):
-        """Keeps the last queries of each sequence, if the scorer reads them."""
-        count = self.policy.query_window if self.policy else 0
-        if count == 0:
-            return
-        window = self.windows[layer]
-        ends = self.step.query_offsets.tolist()
-        for i, (begin, end) in enumerate(zip(ends, ends[1:])):
-            new = queries[begin:end]
-            window[i] = torch.cat([window[i], new] if i in window else
-                                  [new])[-count:].clone()
+            return rows
+        return rows.index_select(0, self.step.real)
 
     # Evictions by a policy.
 
@@ -376,32 +336,21 @@ class _State:
         for i, sequence in enumerate(self.sequences):
             if sequence.length > 0:
                 self._evict(i, sequence)
+        if not self.every_chunk:
+            self.windows = _Windows(0)  # this was the only eviction
 
     def _has_queries(self, i, sequence):
-        count = min(self.policy.query_window, sequence.length)
-        return count == 0 or len(self.windows[0].get(i, ())) >= count
+        count = min(self.windows.count, sequence.length)
+        return count == 0 or self.windows.sizes[i] >= count
 
     def _evict(self, i, sequence):
-        policy, layout = self.policy, self.layout
-        entries = sequence.entries(layout)
-        scores = norms = None
-        layers = range(layout.num_layers)
-        if policy.scorer[0] not in ("streaming", "random"):
-            scores = np.concatenate([
-                self.pool.kernels.score(
-                    policy, layer, entries, sequence.length,
-                    queries=self.windows[layer].get(i), scale=self.scales[layer])
-                for layer in layers])
-        if policy.selector[0] == "critical":
-            norms = np.concatenate([
-                self.pool.kernels.value_norms(
-                    policy, layer, entries,
-                    projection_of(self.modules[layer], layout))
-                for layer in layers])
-        self._keep(sequence, entries, blockmgr.select(
-            policy, self.target, scores, entries=entries, cut=sequence.length,
-            length=sequence.length, page_size=layout.page_size,
-            value_norms=norms, table=self.table))
+        entries = sequence.entries(self.layout)
+        self._keep(sequence, entries, self.pool.backend.select(Eviction(
+            policy=self.policy, target=self.target, table=self.table,
+            entries=entries, length=sequence.length,
+            queries=[self.windows.last(layer, i)
+                     for layer in range(self.layout.num_layers)],
+            scales=self.scales, modules=self.modules)))
 
     def _keep(self, sequence, entries, keep):
         """Makes a region of what is kept, and gives all other blocks back."""
@@ -415,7 +364,8 @@ class _State:
             layout, held[:num_blocks], keep.counts, tail_blocks=sequence.tail,
             cut=sequence.length, region=sequence.region)
         placed = blockmgr.place_survivors(layout, entries, keep, region)
-        self.pool.move(placed)
+        self.pool.backend.move(placed)
+        self.region_lists = None
         kept = set(region.blocks.tolist())
         self.pool.give(block for block in held if block not in kept)
         sequence.region = region
@@ -434,9 +384,10 @@ class _State:
         if self.step.real is not None:
             raise FailedPreconditionError(
                 "keys, values: a press needs a batch without padding")
-        rows = self.pool.kv[layer][torch.from_numpy(self.step.tables).long()]
-        rows = rows[:, :, :, kind].transpose(1, 2)  # [batch, heads, blocks, ..]
-        return rows.flatten(2, 3)[:, :, :self.num_seen]
+        blocks, = self.pool.backend.send(self.step.tables.blocks)
+        rows = self.pool.kv[layer, :, :, kind][blocks.long()]
+        # From [batch, blocks, heads, page_size, dim].
+        return rows.transpose(1, 2).flatten(2, 3)[:, :, :self.num_seen]
 
     def press(self, layer, kind, rows):
         """Takes what a press has set as keys and then as values of a layer."""
@@ -451,7 +402,7 @@ class _State:
                 "keys, values: set without a forward pass, or after the first")
         elif not isinstance(rows, torch.Tensor):
             raise TypeError(f"keys, values: expected a tensor, got {type(rows)}")
-        elif kind == _KEYS:
+        elif kind == KEYS:
             self.pressed_keys[layer] = rows
         else:
             self._select(layer, self.pressed_keys.pop(layer, None), rows)
@@ -459,7 +410,7 @@ class _State:
     def _select(self, layer, keys, values):
         if keys is None:
             raise FailedPreconditionError("values: expected keys first")
-        full = torch.cat([self.dense(layer, _KEYS), self.dense(layer, _VALUES)],
+        full = torch.cat([self.dense(layer, KEYS), self.dense(layer, VALUES)],
                          dim=-1)
         if (keys.shape[:3] != values.shape[:3] or
                 keys.shape[:2] != full.shape[:2] or
@@ -469,12 +420,13 @@ class _State:
                 f"{self.layout.head_dim}], got {list(keys.shape)} and "
                 f"{list(values.shape)}")
         ranks = find_rows(full, torch.cat([keys, values], dim=-1))
-        mask = torch.zeros(full.shape[:3], dtype=torch.bool)
+        mask = torch.zeros(full.shape[:3], dtype=torch.bool, device=full.device)
         mask.scatter_(2, ranks, True)
         module = self.modules[layer]
         masked = getattr(module, "masked_key_indices", None)
         if masked is not None:
-            batch, heads, given = (torch.as_tensor(i).cpu() for i in masked)
+            batch, heads, given = (torch.as_tensor(i, device=mask.device)
+                                   for i in masked)
             mask[batch, heads, ranks[batch, heads, given]] = False
             module.masked_key_indices = None
         self.masks[layer] = mask
@@ -487,11 +439,12 @@ class _State:
             return
         masks, self.masks = self.masks, {}
         everything = torch.ones_like(next(iter(masks.values())))
-        stays = torch.stack([masks.get(layer, everything)
-                             for layer in range(self.layout.num_layers)], dim=1)
+        stays = self.pool.backend.fetch(torch.stack(
+            [masks.get(layer, everything)
+             for layer in range(self.layout.num_layers)], dim=1))
         for sequence, mask in zip(self.sequences, stays):
             self._keep(sequence, sequence.entries(self.layout),
-                       blockmgr.KeepSets.of_mask(mask.numpy()))
+                       blockmgr.KeepSets.of_mask(mask))
 
     def crop(self, length):
         """Forgets the tokens from `length` on."""
@@ -515,20 +468,7 @@ class _State:
             held = -(-sequence.tail_length // self.layout.page_size)
             self.pool.give(sequence.tail[held:])
             del sequence.tail[held:]
-        for window in self.windows:
-            for i, queries in window.items():
-                window[i] = queries[:max(0, len(queries) - num_removed)]
-
-
-def projection_of(module, layout):
-    """W_O of an attention module: float32 [num_q_heads, head_dim, model_dim]."""
-    weight = getattr(getattr(module, "o_proj", None), "weight", None)
-    if weight is None or weight.shape[1] != layout.num_q_heads * layout.head_dim:
-        raise FailedPreconditionError(
-            f"critical reads the weight of o_proj, [model_dim, query heads * "
-            f"head_dim], which {type(module).__name__} does not have")
-    return weight.detach().to(torch.float32).t().reshape(
-        layout.num_q_heads, layout.head_dim, -1).contiguous()
+        self.windows.crop(num_removed)
 
 
 def find_rows(full, rows):
@@ -546,8 +486,9 @@ def find_rows(full, rows):
     def hashes(values):
         # One column after another, as their products need 64 bits each.
         values = values.contiguous().view(bits)
-        total = torch.zeros(values.shape[:3], dtype=torch.int64)
-        for column, factor in enumerate(factors):
+        total = torch.zeros(values.shape[:3], dtype=torch.int64,
+                            device=values.device)
+        for column, factor in enumerate(factors.tolist()):
             total += values[..., column].long() * factor
         return total
 
@@ -579,19 +520,19 @@ class _Layer(CacheLayerMixin):
 
     @property
     def keys(self):
-        return self._state.dense(self._index, _KEYS)
+        return self._state.dense(self._index, KEYS)
 
     @keys.setter
     def keys(self, rows):
-        self._state.press(self._index, _KEYS, rows)
+        self._state.press(self._index, KEYS, rows)
 
     @property
     def values(self):
-        return self._state.dense(self._index, _VALUES)
+        return self._state.dense(self._index, VALUES)
 
     @values.setter
     def values(self, rows):
-        self._state.press(self._index, _VALUES, rows)
+        self._state.press(self._index, VALUES, rows)
 
     def lazy_initialization(self, key_states, value_states):
         pass
@@ -661,6 +602,7 @@ class BlockmgrCache(Cache):
                 "policy, keep_ratio: expected both or none of them")
         if policy is not None:
             policy = checked_policy(policy)
+            pool.backend.check_policy(policy)
             if not isinstance(keep_ratio, blockmgr.Target):
                 keep_ratio = blockmgr.Target(ratio=keep_ratio)
             if policy.needs_table != (table is not None):

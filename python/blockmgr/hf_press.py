@@ -9,7 +9,9 @@ from transformers.models.llama.modeling_llama import rotate_half
 
 import blockmgr
 from blockmgr.errors import InvalidArgumentError
-from blockmgr.hf import _DTYPES, checked_policy, projection_of
+from blockmgr.hf import checked_policy
+from blockmgr.hf_backends import Eviction, backend_of
+from blockmgr.hf_pool import DTYPES
 
 _PAGE_SIZE = 16
 
@@ -48,10 +50,10 @@ class BlockmgrPress(BasePress):
 
     def compress(self, module, hidden_states, keys, values, attentions, kwargs):
         """What kvpress calls: keys and values are [batch, heads, tokens, dim]."""
-        if keys.device.type != "cpu" or keys.dtype not in _DTYPES:
+        if keys.dtype not in DTYPES:
             raise InvalidArgumentError(
-                f"keys: expected floats on the CPU, got {keys.dtype} on "
-                f"{keys.device}")
+                f"keys: expected one of {', '.join(map(str, DTYPES))}, got "
+                f"{keys.dtype}")
         policy, target = self._checked()
         queries = self._last_queries(policy, module, hidden_states, kwargs)
         gone = ~torch.stack([
@@ -70,7 +72,7 @@ class BlockmgrPress(BasePress):
         cos, sin = (table[:, -count:].unsqueeze(1)
                     for table in kwargs["position_embeddings"])
         queries = queries * cos + rotate_half(queries) * sin
-        return queries.transpose(1, 2).to(torch.float32).contiguous()
+        return queries.transpose(1, 2)
 
     @staticmethod
     def _kept(policy, target, module, keys, values, queries):
@@ -81,30 +83,24 @@ class BlockmgrPress(BasePress):
             num_layers=1, num_heads=num_heads, head_dim=head_dim,
             num_q_heads=module.config.num_attention_heads,
             page_size=_PAGE_SIZE, num_blocks=num_pages + 1,
-            dtype=_DTYPES[keys.dtype])
+            dtype=DTYPES[keys.dtype])
         # [heads, 2, pages, page_size, dim], then as BlockPool.kv.
         padding = (0, 0, 0, num_pages * _PAGE_SIZE - num_tokens)
         pages = torch.nn.functional.pad(torch.stack([keys, values], dim=1),
                                         padding)
         pages = pages.unflatten(2, (num_pages, _PAGE_SIZE)).movedim(2, 0)
-        pool = torch.zeros((1, num_pages + 1, *pages.shape[1:]),
-                           dtype=keys.dtype)
+        pool = pages.new_zeros((1, num_pages + 1, *pages.shape[1:]))
         pool[0, 1:] = pages
-        kernels = blockmgr.CpuKernels(layout, pool, 1)
-        entries = blockmgr.index_entries(layout, np.arange(1, num_pages + 1),
-                                         num_tokens)
-        scores = norms = None
-        if policy.scorer[0] not in ("streaming", "random"):
-            scores = kernels.score(policy, 0, entries, num_tokens,
-                                   queries=queries, scale=module.scaling)
-        if policy.selector[0] == "critical":
-            norms = kernels.value_norms(policy, 0, entries,
-                                        projection_of(module, layout))
-        keep = blockmgr.select(policy, target, scores,
-                               entries=entries, cut=num_tokens,
-                               page_size=_PAGE_SIZE, value_norms=norms)
+        backend = backend_of(keys.device)(layout, pool, 1)
+        backend.check_policy(policy)
+        keep = backend.select(Eviction(
+            policy=policy, target=target, table=None,
+            entries=blockmgr.index_entries(
+                layout, np.arange(1, num_pages + 1), num_tokens),
+            length=num_tokens, queries=[queries], scales=[module.scaling],
+            modules=[module]))
         kept = torch.zeros((num_heads, num_tokens), dtype=torch.bool)
         for head, mask in enumerate(kept):
             begin, end = keep.offsets[head:head + 2]
             mask[torch.from_numpy(keep.ranks[begin:end].astype(np.int64))] = True
-        return kept
+        return kept.to(keys.device)

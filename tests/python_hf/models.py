@@ -8,15 +8,16 @@ from transformers.masking_utils import (ALL_MASK_ATTENTION_FUNCTIONS,
 import blockmgr.hf
 
 LAYERS, HEADS, GROUP, DIM = 3, 2, 2, 16
+torch.set_num_threads(1)  # tensors are small: threads would only wait for each other
 
 
-def make_model(dtype=torch.float32, **fields):
+def make_model(dtype=torch.float32, head_dim=DIM, **fields):
     """Grouped query heads; weights so large that attention is far from even."""
     torch.manual_seed(7)
     config = LlamaConfig(
         vocab_size=160, hidden_size=64, intermediate_size=96,
         num_hidden_layers=LAYERS, num_attention_heads=HEADS * GROUP,
-        num_key_value_heads=HEADS, head_dim=DIM, initializer_range=0.2,
+        num_key_value_heads=HEADS, head_dim=head_dim, initializer_range=0.2,
         max_position_embeddings=2048, dtype=dtype, eos_token_id=None,
         bos_token_id=None, pad_token_id=0, **fields)
     config._attn_implementation = "blockmgr"
@@ -29,7 +30,8 @@ def prompt(batch, length, seed=1):
 
 
 def pool_for(model, num_tokens=4096, **fields):
-    return blockmgr.hf.BlockPool(model.config, num_tokens, num_threads=1, **fields)
+    return blockmgr.hf.BlockPool(model.config, num_tokens, num_threads=1,
+                                 device=model.device, **fields)
 
 
 #: By layer: bool [batch, heads, tokens], what a query may see; longer: all of it.
@@ -45,7 +47,8 @@ def _masked_attention(module, query, key, value, attention_mask, dropout=0.0,
         logits = logits.masked_fill(~attention_mask, -torch.inf)
     mask = visible.get(module.layer_idx)
     if mask is not None:
-        seen = torch.ones((*mask.shape[:2], key.shape[2]), dtype=torch.bool)
+        seen = torch.ones((*mask.shape[:2], key.shape[2]), dtype=torch.bool,
+                          device=key.device)
         seen[:, :, :mask.shape[2]] = mask
         seen = seen.repeat_interleave(GROUP, dim=1).unsqueeze(2)
         logits = logits.masked_fill(~seen, -torch.inf)
@@ -79,23 +82,24 @@ def dense_logits(model, passes, masks=None, mask=None, evictions=None):
 
 
 @torch.no_grad()
-def run(model, cache, passes, mask=None, before=lambda i: None):
-    """Runs the tokens of the passes, one forward pass after the other."""
-    logits, seen = [], 0
+def run(model, cache, passes, mask=None, before=lambda i: None, seen=0):
+    """Runs the tokens of the passes, one forward pass after the other.
+
+    seen: the tokens that the cache has seen before.
+    """
+    logits = []
     for i, tokens in enumerate(passes):
         before(i)
         end = seen + tokens.shape[1]
-        fields = {}
+        positions = torch.arange(seen, end, device=model.device)
+        fields = {"position_ids": positions.unsqueeze(0)}
         if mask is not None:
             padded = torch.nn.functional.pad(mask, (0, end), value=1)[:, :end]
-            fields["attention_mask"] = padded
+            fields["attention_mask"] = padded.to(model.device)
             fields["position_ids"] = (padded.cumsum(dim=1) - 1).clamp(
-                min=0)[:, seen:]
-        else:
-            fields["position_ids"] = torch.arange(seen, end).unsqueeze(0)
-        logits.append(model(tokens, past_key_values=cache,
-                            cache_position=torch.arange(seen, end),
-                            **fields).logits)
+                min=0)[:, seen:].to(model.device)
+        logits.append(model(tokens.to(model.device), past_key_values=cache,
+                            cache_position=positions, **fields).logits)
         seen = end
     return logits
 

@@ -10,11 +10,15 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs/huggingface.md"
 WORDS = ["<pad>", "<unk>", *(f"w{i}" for i in range(62))]
 
 
-def save_model(folder):
+def blocks_of_page():
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def save_model(folder, head_dim=8):
     torch.manual_seed(3)
     config = LlamaConfig(vocab_size=len(WORDS), hidden_size=48, num_hidden_layers=6,
                          intermediate_size=64, num_attention_heads=6,
-                         num_key_value_heads=3, head_dim=8, pad_token_id=0,
+                         num_key_value_heads=3, head_dim=head_dim, pad_token_id=0,
                          bos_token_id=None, eos_token_id=None)
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel(
@@ -26,8 +30,8 @@ def save_model(folder):
 
 
 def test_the_code_of_the_page_runs(tmp_path, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    blocks = blocks_of_page()
+    assert len(blocks) == 4  # the last is tested by device/test_page.py
     save_model(tmp_path)
     names = {"name": str(tmp_path), "context": " ".join(WORDS[2:] * 4),
              "prompts": [" ".join(WORDS[2:] * 5), " ".join(WORDS[9:] * 2)],

@@ -85,20 +85,9 @@ def test_what_a_press_selects_becomes_a_region(model, make, batch):
     # 13 blocks before. 50 entries a head are at most 5 pages of uneven heads.
     assert pool.peak_blocks == 13 * batch
     assert pool.used_blocks <= 5 * batch
-    got += decode(model, cache, steps)
+    got += run(model, cache, steps, seen=LENGTH)
     for mine, other in zip(got, dense_logits(model, [tokens, *steps], expected)):
         torch.testing.assert_close(mine, other, atol=2e-4, rtol=1e-3)
-
-
-def decode(model, cache, steps):
-    logits = []
-    for i, tokens in enumerate(steps):
-        with torch.no_grad():
-            position = torch.tensor([LENGTH + i])
-            logits.append(model(tokens, past_key_values=cache,
-                                position_ids=position[None],
-                                cache_position=position).logits)
-    return logits
 
 
 def test_generate_under_a_press(model):
@@ -247,11 +236,7 @@ def test_what_a_press_cannot_do_here_is_said(model):
                                  keep_ratio=0.5), [tokens])
     cache = BlockmgrCache(pool_for(model))
     run(model, cache, [tokens])
-    run_later = [prompt(2, 1)]
-    for tokens in run_later:
-        with torch.no_grad():
-            model(tokens, past_key_values=cache,
-                  cache_position=torch.tensor([40]))
+    run(model, cache, [prompt(2, 1)], seen=40)
     with pytest.raises(blockmgr.FailedPreconditionError, match="first forward"):
         cache.layers[0].keys.shape  # pylint: disable=expression-not-assigned
     for policy in ("keydiff | pyramid", "keydiff | global", "h2o", "external"):
