@@ -19,11 +19,11 @@ Runs, with warnings as errors:
              client, blockmgr-evict, and CUDA kernels under the emulator
   fuzz       a minute of libFuzzer for every target
   traces     of 2,000 seeds, equal between gcc and clang
-  python     the wheel with all its libraries, its tests, the examples against its
-             type stubs, and with PyTorch an engine in Python against the one in
-             C++ on a language model (fetches pinned packages)
+  python     the wheel with all its libraries, its tests, and the examples against
+             its type stubs
   cuda       blockmgr.cuda on the emulator of the CUDA kernels, and on what nvcc
-             makes of them, interpreted
+             makes of them, interpreted; with PyTorch an engine in Python, against
+             the one in C++ on a language model (fetches pinned packages)
   python_hf  blockmgr.hf with torch, transformers and kvpress, also on the emulator
              of the CUDA kernels (fetches some GB of pinned packages)
   clang-tidy with its analyzer, on the files that changed, for an hour at most
@@ -48,8 +48,8 @@ esac
 run_tests --nightly dev-all
 run_tests --nightly --no-setup release asan-all fuzz
 check "equal traces of gcc and clang" same_traces dev-all asan-all
-check "Python package as pip installs it" scripts/python.sh --types --torch
-check "blockmgr.cuda on interpreted kernels" scripts/python.sh --build-tree build/release
+check "Python package as pip installs it" scripts/python.sh --types
+check "Python on CUDA kernels and PyTorch" scripts/python.sh --torch --build-tree build/release
 check "blockmgr.hf with kvpress" scripts/python_hf.sh --build-tree build/release
 run_tidy --seconds 3600
 finish_checks

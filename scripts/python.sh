@@ -20,7 +20,8 @@ Options:
   --types              check the examples against the type stubs, too (mypy)
   --torch              run tests/python/nightly, too, with PyTorch and a language
                        model, in build/python/torch_venv (fetches some GB). Needs
-                       the programs blockmgrd and blockmgr-engine
+                       the programs blockmgrd and blockmgr-engine. With
+                       --build-tree also nano_engine.py on emulated CUDA kernels
   -h, --help           print this
 
 Environment with --torch:
@@ -103,11 +104,16 @@ if ((types)); then
   "${venv}/bin/pip" install --quiet --disable-pip-version-check mypy==1.18.2
   # PyTorch and the like are not there.
   "${venv}/bin/python" -m mypy --check-untyped-defs --ignore-missing-imports \
-    examples/python/embed.py examples/python/nano_engine.py python/bench/step.py
+    examples/python/embed.py examples/python/nano_engine.py \
+    examples/python/nano_kernels.py python/bench/step.py
 fi
 if ((torch)); then
   make_venv build/python/torch_venv python/requirements.txt \
     examples/python/requirements.txt tests/python/nightly/requirements.txt
   install_wheel build/python/torch_venv
   build/python/torch_venv/bin/python -m pytest --quiet tests/python/nightly
+  if [[ -n ${build_tree} && -n $(find build/python/tree -name "_emulator.*so") ]]; then
+    BLOCKMGR_TEST_MODULES=build/python/tree build/python/torch_venv/bin/python \
+      -m pytest --quiet tests/python/nightly/test_nano_engine.py
+  fi
 fi

@@ -17,6 +17,7 @@ The scheduler (blockmgr.Scheduler) decides which requests run, in which chunks, 
 which blocks, and when to evict. So continuous batching, shared prefixes, chunked
 prefill, forks and preemption need no code here beyond applying the plan.
 
+On a GPU (--device cuda), nano_kernels.py attends with the CUDA kernels of blockmgr.
 Needs the wheel (docs/python.md), and the packages of examples/python/requirements.txt.
 """
 import argparse
@@ -70,9 +71,8 @@ class Llama:
         if wrong:  # experts, biases, ..
             raise ValueError(f"{path}: lacks, or should not have: {min(wrong)}")
         # A position turns pair i of a head by position * frequencies[i].
-        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float64)
-        theta = self.field("llama.rope.freq_base", 10000.0)
-        self.frequencies = theta**(-pairs / self.head_dim)
+        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float64) / self.head_dim
+        self.frequencies = self.field("llama.rope.freq_base", 10000.0)**-pairs
         if "rope_freqs.weight" in self.weights:  # Llama 3.1
             self.frequencies /= self.weights["rope_freqs.weight"]
 
@@ -91,8 +91,7 @@ class Llama:
     def linear(self, rows, name):
         return F.linear(rows, self.weights[f"{name}.weight"])
 
-    def heads_of(self, rows, name):
-        """A projection, split into heads: [rows, heads, head_dim]."""
+    def heads_of(self, rows, name):  # [rows, heads, head_dim]
         return self.linear(rows, name).unflatten(-1, (-1, self.head_dim))
 
     def forward(self, tokens, positions, attend):
@@ -122,8 +121,7 @@ class Llama:
                                       f"{block}.ffn_down")
         return rows
 
-    def logits(self, rows):
-        """Of the last hidden rows: [n, vocabulary]."""
+    def logits(self, rows):  # of the last hidden rows: [n, vocabulary]
         tied = "output" if "output.weight" in self.weights else "token_embd"
         return self.linear(self.norm(rows, "output_norm"), tied)
 
@@ -134,6 +132,7 @@ def sample(logits, params, position):
     The random number is a function of the seed and the position alone. So a
     request gets the same tokens in any batch, and again after a preemption.
     """
+    logits = logits.cpu()
     if params is None or params.temperature < 1e-5:
         return int(logits.argmax())
     chances = torch.softmax(logits / params.temperature, -1)
@@ -175,9 +174,8 @@ def unsupported(policy):
 class Entries:
     """What one sequence attends to, as tensors [num_layers, num_heads, longest].
 
-    Every head of every layer may have another number of entries, so shorter ones
-    are padded. `valid` tells entries from padding, `positions` are their tokens,
-    and `rows` are the rows of their keys in Engine.rows.
+    Every head may have another number of entries, so shorter ones are padded. `valid`
+    tells entries from padding, `positions` are their tokens, `rows` their keys' rows.
     """
 
     def __init__(self, layout, entries):
@@ -211,19 +209,19 @@ class Engine:
         head 1     |region|    (the same tail)
     """
 
-    def __init__(self, model, layout):
+    def __init__(self, model, layout, kernels=None):
         self.model = model
         self.layout = layout
         self.tables = blockmgr.EngineTables(layout)
         self.pool = torch.zeros(
             layout.num_layers, layout.num_blocks, layout.num_heads, 2,
-            layout.page_size, layout.head_dim)
+            layout.page_size, layout.head_dim, dtype=getattr(torch, layout.dtype))
         self.rows = self.pool.view(-1, layout.head_dim)  # one token of K or of V
+        # On a GPU: nano_kernels.KernelAttention
+        self.kernels = None if kernels is None else kernels(layout, self.pool)
         self.infos = {}  # by slot: how to sample
-        # By slot: the tokens of the region's rows. Likewise by the name of a
-        # region that the scheduler keeps for requests with the same prefix.
-        self.region_positions = {}
-        self.kept_positions = {}
+        self.region_positions = {}  # by slot: the tokens of the region's rows
+        self.kept_positions = {}  # likewise, by the name of a cached region
 
     @torch.no_grad()
     def run(self, plan):
@@ -232,28 +230,18 @@ class Engine:
         self.start(plan)
         inputs = self.tables.inputs()
         positions = torch.tensor(inputs.positions)
-        offsets = inputs.offsets.tolist()
-        slots = torch.tensor(self.tables.slot_mapping())
-        blocks, places = slots // self.layout.page_size, slots % self.layout.page_size
-        lengths = inputs.lengths.tolist()
-        attended = [Entries(self.layout, self.entries(slot, length))
-                    for slot, length in zip(plan.slots.tolist(), lengths)]
-
-        def attend(layer, queries, keys, values):
-            self.pool[layer, blocks, :, 0, places] = keys
-            self.pool[layer, blocks, :, 1, places] = values
-            return torch.cat([
-                self.attention(layer, queries[begin:end], positions[begin:end],
-                               entries)
-                for begin, end, entries in zip(offsets, offsets[1:], attended)])
-
+        if self.kernels is None:
+            attend = self.attention_of(plan, inputs, positions)
+        else:
+            attend = self.kernels.of(self.tables, plan)
         rows = self.model.forward(torch.tensor(inputs.tokens), positions, attend)
-        sampled = torch.full((len(plan),), -1, dtype=torch.int32)
-        samples = plan.samples.astype(bool)  # not of a prompt's earlier chunks
-        logits = self.model.logits(rows[inputs.offsets[1:][samples] - 1])
-        for i, row in zip(samples.nonzero()[0].tolist(), logits):
+        sampled = torch.full((len(plan),), -1, dtype=torch.int32, device="cpu")
+        samples = plan.samples.nonzero()[0]  # not of a prompt's earlier chunks
+        logits = self.model.logits(
+            rows[torch.tensor(inputs.offsets[1:][samples] - 1)])
+        for i, row in zip(samples.tolist(), logits):
             info = self.infos[int(plan.slots[i])]
-            sampled[i] = sample(row, info.sampling, lengths[i])
+            sampled[i] = sample(row, info.sampling, int(inputs.lengths[i]))
         outcomes = [self.evict(order) for order in plan.evictions]
         self.tables.add_sampled(sampled)
         return blockmgr.StepResult(plan.step, sampled, outcomes)
@@ -262,12 +250,11 @@ class Engine:
         """Does what EngineTables.apply leaves to the owner of the pool."""
         for start in plan.starts:
             self.infos[start.slot] = start.info
-            positions = None
+            self.region_positions[start.slot] = None
             if start.region is not None:  # a prefix that was evicted from
-                positions = self.kept_positions[start.region]
+                self.region_positions[start.slot] = self.kept_positions[start.region]
             elif start.source is not None:  # a fork
-                positions = self.region_positions[start.source]
-            self.region_positions[start.slot] = positions
+                self.region_positions[start.slot] = self.region_positions[start.source]
         for region in plan.dropped_regions.tolist():
             del self.kept_positions[region]
         for _, source, destination, count, _ in plan.copies.tolist():
@@ -281,21 +268,34 @@ class Engine:
             region=self.tables.region(slot),
             region_positions=self.region_positions[slot])
 
-    def attention(self, layer, queries, positions, entries):
-        """What the queries of one sequence get, [n, q_heads, head_dim].
+    def attention_of(self, plan, inputs, positions):
+        """Returns attend(layer, queries, keys, values) for the tokens of a step."""
+        offsets, size = inputs.offsets.tolist(), self.layout.page_size
+        slots = torch.tensor(self.tables.slot_mapping())
+        attended = [Entries(self.layout, self.entries(slot, length)) for slot, length
+                    in zip(plan.slots.tolist(), inputs.lengths.tolist())]
 
-        On a GPU, kernels that read page lists belong here and in `attend` above.
-        """
+        def attend(layer, queries, keys, values):
+            self.pool[layer, slots // size, :, 0, slots % size] = keys
+            self.pool[layer, slots // size, :, 1, slots % size] = values
+            return torch.cat([
+                self.attention(layer, queries[begin:end], positions[begin:end],
+                               entries)
+                for begin, end, entries in zip(offsets, offsets[1:], attended)])
+
+        return attend
+
+    def attention(self, layer, queries, positions, entries):
+        """What the queries of one sequence get, [n, q_heads, head_dim]."""
         rows = entries.rows[layer]
         keys, values = self.rows[rows], self.rows[rows + self.layout.page_size]
         # [heads, queries, entries]: what is there and not in the future.
         mask = entries.valid[layer, :, None] & (
             entries.positions[layer, :, None] <= positions[:, None])
         grouped = queries.unflatten(1, (len(keys), -1)).permute(1, 2, 0, 3)
-        attended = F.scaled_dot_product_attention(
+        return F.scaled_dot_product_attention(
             grouped, keys[:, None], values[:, None], attn_mask=mask[:, None],
-            enable_gqa=True)
-        return attended.permute(2, 0, 1, 3).flatten(1, 2)
+            enable_gqa=True).permute(2, 0, 1, 3).flatten(1, 2)
 
     def evict(self, order):
         """Replaces positions [0, cut) of a sequence by what its heads keep."""
@@ -305,23 +305,23 @@ class Engine:
         # 1. Score all entries, those behind the cut, too: they are in the mean.
         scorer = SCORERS[order.policy.scorer[0]]
         known = Entries(self.layout, self.entries(order.slot, order.length))
-        scores = torch.stack([scorer(self.rows[rows], valid)
+        scores = torch.stack([scorer(self.rows[rows].float(), valid)
                               for rows, valid in zip(known.rows, known.valid)])
         # 2. Give every head its budget, and choose its survivors.
         entries = self.entries(order.slot, order.cut)
         keep = blockmgr.select(
             order.policy, order.target,
-            scores[known.valid & (known.positions < order.cut)], entries=entries,
+            scores[known.valid & (known.positions < order.cut)].cpu(), entries=entries,
             cut=order.cut, length=order.length, page_size=self.layout.page_size)
         # 3. Lay out the region. The scheduler does the same from the counts.
         checksum = self.tables.commit(order, keep.counts)
         region = self.tables.region(order.slot)
         assert region is not None
-        # 4. Move the survivors there. A region may lie on the sequence's own
-        # pages: read all rows of a group before writing any.
+        # 4. Move the survivors there, group by group: all is read before any is
+        # written, as a region may lie on the sequence's own pages.
         placed = blockmgr.place_survivors(self.layout, entries, keep, region)
         moves = key_rows(torch.tensor(placed.moves), self.layout.page_size)
-        for group in moves.tensor_split(torch.tensor(placed.group_ends)):
+        for group in moves.tensor_split(placed.group_ends.tolist()):
             for part in (0, self.layout.page_size):  # K, V
                 self.rows[group[:, 1] + part] = self.rows[group[:, 0] + part]
         self.region_positions[order.slot] = placed.positions
@@ -381,12 +381,11 @@ class Chat:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
 
-def layout_for(model, num_blocks):
-    """The shape of a model's KV cache, for a pool of so many blocks."""
+def layout_for(model, num_blocks, dtype="float32"):
     return blockmgr.KvLayout(
         num_layers=model.num_layers, num_heads=model.num_heads,
         num_q_heads=model.num_q_heads, head_dim=model.head_dim,
-        num_blocks=num_blocks, dtype="float32")
+        num_blocks=num_blocks, dtype=dtype)
 
 
 def scheduler_for(model, layout, **options):
@@ -398,11 +397,10 @@ def scheduler_for(model, layout, **options):
 
 
 HELP = """\
-All prompts are answered at the same time. The engine computes; the scheduler of
-blockmgr decides in every step which requests run, which blocks they use, and what is
-evicted. With --keep-ratio 0.2, when a prompt is computed, its KV entries (K and V of
-one token in one head) are scored, the heads divide a fifth of the entries among
-themselves, and all others are dropped. Blocks that are then empty go back to the pool.
+All prompts are answered at the same time. With --keep-ratio 0.2, when a prompt is
+computed, its KV entries (K and V of one token in one head) are scored, the heads divide
+a fifth of the entries among themselves, and all others are dropped. Blocks that are
+then empty go back to the pool.
 
 Things to try:
   a long prompt, and a question about it, with and without --keep-ratio
@@ -435,8 +433,8 @@ def parse(arguments):
     add("--seed", type=int, default=0, metavar="N",
         help="the same seed draws the same tokens (default: %(default)s)")
     add("--num-blocks", type=int, default=512, metavar="N",
-        help="blocks of 16 tokens in the pool, one of them the null block "
-        "(default: %(default)s)")
+        help="blocks of 16 tokens, one of them the null block (default: %(default)s)")
+    add("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu")
     add("--max-num-batched-tokens", type=int, default=2048, metavar="N",
         help="tokens of a step (default: %(default)s)")
     return parser.parse_args(arguments)
@@ -444,16 +442,19 @@ def parse(arguments):
 
 def serve(flags):
     """Answers all prompts, and prints answers and what was freed."""
-    eviction = None
+    eviction, kernels, dtype = None, None, "float32"
     if flags.keep_ratio is not None:
         eviction = blockmgr.Eviction(flags.eviction, flags.keep_ratio)
+    if flags.device == "cuda":
+        import nano_kernels
+        kernels, dtype = nano_kernels.use_gpu()
     model = Llama(flags.model)
     chat = Chat(model)
-    layout = layout_for(model, flags.num_blocks)
+    layout = layout_for(model, flags.num_blocks, dtype)
     scheduler = scheduler_for(
         model, layout, max_num_seqs=len(flags.prompt),
         max_num_batched_tokens=flags.max_num_batched_tokens)
-    engine = Engine(model, layout)
+    engine = Engine(model, layout, kernels)
     sampling = blockmgr.SamplingParams(temperature=flags.temperature,
                                        top_p=flags.top_p, seed=flags.seed)
     requests: dict = {}  # prompt, number of tokens, answer
@@ -489,9 +490,8 @@ def serve(flags):
 
 
 def main():
-    flags = parse(sys.argv[1:])
     try:
-        serve(flags)
+        serve(parse(sys.argv[1:]))
     except (OSError, ValueError, blockmgr.Error) as error:
         sys.exit(f"nano_engine.py: {error}")
 

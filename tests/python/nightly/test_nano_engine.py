@@ -8,15 +8,21 @@ import torch
 import blockmgr
 import nano_engine
 import tiny_llama
+from conftest import DTYPE, KERNELS, tolerance
 
-MARGIN = 1e-3  # of logits, float32 against float64
+MARGIN = tolerance(1e-3, 1e-1)  # of logits, against those of float64
+
+
+def engine_for(model, num_blocks, kind=nano_engine.Engine):
+    layout = nano_engine.layout_for(model, num_blocks, DTYPE)
+    return kind(model, layout, KERNELS)
 
 
 class Recorder(nano_engine.Engine):
     """Notes what the heads of every request have kept, and when."""
 
-    def __init__(self, model, layout):
-        super().__init__(model, layout)
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
         self.evictions = {}  # by request, by cut: (length, kept [layers][heads])
         self.regions = {}  # by the name of a kept region: (cut, eviction)
         self.num_forks = self.num_shared_regions = 0
@@ -99,7 +105,7 @@ def tokens_of(rng, n):
 def test_logits_are_those_of_the_dense_model(tiny):
     model, weights = tiny
     tokens = tokens_of(random.Random(1), 70)
-    engine = nano_engine.Engine(model, nano_engine.layout_for(model, 16))
+    engine = engine_for(model, 16)
     logits = []
     model.logits, original = (
         lambda rows: logits.append(original(rows)) or logits[-1], model.logits)
@@ -112,7 +118,7 @@ def test_logits_are_those_of_the_dense_model(tiny):
     model.logits = original
     expected, _ = tiny_llama.dense(weights, tokens)
     assert [len(rows) for rows in logits] == [0, 0, 0, 0, 1]
-    assert torch.allclose(logits[-1][0].double(), expected[-1], atol=1e-4)
+    assert torch.allclose(logits[-1][0].double().cpu(), expected[-1], atol=tolerance(1e-4, 5e-2))
 
 
 EVICTIONS = [
@@ -132,7 +138,7 @@ def test_answers_are_those_of_dense_attention_to_what_was_kept(tiny, seed):
     """Batches with prefix hits, forks, chunks, preemptions and evictions."""
     model, weights = tiny
     rng = random.Random(seed)
-    engine = Recorder(model, nano_engine.layout_for(model, 22))
+    engine = engine_for(model, 22, Recorder)
     scheduler = nano_engine.scheduler_for(
         model, engine.layout, max_num_batched_tokens=64, max_num_seqs=6)
     shared = tokens_of(rng, 100)
@@ -158,7 +164,7 @@ def test_forks_and_shared_compressed_prefixes_start_with_a_region(tiny):
     model, weights = tiny
     rng = random.Random(3)
     prefix = tokens_of(rng, 160)
-    engine = Recorder(model, nano_engine.layout_for(model, 80))
+    engine = engine_for(model, 80, Recorder)
     scheduler = nano_engine.scheduler_for(model, engine.layout)
     share = blockmgr.Eviction("keydiff | adakv | topk", 0.3, share_prefix=True)
     prompts = [prefix, prefix + tokens_of(rng, 20)]
@@ -185,7 +191,7 @@ def test_forks_and_shared_compressed_prefixes_start_with_a_region(tiny):
 def test_the_keys_most_unlike_the_mean_are_kept(tiny):
     model, weights = tiny
     prompt = tokens_of(random.Random(4), 200)
-    engine = Recorder(model, nano_engine.layout_for(model, 40))
+    engine = engine_for(model, 40, Recorder)
     scheduler = nano_engine.scheduler_for(model, engine.layout)
     scheduler.submit("a", prompt, 1, eviction=blockmgr.Eviction(
         "keydiff | uniform | topk", 0.25))
@@ -199,7 +205,8 @@ def test_the_keys_most_unlike_the_mean_are_kept(tiny):
         scores = -(units @ mean) / mean.norm()
         dropped = sorted(set(range(cut)) - set(kept[head]))
         assert len(kept[head]) == 48
-        assert scores[kept[head]].min() > scores[dropped].max() - 1e-6
+        assert scores[kept[head]].min() > scores[dropped].max() - tolerance(
+            1e-6, 1e-2)
 
 
 def test_used_blocks_fall_and_others_use_them(tiny):
@@ -207,7 +214,7 @@ def test_used_blocks_fall_and_others_use_them(tiny):
     rng = random.Random(5)
     peaks = {}
     for ratio in (None, 0.2):
-        engine = nano_engine.Engine(model, nano_engine.layout_for(model, 200))
+        engine = engine_for(model, 200)
         scheduler = nano_engine.scheduler_for(
             model, engine.layout, max_num_batched_tokens=320, max_num_seqs=8,
             enable_prefix_caching=False)
@@ -237,7 +244,7 @@ def test_an_unknown_policy_is_refused_and_the_request_goes_on(tiny):
     prompt = tokens_of(random.Random(6), 100)
     for policy in ("keydiff(metric=dot)", "tova | uniform",
                    "keydiff | uniform | critical"):
-        engine = nano_engine.Engine(model, nano_engine.layout_for(model, 40))
+        engine = engine_for(model, 40)
         scheduler = nano_engine.scheduler_for(model, engine.layout)
         scheduler.submit("a", prompt, 8,
                          eviction=blockmgr.Eviction(policy, 0.25))
@@ -275,7 +282,7 @@ def test_the_same_seed_draws_the_same_tokens_in_any_batch(tiny):
     sampling = blockmgr.SamplingParams(temperature=1.0, seed=5)
     answers = []
     for others in (0, 4):
-        engine = nano_engine.Engine(model, nano_engine.layout_for(model, 100))
+        engine = engine_for(model, 100)
         scheduler = nano_engine.scheduler_for(model, engine.layout)
         scheduler.submit("a", prompt, 30, sampling=sampling)
         for i in range(others):

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import torch
 
-LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, MLP, VOCABULARY = 3, 4, 2, 16, 64, 96, 97
+LAYERS, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, MLP, VOCABULARY = 3, 4, 2, 64, 64, 96, 97
 THETA, EPSILON, END = 10000.0, 1e-5, 96
 
 
@@ -37,6 +37,7 @@ def write(path, seed, architecture="llama", without=None, add=None):
     writer.add_feed_forward_length(MLP)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
+    writer.add_key_length(HEAD_DIM)
     writer.add_rope_freq_base(THETA)
     writer.add_layer_norm_rms_eps(EPSILON)
     writer.add_eos_token_id(END)
