@@ -54,9 +54,8 @@ const std::map<std::string, std::string>& Docs() {
 const std::string& Programs() {
   static const auto& text = *[] {
     auto* all = new std::string;
-    for (const char* folder :
-         {"bench", "engine", "examples", "program", "python", "scheduler",
-          "scripts", "tests/sim"}) {
+    for (const char* folder : {"bench", "engine", "examples", "program",
+                               "python", "scheduler", "scripts", "tests/sim"}) {
       for (const auto& entry :
            fs::recursive_directory_iterator(Root() / folder)) {
         const std::string extension = entry.path().extension().string();
