@@ -70,7 +70,7 @@ fi
 "${venv}/bin/pip" install --quiet --disable-pip-version-check \
   --no-build-isolation --no-deps --force-reinstall "${settings[@]}" .
 "${venv}/bin/python" -m pytest --quiet tests/python_hf
-if [[ -n ${build_tree} ]]; then
+if [[ -n ${build_tree} && -n $(find build/python/hf-tree -name "_emulator.*so") ]]; then
   BLOCKMGR_TEST_MODULES=build/python/hf-tree \
     "${venv}/bin/python" -m pytest --quiet tests/python_hf/device
 fi

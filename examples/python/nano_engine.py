@@ -129,8 +129,8 @@ class Llama:
 def sample(logits, params, position):
     """The token at a position. params: blockmgr.SamplingParams, or None (greedy).
 
-    The random number is a function of the seed and the position alone. So a
-    request gets the same tokens in any batch, and again after a preemption.
+    The random number is a function of the seed and the position alone. So equal
+    logits give the same token in any batch, and again after a preemption.
     """
     logits = logits.cpu()
     if params is None or params.temperature < 1e-5:
@@ -233,7 +233,7 @@ class Engine:
         if self.kernels is None:
             attend = self.attention_of(plan, inputs, positions)
         else:
-            attend = self.kernels.of(self.tables, plan)
+            attend = self.kernels.of(self.tables, plan, inputs)
         rows = self.model.forward(torch.tensor(inputs.tokens), positions, attend)
         sampled = torch.full((len(plan),), -1, dtype=torch.int32, device="cpu")
         samples = plan.samples.nonzero()[0]  # not of a prompt's earlier chunks
@@ -242,6 +242,8 @@ class Engine:
         for i, row in zip(samples.tolist(), logits):
             info = self.infos[int(plan.slots[i])]
             sampled[i] = sample(row, info.sampling, int(inputs.lengths[i]))
+        if self.kernels is not None:
+            self.kernels.check()
         outcomes = [self.evict(order) for order in plan.evictions]
         self.tables.add_sampled(sampled)
         return blockmgr.StepResult(plan.step, sampled, outcomes)
@@ -383,9 +385,8 @@ class Chat:
 
 def layout_for(model, num_blocks, dtype="float32"):
     return blockmgr.KvLayout(
-        num_layers=model.num_layers, num_heads=model.num_heads,
-        num_q_heads=model.num_q_heads, head_dim=model.head_dim,
-        num_blocks=num_blocks, dtype=dtype)
+        num_layers=model.num_layers, num_heads=model.num_heads, dtype=dtype,
+        num_q_heads=model.num_q_heads, head_dim=model.head_dim, num_blocks=num_blocks)
 
 
 def scheduler_for(model, layout, **options):
@@ -441,7 +442,6 @@ def parse(arguments):
 
 
 def serve(flags):
-    """Answers all prompts, and prints answers and what was freed."""
     eviction, kernels, dtype = None, None, "float32"
     if flags.keep_ratio is not None:
         eviction = blockmgr.Eviction(flags.eviction, flags.keep_ratio)

@@ -18,6 +18,9 @@ def use_gpu():
     reason = cuda.why_unavailable()
     if reason is not None:
         raise blockmgr.UnavailableError(reason)
+    if not torch.cuda.is_available():
+        raise blockmgr.UnavailableError(
+            "torch: expected a build with CUDA, got one without")
     torch.set_default_device("cuda")
     return KernelAttention, "bfloat16"
 
@@ -39,9 +42,13 @@ class KernelAttention:
     def stream():
         return torch.cuda.current_stream()
 
-    def of(self, tables, plan):
+    def check(self):
+        """Raises what kernels have refused. Waits for the GPU."""
+        self.kernels.check(stream=self.stream())
+
+    def of(self, tables, plan, inputs):
         """Returns attend(layer, queries, keys, values) for the tokens of a step."""
-        kernels, inputs = self.kernels, tables.inputs()
+        kernels = self.kernels
         # 1. What a step needs goes to the GPU once, for all layers.
         slots = torch.tensor(tables.slot_mapping())
         blocks = torch.tensor(tables.block_tables(plan.slots))

@@ -39,7 +39,8 @@ def parse():
                         help="tokens, separated by commas")
     parser.add_argument("--chunk", type=int, default=0,
                         help="tokens of a pass over the prompt (0: all)")
-    parser.add_argument("--steps", type=int, default=16, help="decode steps")
+    parser.add_argument("--steps", type=int, default=16,
+                        help="decode steps, at least 2")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--policy", default="keydiff | adakv | topk")
     parser.add_argument("--keep-ratio", type=float, default=0.2)

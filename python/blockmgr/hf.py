@@ -231,11 +231,7 @@ class _State:
                 f"layer {layer}: attention of keys that were passed before")
         if layer == 0:
             self.commit_masks()
-            try:
-                self.step = self._begin(key, mask)
-            except blockmgr.Error:
-                self.is_pending = False  # the pass can be made again
-                raise
+            self.step = self._begin(key, mask)
         step = self.step
         self.modules[layer] = module
         self.scales[layer] = scale
@@ -261,14 +257,19 @@ class _State:
         """Gives the sequences blocks for the tokens of a forward pass."""
         batch, _, num_tokens, _ = key.shape
         backend = self.pool.backend
-        real = self._real_tokens(batch, num_tokens, mask)
-        counts = ([num_tokens] * batch if real is None else
-                  real.sum(axis=1).tolist())
         sequences = self.sequences or [_Sequence() for _ in range(batch)]
         size = self.layout.page_size
-        needed = [-(-(sequence.tail_length + count) // size) - len(sequence.tail)
-                  for sequence, count in zip(sequences, counts)]
-        taken = self.pool.take(sum(needed))
+        try:
+            real = self._real_tokens(batch, num_tokens, mask)
+            counts = ([num_tokens] * batch if real is None else
+                      real.sum(axis=1).tolist())
+            needed = [-(-(sequence.tail_length + count) // size) -
+                      len(sequence.tail)
+                      for sequence, count in zip(sequences, counts)]
+            taken = self.pool.take(sum(needed))
+        except blockmgr.Error:
+            self.is_pending = False  # nothing has changed: it can be called again
+            raise
         self.sequences[:] = sequences
         slots = []
         for sequence, count, more in zip(sequences, counts, needed):
@@ -479,7 +480,7 @@ def find_rows(full, rows):
     bits = {2: torch.int16, 4: torch.int32}[full.element_size()]
     generator = torch.Generator().manual_seed(0)
     factors = torch.randint(-(2**62), 2**62, (full.shape[3], ), dtype=torch.int64,
-                            generator=generator) | 1
+                            generator=generator, device="cpu") | 1
     if rows.dtype != full.dtype:
         raise TypeError(f"keys, values: expected {full.dtype}, got {rows.dtype}")
 

@@ -31,7 +31,7 @@ class Tables:
     query_offsets: np.ndarray  # int32 [sequences + 1]
     blocks: np.ndarray  # int32 [sequences, width], of the tails
     lengths: np.ndarray  # int32 [sequences], of the tails, with the new tokens
-    regions: typing.Any  # of load_regions
+    regions: typing.Any  # what load_regions has returned
 
 
 @dataclasses.dataclass
@@ -89,7 +89,7 @@ class CpuBackend:
         return tensor.numpy()
 
     def load_regions(self, regions):
-        """Returns what Tables.regions has for a Region or None of each sequence."""
+        """Prepares the Region, or None, of every sequence for Tables.regions."""
         return regions
 
     def begin(self, tables):
@@ -182,7 +182,7 @@ class CudaBackend:
     """
 
     def __init__(self, layout, kv, num_threads=None):
-        del num_threads  # of the CPU kernels
+        del num_threads  # only the CPU kernels have threads
         self._layout = layout
         self._kv = kv
         self.kernels = self._make_kernels()
@@ -286,7 +286,7 @@ class CudaBackend:
             norms = self.empty((len(eviction.entries), ), torch.float32)
         if scores is None and norms is None:
             return None, None
-        # Layer by layer: the workspaces are as large as their entries are many.
+        # A workspace grows with the entries of a call, so each layer has its own.
         for layer in range(layout.num_layers):
             own = offsets[layer * layout.num_heads:
                           (layer + 1) * layout.num_heads + 1]

@@ -44,7 +44,7 @@ class BlockPool:
     blocks. device is where the model's keys and values are, "cpu" or a CUDA device.
     On the CPU, memory that was never used costs address space only, and num_threads
     threads compute (default: torch.get_num_threads()). On a GPU all of the memory is
-    allocated, and the caches of a pool share a stream.
+    allocated, and all caches of a pool must be used on the same stream.
     """
 
     def __init__(self, config, num_tokens, *, dtype=None, page_size=16,

@@ -99,7 +99,8 @@ class BlockmgrPress(BasePress):
                 layout, np.arange(1, num_pages + 1), num_tokens),
             length=num_tokens, queries=[queries], scales=[module.scaling],
             modules=[module]))
-        kept = torch.zeros((num_heads, num_tokens), dtype=torch.bool)
+        kept = torch.zeros((num_heads, num_tokens), dtype=torch.bool,
+                           device="cpu")
         for head, mask in enumerate(kept):
             begin, end = keep.offsets[head:head + 2]
             mask[torch.from_numpy(keep.ranks[begin:end].astype(np.int64))] = True

@@ -177,6 +177,9 @@ void BindAttention(nb::class_<PyCudaKernels>& type) {
            "dtype. workspace:\nuint8 [decode_workspace_bytes or more]. lse: "
            "float32 [sequences, num_q_heads], gets the\nnatural logarithm of "
            "each softmax's denominator. scale: default 1 / sqrt(head_dim).\n"
+           "logits: float32 [decode_logit_rows or more, num_q_heads / "
+           "num_heads], gets the logit\nof every entry and query head, for "
+           "add_decode_attention. It needs lse, too.\n"
            "balanced: work is cut evenly over the device, which is faster; "
            "without it, the bits of\na sequence do not depend on the batch. "
            "planned: the workspace is as an earlier call left\nit, for the "
@@ -314,20 +317,19 @@ void BindScores(nb::class_<PyCudaKernels>& type) {
 }
 
 void BindQueriesAndValues(nb::class_<PyCudaKernels>& type) {
-  type.def(
-          "predict_queries", &PyCudaKernels::PredictQueries, nb::arg("policy"),
-          nb::arg("plan"), nb::arg("means"), nb::arg("covariances").none(),
-          nb::arg("inverse_frequencies"),
-          "The queries that expected_attention expects after the end of each "
-          "sequence.\n\nmeans: float32 [groups, num_q_heads, head_dim], "
-          "covariances: float32 [groups,\nnum_q_heads, head_dim, head_dim]: "
-          "of the queries at positions from n_sink on, before\nrotation, or "
-          "of a table. covariances may be None with cov=false. "
-          "inverse_frequencies:\nfloat64 [head_dim / 2]; the pair (i, i + "
-          "head_dim / 2) is rotated by position *\ninverse_frequencies[i]. "
-          "The three are in the memory of the CPU, which does the work: some\n"
-          "num_q_heads * head_dim**2 steps for each group. Lets other threads "
-          "run.")
+  type.def("predict_queries", &PyCudaKernels::PredictQueries, nb::arg("policy"),
+           nb::arg("plan"), nb::arg("means"), nb::arg("covariances").none(),
+           nb::arg("inverse_frequencies"),
+           "The queries that expected_attention expects after the end of each "
+           "sequence.\n\nmeans: float32 [groups, num_q_heads, head_dim], "
+           "covariances: float32 [groups,\nnum_q_heads, head_dim, head_dim]: "
+           "of the queries at positions from n_sink on, before\nrotation, or "
+           "of a table. covariances may be None with cov=false. "
+           "inverse_frequencies:\nfloat64 [head_dim / 2]; the pair (i, i + "
+           "head_dim / 2) is rotated by position *\ninverse_frequencies[i]. "
+           "The three are in the memory of the CPU, which does the work: some\n"
+           "num_q_heads * head_dim**2 steps for each group. Lets other threads "
+           "run.")
       .def("value_norms", &PyCudaKernels::ValueNorms, nb::arg("policy"),
            nb::arg("entries"), nb::arg("projection"), nb::arg("norms"),
            nb::kw_only(), nb::arg("stream"),
@@ -394,7 +396,9 @@ void BindCuda(nb::module_& m) {
       "and copies nothing from the host, so a graph can be captured.\nThe "
       "caller keeps the memory of arguments until the stream has come past the "
       "launch. What\nis in the lists is not checked on the host. Kernels that "
-      "copy rows, and decode, refuse ids\nor lengths that do not fit: check() "
+      "copy rows, decode,\nadd_decode_attention and index_entries refuse ids "
+      "or "
+      "lengths that do not fit: check() "
       "raises what they refused.");
   type.def(
           "__init__",

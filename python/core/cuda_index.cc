@@ -11,7 +11,8 @@
 namespace blockmgr::python {
 namespace {
 
-// The limit of CUDA on a grid in y and z, which LaunchIndexEntries states.
+// The most lists of a layer that LaunchIndexEntries takes, and the limit of
+// CUDA on a grid in y and z.
 constexpr int64_t kMaxGrid = 65'535;
 
 // The workspace of an index.

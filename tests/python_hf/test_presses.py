@@ -243,3 +243,10 @@ def test_what_a_press_cannot_do_here_is_said(model):
         with pytest.raises(blockmgr.InvalidArgumentError, match="policy"):
             BlockmgrPress(policy=policy)
     assert GROUP > 1  # heads share keys, or nothing here would be about groups
+
+
+def test_rows_are_found_whatever_the_default_device():
+    full = torch.arange(24, dtype=torch.float32).reshape(1, 1, 6, 4)
+    with torch.device("meta"):
+        ranks = blockmgr.hf.find_rows(full, full[:, :, [4, 1]])
+    assert ranks.tolist() == [[[4, 1]]]

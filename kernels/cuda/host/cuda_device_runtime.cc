@@ -36,6 +36,22 @@ absl::Status ToStatus(cudaError_t error, absl::string_view what) {
              : absl::InternalError(message);
 }
 
+// Makes a device current as long as it lives. Memory is freed at any time, in
+// Python by a garbage collector, and must not change the caller's device.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int32_t device) {
+    if (cudaGetDevice(&earlier_) != cudaSuccess) earlier_ = device;
+    static_cast<void>(cudaSetDevice(device));
+  }
+  ~CurrentDevice() { static_cast<void>(cudaSetDevice(earlier_)); }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int earlier_ = 0;
+};
+
 class CudaRuntime final : public DeviceRuntime {
  public:
   // Without a stream, which may be the device's default one, null, it makes
@@ -59,7 +75,7 @@ class CudaRuntime final : public DeviceRuntime {
   CudaRuntime& operator=(const CudaRuntime&) = delete;
   // Errors have nobody to go to by now.
   ~CudaRuntime() override {
-    static_cast<void>(cudaSetDevice(device_));
+    const CurrentDevice current(device_);
     // A stream of the caller's that reads nothing of the runtime's may not even
     // exist any more.
     if (staged_ > 0 || products_ != nullptr) {
@@ -99,7 +115,7 @@ class CudaRuntime final : public DeviceRuntime {
 
   void Free(char* memory) override {
     // Memory goes back after a failure too.
-    static_cast<void>(cudaSetDevice(device_));
+    const CurrentDevice current(device_);
     Wait();
     Keep(cudaFree(memory), "freeing");
   }

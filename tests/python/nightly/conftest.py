@@ -1,7 +1,8 @@
 """What these tests need beyond the package (scripts/python.sh --torch).
 
 What attends in nano_engine.py: PyTorch, or the CUDA kernels, either on their emulator,
-of the folder BLOCKMGR_TEST_MODULES, or with BLOCKMGR_TEST_DEVICE=cuda on a GPU.
+of the folder BLOCKMGR_TEST_MODULES, or with BLOCKMGR_TEST_DEVICE=cuda on a GPU (run
+test_nano_engine.py alone there: the default device of PyTorch is the GPU).
 """
 import os
 import pathlib
@@ -31,6 +32,7 @@ elif "BLOCKMGR_TEST_MODULES" in os.environ:
 def tolerance(exact, rounded):
     """What a result may differ by, if K and V are in float32, and if in bfloat16."""
     return exact if KERNELS is None else rounded
+
 
 # Threads that wait for each other take long on a machine that is busy.
 torch.set_num_threads(1)

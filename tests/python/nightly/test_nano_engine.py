@@ -118,7 +118,8 @@ def test_logits_are_those_of_the_dense_model(tiny):
     model.logits = original
     expected, _ = tiny_llama.dense(weights, tokens)
     assert [len(rows) for rows in logits] == [0, 0, 0, 0, 1]
-    assert torch.allclose(logits[-1][0].double().cpu(), expected[-1], atol=tolerance(1e-4, 5e-2))
+    assert torch.allclose(logits[-1][0].double(), expected[-1],
+                          atol=tolerance(1e-4, 5e-2))
 
 
 EVICTIONS = [
