@@ -55,11 +55,13 @@ class BlockmgrPress(BasePress):
                 f"keys: expected one of {', '.join(map(str, DTYPES))}, got "
                 f"{keys.dtype}")
         policy, target = self._checked()
+        pool = _Pool(module, keys, values)
+        pool.backend.check_policy(policy)
         queries = self._last_queries(policy, module, hidden_states, kwargs)
-        gone = ~torch.stack([
-            self._kept(policy, target, module, *rows)
-            for rows in zip(keys, values, queries)])
-        module.masked_key_indices = torch.nonzero(gone, as_tuple=True)
+        gone = ~torch.stack([pool.kept(i, policy, target, own)
+                             for i, own in enumerate(queries)])
+        module.masked_key_indices = torch.nonzero(gone.to(keys.device),
+                                                  as_tuple=True)
         return keys, values
 
     @staticmethod
@@ -74,34 +76,40 @@ class BlockmgrPress(BasePress):
         queries = queries * cos + rotate_half(queries) * sin
         return queries.transpose(1, 2)
 
-    @staticmethod
-    def _kept(policy, target, module, keys, values, queries):
-        """bool [heads, tokens] of one sequence."""
-        num_heads, num_tokens, head_dim = keys.shape
-        num_pages = -(-num_tokens // _PAGE_SIZE)
-        layout = blockmgr.KvLayout(
+
+class _Pool:
+    """A copy of one layer's keys and values, in pages, of all sequences."""
+
+    def __init__(self, module, keys, values):
+        batch, num_heads, self._num_tokens, head_dim = keys.shape
+        self._num_pages = -(-self._num_tokens // _PAGE_SIZE)
+        self._module = module
+        self._layout = blockmgr.KvLayout(
             num_layers=1, num_heads=num_heads, head_dim=head_dim,
             num_q_heads=module.config.num_attention_heads,
-            page_size=_PAGE_SIZE, num_blocks=num_pages + 1,
+            page_size=_PAGE_SIZE, num_blocks=batch * self._num_pages + 1,
             dtype=DTYPES[keys.dtype])
-        # [heads, 2, pages, page_size, dim], then as BlockPool.kv.
-        padding = (0, 0, 0, num_pages * _PAGE_SIZE - num_tokens)
-        pages = torch.nn.functional.pad(torch.stack([keys, values], dim=1),
+        # [batch, heads, 2, pages, page_size, dim], then as BlockPool.kv.
+        padding = (0, 0, 0, self._num_pages * _PAGE_SIZE - self._num_tokens)
+        pages = torch.nn.functional.pad(torch.stack([keys, values], dim=2),
                                         padding)
-        pages = pages.unflatten(2, (num_pages, _PAGE_SIZE)).movedim(2, 0)
-        pool = pages.new_zeros((1, num_pages + 1, *pages.shape[1:]))
-        pool[0, 1:] = pages
-        backend = backend_of(keys.device)(layout, pool, 1)
-        backend.check_policy(policy)
-        keep = backend.select(Eviction(
+        pages = pages.unflatten(3, (self._num_pages, _PAGE_SIZE)).movedim(3, 1)
+        kv = pages.new_zeros((1, self._layout.num_blocks, *pages.shape[2:]))
+        kv[0, 1:] = pages.flatten(0, 1)
+        self.backend = backend_of(keys.device)(self._layout, kv, 1)
+
+    def kept(self, sequence, policy, target, queries):
+        """What the policy keeps of a sequence: bool [heads, tokens], on the CPU."""
+        blocks = 1 + sequence * self._num_pages + np.arange(self._num_pages)
+        keep = self.backend.select(Eviction(
             policy=policy, target=target, table=None,
-            entries=blockmgr.index_entries(
-                layout, np.arange(1, num_pages + 1), num_tokens),
-            length=num_tokens, queries=[queries], scales=[module.scaling],
-            modules=[module]))
-        kept = torch.zeros((num_heads, num_tokens), dtype=torch.bool,
-                           device="cpu")
+            entries=blockmgr.index_entries(self._layout, blocks,
+                                           self._num_tokens),
+            length=self._num_tokens, queries=[queries],
+            scales=[self._module.scaling], modules=[self._module]))
+        kept = torch.zeros((self._layout.num_heads, self._num_tokens),
+                           dtype=torch.bool, device="cpu")
         for head, mask in enumerate(kept):
             begin, end = keep.offsets[head:head + 2]
             mask[torch.from_numpy(keep.ranks[begin:end].astype(np.int64))] = True
-        return kept.to(keys.device)
+        return kept
