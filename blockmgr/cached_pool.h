@@ -79,9 +79,9 @@ class CachedPool {
   // Returns whether at most one sequence holds the block, or the region. The
   // prefix cache may hold it, too: the hold of the cache can be dropped.
   bool IsOwn(BlockId block) const;
+  bool IsOwn(const RegionRecord& region) const;
   // Returns for how many of the blocks IsOwn is true.
   int32_t CountOwn(std::span<const BlockId> blocks) const;
-  bool IsOwn(const RegionRecord& region) const;
   // Returns whether an entry of the cache is not reclaimable yet, but will be.
   bool IsCooling(int32_t entry) const { return cooling_.Contains(entry); }
 

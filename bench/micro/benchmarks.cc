@@ -243,8 +243,10 @@ Outcome Metadata(int32_t divisor) {
 const std::map<std::string, double>& Limits() {
   static const auto& limits = *new std::map<std::string, double>{
       {"decode_step_256.p50_us", 50},
+      {"decode_step_256.p99_9_over_p50", 3},
       {"decode_step_256.same_step_p99_9_over_p50", 3},
       {"decode_step_1536.p50_us", 300},
+      {"decode_step_1536.p99_9_over_p50", 3},
       {"decode_step_1536.same_step_p99_9_over_p50", 3},
       {"decode_step_256_evictable_after_prefill.ratio", 1.1},
       {"decode_step_256_evictable_every_chunk.ratio", 1.1},
