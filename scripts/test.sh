@@ -33,9 +33,10 @@ Options:
   --werror               compiler warnings are errors
   -h, --help             print this
 
-Labels in use: nightly (takes minutes), emulator (CUDA kernels without a GPU), ptx
-(what nvcc makes of them, interpreted), gpu (on one; listed where there is one),
-model (with a language model, which scripts/fetch_model.sh fetches).
+Labels in use: nightly (takes minutes), cases (nightly: random tests with all their
+cases), once (nightly: says the same in every preset), emulator (CUDA kernels without
+a GPU), ptx (what nvcc makes of them, interpreted), gpu (on one; listed where there is
+one), model (with a language model, which scripts/fetch_model.sh fetches).
 A line is a test program or a part of one; into a terminal all are shown,
 elsewhere those that did not pass (all are in build/PRESET/ctest.log). What failed
 is listed again at the end, test by test, and the last line counts the single
