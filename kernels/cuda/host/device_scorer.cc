@@ -9,12 +9,12 @@
 namespace blockmgr {
 namespace {
 
-struct Registration {
+struct DeviceRegistration {
   ScorerKind kind;
   void (*score)(const DevicePool& pool, const ScoreBatch& batch);
 };
 
-constexpr Registration kRegistrations[] = {
+constexpr DeviceRegistration kDeviceRegistrations[] = {
     {ScorerKind::kSnapKv, SnapKvOnDevice},
     {ScorerKind::kH2o, H2oOnDevice},
     {ScorerKind::kTova, TovaOnDevice},
@@ -26,15 +26,16 @@ constexpr Registration kRegistrations[] = {
 }  // namespace
 
 bool DeviceScorer::HasScorer(ScorerKind kind) {
-  return std::ranges::find(kRegistrations, kind, &Registration::kind) !=
-         std::ranges::end(kRegistrations);
+  return std::ranges::find(kDeviceRegistrations, kind,
+                           &DeviceRegistration::kind) !=
+         std::ranges::end(kDeviceRegistrations);
 }
 
 void DeviceScorer::Score(const ScoreBatch& batch) {
   BM_CHECK(batch.scores.size() == batch.entries.slots.size());
   const ScorerKind kind = batch.scorer.kind;
   BM_CHECK(HasScorer(kind));
-  std::ranges::find(kRegistrations, kind, &Registration::kind)
+  std::ranges::find(kDeviceRegistrations, kind, &DeviceRegistration::kind)
       ->score(pool_, batch);
 }
 
