@@ -17,6 +17,7 @@
 
 #include "tests/e2e/jobs.h"
 #include "tests/e2e/line.h"
+#include "tests/testing/case_count.h"
 #include "tests/testing/test_tables.h"
 #include "wire/policy_wire.h"
 
@@ -271,6 +272,9 @@ TEST_P(HybridLineTest, RegionsInWindowsComputeWhatTheDenseModelDoes) {
     EXPECT_GE(fresh.num_window_evictions, 10);
     EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
     for (const int32_t num_host_blocks : {0, 100}) {
+      // Every mode with one of them, and with both in nightly tests.
+      const bool decodes = mode == v1::EVICTION_MODE_DECODE;
+      if (kBrief && decodes == (num_host_blocks == 0)) continue;
       LineOptions options = Options(68, GetParam().num_blocks);
       options.num_host_blocks = num_host_blocks;
       const Outcome resumed = Serve(options, jobs, mode, "0.3");

@@ -29,6 +29,13 @@ using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
+// clang 14 cannot compile std::ranges::search of libstdc++ 12.
+bool HasTokens(const std::vector<int32_t>& tokens,
+               const std::vector<int32_t>& part) {
+  return std::search(tokens.begin(), tokens.end(), part.begin(), part.end()) !=
+         tokens.end();
+}
+
 class CalibrationPromptsTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -103,7 +110,7 @@ TEST_F(CalibrationPromptsTest, TextGoesOnAsItDoes) {
     ASSERT_THAT(prompt.queries[0], SizeIs(40));
     std::vector<int32_t> all = prompt.context;
     all.insert(all.end(), prompt.queries[0].begin(), prompt.queries[0].end());
-    EXPECT_FALSE(std::ranges::search(text_, all).empty());
+    EXPECT_TRUE(HasTokens(text_, all));
     contexts.insert(prompt.context);
   }
   EXPECT_GT(contexts.size(), 5u);
@@ -150,7 +157,7 @@ TEST(RandomPromptTest, QuestionsArePassagesOfTheContext) {
   ASSERT_THAT(prompt.queries, SizeIs(3));
   for (const std::vector<int32_t>& query : prompt.queries) {
     EXPECT_THAT(query, SizeIs(5));
-    EXPECT_FALSE(std::ranges::search(prompt.context, query).empty());
+    EXPECT_TRUE(HasTokens(prompt.context, query));
   }
   EXPECT_NE(MakeRandomPrompt(64, 1, options).context, prompt.context);
 }

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/case_count.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -43,6 +44,11 @@ TEST_P(GoldenVectorsTest, AllPass) {
   const std::vector<GoldenCase> cases = Cases(GetParam().name);
   EXPECT_EQ(cases.size(), GetParam().num_cases);
   for (const GoldenCase& golden : cases) {
+    // Contexts this long take most of the time.
+    const auto length = golden.integers.find("T");
+    if (kBrief && length != golden.integers.end() && length->second > 20'000) {
+      continue;
+    }
     EXPECT_THAT(CheckGoldenCase(golden, methods), IsOk()) << golden.name;
   }
 }
