@@ -56,6 +56,13 @@ class PrefixCacheStartsTest : public ::testing::Test {
   PrefixCache cache_{64, kStartPage};
 };
 
+TEST_F(PrefixCacheStartsTest, TakesTheYoungerOfEquals) {
+  Publish(kFirst, {1, 2, 3, 4});
+  Publish(kSecond, {1, 2, 5, 6});
+  EXPECT_EQ(Find({1, 2, 3}, 9), (Part{kFirst, 3}));
+  EXPECT_EQ(Find({1, 2, 9}, 9), (Part{kSecond, 2}));
+}
+
 TEST_F(PrefixCacheStartsTest, StopsBeforeTheLimitAndAFullBlock) {
   Publish(kFirst, {1, 2, 3, 4});
   EXPECT_EQ(Find({1, 2, 3}, 2), (Part{kFirst, 2}));
