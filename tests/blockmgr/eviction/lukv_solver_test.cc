@@ -207,12 +207,8 @@ TEST(LuKvSolverTest, SumUnitsKeepsAShorterLastOne) {
 }
 
 TEST(LuKvSolverTest, AgreesWithNaiveSearchAndKeepsItsBounds) {
-  int64_t gap = 0;
-  int64_t repaired_gap = 0;
   for (uint64_t seed = 0; seed < 1'000'000 / kCaseDivisor; ++seed) {
     const Instance instance = RandomInstance(seed);
-    const std::vector<float> flat = instance.Flat();
-    const std::vector<int64_t> offsets = instance.Offsets();
     const LuKvSolver solver = instance.Solver();
     ASSERT_EQ(solver.min_total(), instance.min_total()) << "seed " << seed;
     ASSERT_EQ(solver.max_total(), instance.total()) << "seed " << seed;
@@ -239,28 +235,8 @@ TEST(LuKvSolverTest, AgreesWithNaiveSearchAndKeepsItsBounds) {
       }
       if (i % 3 != seed % 3) continue;
       ASSERT_EQ(solver.Budgets(totals[i]), budgets) << where;
-      const std::vector<int32_t> repaired =
-          solver.RepairedBudgets(totals[i], offsets, flat);
-      ASSERT_EQ(std::accumulate(repaired.begin(), repaired.end(), int64_t{0}),
-                totals[i])
-          << where;
-      for (size_t head = 0; head < num_heads; ++head) {
-        ASSERT_GE(repaired[head], instance.min_units[head]) << where;
-        ASSERT_LE(repaired[head], instance.gains[head].size()) << where;
-      }
-      const int64_t repaired_value = Value(instance, repaired);
-      ASSERT_GE(repaired_value, value) << where;
-      ASSERT_LE(repaired_value, exact[i]) << where;
-      if (path[i].whole) {
-        ASSERT_EQ(repaired, budgets) << where;
-      }
-      gap += exact[i] - value;
-      repaired_gap += exact[i] - repaired_value;
     }
   }
-  // It closes most of the gap that cutting a block leaves.
-  EXPECT_GT(gap, 0);
-  EXPECT_LT(repaired_gap, gap / 2);
 }
 
 TEST(LuKvSolverTest, ManyHeadsAreMergedInOrder) {
