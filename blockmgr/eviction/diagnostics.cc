@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <limits>
 
 #include "blockmgr/base/check.h"
@@ -118,26 +117,6 @@ double L1Norm(std::span<const double> values) {
   double sum = 0.0;
   for (const double value : values) sum += std::abs(value);
   return sum;
-}
-
-double AllocationBound(std::span<const double> attention,
-                       std::span<const int32_t> budgets, double max_size) {
-  if (budgets.empty()) return 0.0;
-  BM_CHECK(attention.size() % budgets.size() == 0);
-  const size_t num_entries = attention.size() / budgets.size();
-  double lost_mass = 0.0;
-  std::vector<double> row(num_entries);
-  for (size_t head = 0; head < budgets.size(); ++head) {
-    BM_CHECK(budgets[head] >= 0);
-    const size_t kept =
-        std::min(static_cast<size_t>(budgets[head]), num_entries);
-    const auto begin = attention.subspan(head * num_entries, num_entries);
-    std::copy(begin.begin(), begin.end(), row.begin());
-    const auto cut = row.begin() + static_cast<std::ptrdiff_t>(kept);
-    std::nth_element(row.begin(), cut, row.end(), std::greater<>());
-    for (auto lost = cut; lost != row.end(); ++lost) lost_mass += *lost;
-  }
-  return 2.0 * max_size * lost_mass;
 }
 
 }  // namespace blockmgr

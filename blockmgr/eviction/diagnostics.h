@@ -18,7 +18,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace blockmgr {
 
@@ -72,16 +71,6 @@ void AddWeightedRows(std::span<const double> weights,
                      std::span<const float> rows, std::span<double> sum);
 
 double L1Norm(std::span<const double> values);
-
-// Returns AdaKvBound of a layer whose heads keep their `budgets` best entries,
-// summed over heads. attention: [budgets.size(), n], row-major, one row per
-// head. Among all budgets of one total, the bound is least if each head's
-// budget is the number of its entries among the best of the layer (2407.11550).
-// If scores are the attention itself, Ada-KV's bound is therefore never more
-// than uniform's. Cost: O(heads * n), without sorting. REQUIRES: budgets >= 0,
-// weights >= 0.
-double AllocationBound(std::span<const double> attention,
-                       std::span<const int32_t> budgets, double max_size);
 
 }  // namespace blockmgr
 

@@ -111,26 +111,6 @@ class RunMerger {
   Entrant winner_;
 };
 
-// The prefix of `gains` with the greatest average, the longest if equal: the
-// first block of their regression. Its count is 0 if there are no gains.
-GainBlock BestPrefix(std::span<const float> gains,
-                     std::vector<GainBlock>* scratch) {
-  if (gains.empty()) return {};
-  scratch->resize(std::max(scratch->size(), gains.size()));
-  Pool(gains, scratch->data());
-  return scratch->front();
-}
-
-double Value(std::span<const int32_t> budgets, std::span<const int32_t> from,
-             std::span<const int64_t> offsets, std::span<const float> gains) {
-  double value = 0.0;
-  for (size_t head = 0; head < budgets.size(); ++head) {
-    const auto begin = gains.begin() + offsets[head];
-    value = std::accumulate(begin + from[head], begin + budgets[head], value);
-  }
-  return value;
-}
-
 }  // namespace
 
 void PavaBlocks(std::span<const float> gains, std::vector<GainBlock>* blocks) {
@@ -214,50 +194,6 @@ std::vector<int32_t> LuKvSolver::BudgetsForAll(
     }
   }
   return all;
-}
-
-std::vector<int32_t> LuKvSolver::RepairedBudgets(
-    int64_t total, std::span<const int64_t> offsets,
-    std::span<const float> gains) const {
-  const size_t num_heads = min_units_.size();
-  BM_CHECK(offsets.size() == num_heads + 1);
-  BM_CHECK(offsets.back() == static_cast<int64_t>(gains.size()));
-  const std::vector<int32_t> cut = Budgets(total);
-  std::vector<int32_t> whole = min_units_;
-  int64_t left = total - min_total_;
-  for (const Item& item : path_) {
-    if (item.count > left) break;
-    whole[item.head] += item.count;
-    left -= item.count;
-  }
-  std::vector<int32_t> budgets = whole;
-  std::vector<GainBlock> scratch;
-  const auto find_best = [&](size_t head) {
-    const int64_t begin = offsets[head] + budgets[head];
-    const int64_t size = std::min(left, offsets[head + 1] - begin);
-    return BestPrefix(gains.subspan(begin, size), &scratch);
-  };
-  std::vector<GainBlock> best(num_heads);
-  for (size_t head = 0; head < num_heads; ++head) best[head] = find_best(head);
-  while (left > 0) {
-    size_t winner = num_heads;
-    for (size_t head = 0; head < num_heads; ++head) {
-      // A choice that fits is still the best of fewer. A choice that no longer
-      // fits is made again.
-      if (best[head].count > left) best[head] = find_best(head);
-      if (best[head].count == 0) continue;
-      if (winner == num_heads || best[head].sum * best[winner].count >
-                                     best[winner].sum * best[head].count) {
-        winner = head;
-      }
-    }
-    budgets[winner] += best[winner].count;
-    left -= best[winner].count;
-    best[winner] = find_best(winner);
-  }
-  const bool better =
-      Value(budgets, whole, offsets, gains) > Value(cut, whole, offsets, gains);
-  return better ? budgets : cut;
 }
 
 }  // namespace blockmgr

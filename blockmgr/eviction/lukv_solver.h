@@ -55,15 +55,6 @@ class LuKvSolver {
   // Returns Budgets of each total in one pass: [totals.size(), heads].
   // REQUIRES: `totals` ascend.
   std::vector<int32_t> BudgetsForAll(std::span<const int64_t> totals) const;
-  // Returns Budgets(total) without the cut block. The units that are left go,
-  // head by head, to the prefix with the greatest average raw gain, if this
-  // gains more than the cut block. The value is never worse than that of
-  // Budgets, but the result is not nested in `total`. Cost: O(K + heads * units
-  // left), times the number of prefixes where few fit. REQUIRES: as Budgets;
-  // `offsets` and `gains` as given to the constructor.
-  std::vector<int32_t> RepairedBudgets(int64_t total,
-                                       std::span<const int64_t> offsets,
-                                       std::span<const float> gains) const;
 
  private:
   struct Item {

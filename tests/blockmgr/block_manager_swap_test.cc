@@ -14,8 +14,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 class BlockManagerSwapTest : public ManagerTest {
  protected:
@@ -80,49 +78,6 @@ TEST_F(BlockManagerSwapTest, SettledTokensLeaveAndComeBack) {
   EXPECT_FALSE(manager_->host().Contains(swap));
   Acknowledge(2);
   EXPECT_EQ(manager_->host().num_free(), 12);
-}
-
-TEST_F(BlockManagerSwapTest, WhatIsCachedIsSharedAgain) {
-  const std::vector<int32_t> tokens = Prompt(1, 18);
-  const SequenceSlot slot = Compute(tokens);
-  const std::vector<BlockId> tail = At(slot).first().tail;
-  const SequenceSlot other = Compute(Prompt(1, 9));  // the first two
-  const SwapId swap = Leave(slot);
-  ASSERT_THAT(out_, SizeIs(5));
-  // What nobody uses is reclaimed.
-  const SequenceSlot hog = Compute(Prompt(2, 24));
-  EXPECT_EQ(manager_->num_available(), 0);
-  manager_->Close(hog);
-  manager_->ResetPrefixCache();
-
-  const SequenceSlot back = ComeBack(swap, tokens, 18);
-  EXPECT_THAT(in_, SizeIs(3));
-  EXPECT_EQ(
-      HostOf(in_),
-      (std::vector<HostBlockId>({out_[2].host, out_[3].host, out_[4].host})));
-  EXPECT_EQ(At(back).first().tail[0], At(other).first().tail[0]);
-  EXPECT_EQ(At(back).first().tail[1], At(other).first().tail[1]);
-  EXPECT_EQ(BlocksOf(in_)[0], At(back).first().tail[2]);
-  EXPECT_EQ(At(back).num_settled, 18);
-  manager_->CheckInvariants();
-}
-
-TEST_F(BlockManagerSwapTest, WhatComesBackIsPublishedWithTheNextStep) {
-  const std::vector<int32_t> tokens = Prompt(1, 9);
-  const SwapId swap = Leave(Compute(tokens));
-  manager_->ResetPrefixCache();
-  const SequenceSlot slot = ComeBack(swap, tokens, 9);
-  EXPECT_TRUE(manager_->IsComingBack(slot));
-  EXPECT_FALSE(manager_->CanFork(slot));
-  EXPECT_THAT(Match(tokens).blocks, IsEmpty());
-  ASSERT_TRUE(Reserve(slot, 1));
-  Dispatch(1);
-  Acknowledge(1);
-  Commit(slot, Prompt(1, 10), 1);
-  EXPECT_FALSE(manager_->IsComingBack(slot));
-  EXPECT_TRUE(manager_->CanFork(slot));
-  EXPECT_THAT(Match(tokens).blocks,
-              ElementsAre(At(slot).first().tail[0], At(slot).first().tail[1]));
 }
 
 TEST_F(BlockManagerSwapTest, LostHostBlocksDropTheirHolders) {

@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/blockmgr/manager_fixture.h"
 #include "tests/blockmgr/naive_layout.h"
 #include "tests/blockmgr/region_history.h"
 #include "tests/testing/case_count.h"
@@ -19,7 +20,7 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::ElementsAre;
+using ::testing::Each;
 using ::testing::IsEmpty;
 
 constexpr int32_t kNumEvictions = 30'000 / kCaseDivisor;
@@ -161,65 +162,6 @@ TEST(CompactionTest, MovesKeepExactlyTheKeptEntries) {
   }
 }
 
-ModelLayout OneHeadLayout() {
-  return {.num_layers = 1,
-          .num_heads = 1,
-          .num_q_heads = 1,
-          .head_dim = 8,
-          .page_size = 2,
-          .dtype = DType::kFloat32,
-          .num_blocks = 10};
-}
-
-KeepSets KeepRanks(std::vector<int32_t> ranks) {
-  KeepSets keep;
-  keep.offsets = {0, std::ssize(ranks)};
-  keep.ranks = std::move(ranks);
-  return keep;
-}
-
-TEST(CompactionTest, CopyToFreshBlocksIsNotInPlace) {
-  const ModelLayout layout = OneHeadLayout();
-  const std::vector<BlockId> tail = {BlockId{1}, BlockId{2}, BlockId{3}};
-  const CacheView view{.tail_blocks = tail};
-  const RaggedRegion next =
-      RaggedRegion::LayOut(layout, view, std::vector<BlockId>{BlockId{5}},
-                           std::vector<int32_t>{2}, 6);
-  const CompactionPlan plan = PlanCompaction(
-      layout, IndexEntries(layout, view, {}, 6), KeepRanks({1, 4}), next);
-  EXPECT_THAT(plan.moves.moves, ElementsAre(SlotMove{3, 10}, SlotMove{6, 11}));
-  EXPECT_THAT(plan.moves.group_ends, ElementsAre(2));
-  EXPECT_FALSE(plan.moves.in_place);
-  EXPECT_THAT(plan.positions, ElementsAre(1, 4));
-}
-
-TEST(CompactionTest, InPlaceKeepsPositionOrder) {
-  const ModelLayout layout = OneHeadLayout();
-  const std::vector<BlockId> tail = {BlockId{1}, BlockId{2}, BlockId{3}};
-  const CacheView view{.tail_blocks = tail};
-  const RaggedRegion next =
-      RaggedRegion::LayOut(layout, view, std::vector<BlockId>{BlockId{1}},
-                           std::vector<int32_t>{2}, 6);
-  const CompactionPlan plan = PlanCompaction(
-      layout, IndexEntries(layout, view, {}, 6), KeepRanks({1, 4}), next);
-  EXPECT_THAT(plan.moves.moves, ElementsAre(SlotMove{3, 2}, SlotMove{6, 3}));
-  EXPECT_THAT(plan.moves.group_ends, ElementsAre(2));
-  EXPECT_TRUE(plan.moves.in_place);
-  EXPECT_THAT(plan.positions, ElementsAre(1, 4));
-}
-
-TEST(CompactionTest, KeepingNothingMovesNothing) {
-  const ModelLayout layout = OneHeadLayout();
-  const std::vector<BlockId> tail = {BlockId{1}};
-  const CacheView view{.tail_blocks = tail};
-  const RaggedRegion next = RaggedRegion::LayOut(
-      layout, view, std::vector<BlockId>{}, std::vector<int32_t>{0}, 2);
-  const CompactionPlan plan = PlanCompaction(
-      layout, IndexEntries(layout, view, {}, 2), KeepRanks({}), next);
-  EXPECT_THAT(plan.moves.moves, IsEmpty());
-  EXPECT_THAT(plan.positions, IsEmpty());
-}
-
 // What a window has left behind is not there.
 TEST(CompactionTest, IndexBeginsWhereAWindowDoes) {
   const ModelLayout layout{.num_layers = 1,
@@ -249,8 +191,8 @@ TEST(CompactionTest, IndexBeginsWhereAWindowDoes) {
 }
 
 TEST(CompactionTest, IndexOfAnEmptyCacheIsEmpty) {
-  const EntryIndex index = IndexEntries(OneHeadLayout(), {}, {}, 0);
-  EXPECT_THAT(index.offsets, ElementsAre(0, 0));
+  const EntryIndex index = IndexEntries(TwoByTwo(), {}, {}, 0);
+  EXPECT_THAT(index.offsets, Each(0));
   EXPECT_THAT(index.slots, IsEmpty());
 }
 

@@ -2,7 +2,6 @@
 #ifndef TESTS_BLOCKMGR_MANAGER_FIXTURE_H_
 #define TESTS_BLOCKMGR_MANAGER_FIXTURE_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -13,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/block_manager.h"
-#include "tests/testing/block_tables.h"
 
 namespace blockmgr {
 
@@ -97,48 +95,6 @@ class ManagerTest : public ::testing::Test {
   }
 
   std::optional<BlockManager> manager_;
-};
-
-// What tests of layer groups with windows do besides.
-class WindowsTest : public ManagerTest {
- protected:
-  // One that has computed all tokens, `chunk` by `chunk`.
-  SequenceSlot Compute(const std::vector<int32_t>& tokens, int32_t chunk) {
-    const SequenceSlot slot = manager_->Open(Chain(tokens), Match(tokens));
-    while (true) {
-      const int32_t rest = static_cast<int32_t>(tokens.size()) -
-                           manager_->sequence(slot).num_settled;
-      if (rest == 0) return slot;
-      EXPECT_TRUE(Reserve(slot, std::min(chunk, rest)));
-      Commit(slot, tokens, std::min(chunk, rest));
-    }
-  }
-  // Keeps all but half of [0, cut) and publishes the region.
-  EvictionReceipt Compress(SequenceSlot slot, int32_t cut,
-                           const std::vector<int32_t>& tokens) {
-    std::vector<BlockId> destinations;
-    EXPECT_TRUE(manager_->ReserveEviction(
-        slot, {.cut = cut, .page_total = 8, .num_fresh = 2}, &destinations));
-    const BlockChain chain = Chain(tokens);
-    const RegionPublication publication{
-        .name = {.plan = "p", .history = "h", .length = cut + 4},
-        .chain = &chain,
-        .tokens = tokens};
-    return manager_->CommitEviction(slot, 0, std::vector<int32_t>(4, 8),
-                                    &publication);
-  }
-  PrefixMatch MatchRegion(const std::vector<int32_t>& tokens) const {
-    const auto limit = [](int32_t) { return 100; };
-    const RegionQuery query{
-        .plan = "p", .any_history = true, .max_tokens_over = limit};
-    return manager_->Match(Chain(tokens), tokens, 0, &query);
-  }
-  int32_t NumHeld(SequenceSlot slot, int32_t group) const {
-    const std::vector<BlockId>& tail =
-        BlocksByPage(manager_->sequence(slot).groups[group]);
-    return static_cast<int32_t>(
-        std::ranges::count_if(tail, [](BlockId b) { return b != kNullBlock; }));
-  }
 };
 
 }  // namespace blockmgr

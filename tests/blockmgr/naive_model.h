@@ -292,9 +292,6 @@ class NaiveModel {
                        const RegionQuery& query, int32_t max_length) const;
   // Nothing computed from now on is anybody else's.
   void BreakChain(NaiveSequence* sequence);
-  // Publishes what an eviction made, or ends the sequence's chain.
-  void PublishOrBreak(SequenceSlot slot, const RegionName* name,
-                      EvictionReceipt* receipt);
   bool PublishRegion(NaiveSequence* sequence, const RegionName& name,
                      bool* is_new);
   void DropRegion(uint64_t id);

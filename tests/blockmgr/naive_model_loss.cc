@@ -109,17 +109,17 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
   for (const SequenceSlot slot : losers) {
     NaiveSequence& sequence = at(slot);
     std::set<BlockId> unsound = lost;
-    for (const CopyOnWrite& copy : copies_) {
-      // Neither of the two has what the other misses.
-      if (copy.slot == slot && lost.contains(copy.blocks.destination)) {
-        unsound.insert(copy.blocks.source);
-      }
-    }
     for (int32_t group = 0; group < num_groups(); ++group) {
       const std::optional<BookOrder>& order = sequence.groups[group].pending;
       if (!order.has_value()) continue;
       unsound.insert(order->own.begin(), order->own.end());
       AbortEviction(slot, group);
+    }
+    for (const CopyOnWrite& copy : copies_) {
+      // Neither of the two has what the other misses, or is to have.
+      if (copy.slot == slot && unsound.contains(copy.blocks.destination)) {
+        unsound.insert(copy.blocks.source);
+      }
     }
     Return(slot);
     int32_t num_tokens = 0;

@@ -18,7 +18,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
-using ::testing::UnorderedElementsAre;
 using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kPage = 2;
@@ -53,13 +52,6 @@ class PrefixCacheReadTest : public ::testing::Test {
     for (const auto& block : delta.blocks) serials.push_back(block.serial);
     return serials;
   }
-  void ExpectNothing(const PrefixCacheDelta& delta) {
-    EXPECT_THAT(delta.removed, IsEmpty());
-    EXPECT_THAT(delta.scopes, IsEmpty());
-    EXPECT_THAT(delta.blocks, IsEmpty());
-    EXPECT_THAT(delta.regions, IsEmpty());
-  }
-
   PrefixCache cache_{8, kPage};
   PrefixCachePosition position_;
 };
@@ -68,7 +60,10 @@ TEST_F(PrefixCacheReadTest, AnEmptyCacheIsKnownAtOnce) {
   const PrefixCacheDelta delta = Read();
   EXPECT_TRUE(delta.reset);
   EXPECT_TRUE(delta.current);
-  ExpectNothing(delta);
+  EXPECT_THAT(delta.removed, IsEmpty());
+  EXPECT_THAT(delta.scopes, IsEmpty());
+  EXPECT_THAT(delta.blocks, IsEmpty());
+  EXPECT_THAT(delta.regions, IsEmpty());
 }
 
 TEST_F(PrefixCacheReadTest, TellsWhatBlocksHoldAndWhatTheyComeAfter) {
@@ -95,48 +90,6 @@ TEST_F(PrefixCacheReadTest, TellsWhatBlocksHoldAndWhatTheyComeAfter) {
   EXPECT_EQ(DecodeRoot(name).lora, "l");
   EXPECT_EQ(DecodeRoot(name).cache_salt, "s");
   EXPECT_THAT(delta.removed, IsEmpty());
-}
-
-TEST_F(PrefixCacheReadTest, ThenTellsChangesOnly) {
-  const EntrySerial a = Insert(1, 10);
-  Read();
-  PrefixCacheDelta delta = Read();
-  EXPECT_FALSE(delta.reset);
-  EXPECT_TRUE(delta.current);
-  ExpectNothing(delta);
-  const EntrySerial b = Insert(2, 11);
-  delta = Read();
-  EXPECT_FALSE(delta.reset);
-  EXPECT_THAT(Serials(delta), ElementsAre(b));
-  EXPECT_EQ(delta.scopes.size(), 1u) << "told again with whoever follows it";
-  Remove(1);
-  delta = Read();
-  EXPECT_THAT(delta.removed, ElementsAre(a));
-  EXPECT_THAT(delta.blocks, IsEmpty());
-}
-
-TEST_F(PrefixCacheReadTest, AScopeGoesWithTheLastThatFollowsIt) {
-  const EntrySerial a = Insert(1, 10);
-  const EntrySerial b = Insert(2, 11);
-  const PrefixCacheDelta before = Read();
-  const EntrySerial root = before.scopes.begin()->first;
-  Remove(1);
-  EXPECT_THAT(Read().removed, ElementsAre(a));
-  Remove(2);
-  EXPECT_THAT(Read().removed, UnorderedElementsAre(b, root));
-  Insert(3, 10);
-  EXPECT_NE(Read().scopes.begin()->first, root);
-}
-
-TEST_F(PrefixCacheReadTest, WhatCameAndWentIsNotTold) {
-  Read();
-  const EntrySerial a = Insert(1, 10);
-  Remove(1);
-  const EntrySerial b = Insert(1, 12);
-  const PrefixCacheDelta delta = Read();
-  EXPECT_THAT(Serials(delta), ElementsAre(b));
-  EXPECT_THAT(delta.removed, testing::Contains(a));
-  EXPECT_TRUE(delta.current);
 }
 
 TEST_F(PrefixCacheReadTest, WhoMissesTooMuchBeginsAnew) {

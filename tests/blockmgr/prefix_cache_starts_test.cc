@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
-#include <string>
 #include <vector>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/bits.h"
@@ -20,7 +18,6 @@ using StartTokens = std::vector<int32_t>;
 constexpr int32_t kStartPage = 4;
 constexpr BlockId kFirst{1};
 constexpr BlockId kSecond{2};
-constexpr BlockId kThird{3};
 
 struct Part {
   BlockId block = kNullBlock;
@@ -36,56 +33,34 @@ class PrefixCacheStartsTest : public ::testing::Test {
     chain.Extend(tokens, kStartPage);
     return chain;
   }
-  // Publishes `block` as the last full block of `tokens`; those before are
-  // there.
+  // Publishes `block` as the first one of `tokens`, which fill it.
   void Publish(BlockId block, const StartTokens& tokens,
                const ContentScope& scope = {}) {
     const BlockChain chain = Chain(tokens, scope);
-    std::vector<BlockId> before;
-    const size_t last = chain.keys().size() - 1;
-    cache_.Match(chain, last, tokens, &before);
-    ASSERT_EQ(before.size(), last);
     const EntrySerial root = cache_.AcquireRoot(chain.root());
     bool inserted = false;
-    cache_.Insert(block, chain.keys()[last], chain,
-                  before.empty() ? root : cache_.serial(Index(before.back())),
-                  tokens, static_cast<int32_t>(last) * kStartPage, &inserted);
+    cache_.Insert(block, chain.keys()[0], chain, root, tokens, 0, &inserted);
     EXPECT_TRUE(inserted);
     cache_.ReleaseRoot(root);
     cache_.CheckInvariants();
   }
+  // What the first block of `tokens` can begin with.
   Part Find(const StartTokens& tokens, int32_t max_tokens,
             const ContentScope& scope = {}) const {
-    const BlockChain chain = Chain(tokens, scope);
-    std::vector<BlockId> full;
-    cache_.Match(chain, chain.keys().size(), tokens, &full);
     Part part;
-    part.num_tokens = cache_.MatchPart(
-        full.empty() ? PrefixCache::kNone : Index(full.back()), chain, tokens,
-        static_cast<int32_t>(full.size()) * kStartPage, max_tokens,
-        &part.block);
+    part.num_tokens = cache_.MatchPart(PrefixCache::kNone, Chain(tokens, scope),
+                                       tokens, 0, max_tokens, &part.block);
     return part;
   }
 
   PrefixCache cache_{64, kStartPage};
 };
 
-TEST_F(PrefixCacheStartsTest, TakesTheBlockWithMostInCommon) {
+TEST_F(PrefixCacheStartsTest, TakesTheYoungerOfEquals) {
   Publish(kFirst, {1, 2, 3, 4});
   Publish(kSecond, {1, 2, 5, 6});
-  EXPECT_EQ(Find({1, 2, 3, 9}, 9), (Part{kFirst, 3}));
-  EXPECT_EQ(Find({1, 2, 5, 9, 9}, 9), (Part{kSecond, 3}));
-  EXPECT_EQ(Find({1, 9}, 9), (Part{kSecond, 1}));  // the younger of equals
-  EXPECT_EQ(Find({9, 2, 3, 4}, 9), (Part{kNullBlock, 0}));
-  EXPECT_EQ(Find({}, 9), (Part{kNullBlock, 0}));
-}
-
-TEST_F(PrefixCacheStartsTest, OnlyWhatFollowsTheSameTokens) {
-  Publish(kFirst, {1, 2, 3, 4});
-  Publish(kSecond, {1, 2, 3, 4, 5, 6, 7, 8});
-  EXPECT_EQ(Find({1, 2, 3, 4, 5, 6, 9}, 9), (Part{kSecond, 2}));
-  EXPECT_EQ(Find({5, 6, 7, 8}, 9), (Part{kNullBlock, 0}));
-  EXPECT_EQ(Find({1, 2, 3, 4, 1, 2, 3}, 9), (Part{kNullBlock, 0}));
+  EXPECT_EQ(Find({1, 2, 3}, 9), (Part{kFirst, 3}));
+  EXPECT_EQ(Find({1, 2, 9}, 9), (Part{kSecond, 2}));
 }
 
 TEST_F(PrefixCacheStartsTest, StopsBeforeTheLimitAndAFullBlock) {
@@ -93,17 +68,7 @@ TEST_F(PrefixCacheStartsTest, StopsBeforeTheLimitAndAFullBlock) {
   EXPECT_EQ(Find({1, 2, 3}, 2), (Part{kFirst, 2}));
   EXPECT_EQ(Find({1, 2, 3}, 0), (Part{kNullBlock, 0}));
   EXPECT_EQ(Find({1, 2, 3}, -1), (Part{kNullBlock, 0}));
-  const StartTokens tokens = {1, 2, 3, 4};
-  Part part;
-  part.num_tokens = cache_.MatchPart(PrefixCache::kNone, Chain(tokens, {}),
-                                     tokens, 0, 4, &part.block);
-  EXPECT_EQ(part, (Part{kFirst, 3}));
-}
-
-TEST_F(PrefixCacheStartsTest, TenantsShareNothing) {
-  Publish(kFirst, {1, 2, 3, 4}, {.tenant = "one"});
-  EXPECT_EQ(Find({1, 2}, 2, {.tenant = "other"}), (Part{kNullBlock, 0}));
-  EXPECT_EQ(Find({1, 2}, 2, {.tenant = "one"}), (Part{kFirst, 2}));
+  EXPECT_EQ(Find({1, 2, 3, 4}, 4), (Part{kFirst, 3}));
 }
 
 TEST_F(PrefixCacheStartsTest, NothingOfMedia) {
@@ -114,22 +79,6 @@ TEST_F(PrefixCacheStartsTest, NothingOfMedia) {
   Publish(kSecond, {5, 6, 7, 8});
   EXPECT_EQ(Find({5, 6, 7}, 3, scope), (Part{kNullBlock, 0}));
   EXPECT_EQ(Find({5, 6, 7}, 2, scope), (Part{kSecond, 2}));
-}
-
-TEST_F(PrefixCacheStartsTest, ForgetsWhatIsRemoved) {
-  Publish(kFirst, {1, 2, 3, 4});
-  Publish(kSecond, {1, 2, 5, 6});
-  Publish(kThird, {1, 7, 8, 9});
-  const StartTokens tokens = {1, 2, 9};
-  cache_.Remove(Index(kSecond));  // from the middle
-  cache_.CheckInvariants();
-  EXPECT_EQ(Find(tokens, 3), (Part{kFirst, 2}));
-  cache_.Remove(Index(kThird));  // the youngest
-  cache_.CheckInvariants();
-  EXPECT_EQ(Find(tokens, 3), (Part{kFirst, 2}));
-  cache_.Remove(Index(kFirst));  // the last
-  cache_.CheckInvariants();
-  EXPECT_EQ(Find(tokens, 3), (Part{kNullBlock, 0}));
 }
 
 TEST_F(PrefixCacheStartsTest, LooksAtAFewOfTheYoungest) {

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/container/flat_hash_set.h>
@@ -34,8 +34,8 @@ class PrefixCacheTest : public ::testing::Test {
     return chain;
   }
   // Publishes `blocks` as the full blocks of `tokens`.
-  EntrySerial Publish(const std::vector<BlockId>& blocks, const Tokens& tokens,
-                      const BlockChain& chain) {
+  void Publish(const std::vector<BlockId>& blocks, const Tokens& tokens,
+               const BlockChain& chain) {
     const EntrySerial root = cache_.AcquireRoot(chain.root());
     EntrySerial parent = root;
     inserted_.clear();
@@ -49,21 +49,16 @@ class PrefixCacheTest : public ::testing::Test {
     }
     cache_.ReleaseRoot(root);
     cache_.CheckInvariants();
-    return parent;
   }
-  EntrySerial Publish(const std::vector<BlockId>& blocks, const Tokens& tokens,
-                      const ContentScope& scope = {}) {
-    return Publish(blocks, tokens, Chain(tokens, scope));
+  void Publish(const std::vector<BlockId>& blocks, const Tokens& tokens,
+               const ContentScope& scope = {}) {
+    Publish(blocks, tokens, Chain(tokens, scope));
   }
   std::vector<BlockId> Match(const Tokens& tokens,
                              const BlockChain& chain) const {
     std::vector<BlockId> blocks;
     cache_.Match(chain, chain.keys().size(), tokens, &blocks);
     return blocks;
-  }
-  std::vector<BlockId> Match(const Tokens& tokens,
-                             const ContentScope& scope = {}) const {
-    return Match(tokens, Chain(tokens, scope));
   }
   void Remove(BlockId block) {
     cache_.Remove(Index(block));
@@ -73,15 +68,14 @@ class PrefixCacheTest : public ::testing::Test {
   // those that `chain` names, whose block is `tail`.
   int32_t PublishRegion(uint64_t id, const std::vector<BlockId>& blocks,
                         const Tokens& tokens, const BlockChain& chain,
-                        BlockId tail, const std::string& history = "h",
-                        const std::string& plan = "p") {
+                        BlockId tail, const std::string& plan = "p") {
     auto record = std::make_shared<RegionRecord>();
     record->id = RegionId{id};
     record->cut = static_cast<int32_t>(tokens.size()) - 2;
     record->blocks = blocks;
     const EntrySerial root = cache_.AcquireRoot(chain.root());
     const RegionName name = {.plan = plan,
-                             .history = history,
+                             .history = "h",
                              .length = static_cast<int32_t>(tokens.size())};
     int32_t entry = cache_.FindRegion(name, chain, root, tokens);
     const bool inserted = entry == PrefixCache::kNone;
@@ -93,20 +87,19 @@ class PrefixCacheTest : public ::testing::Test {
     cache_.CheckInvariants();
     return entry;
   }
-  // Any history without one.
-  int32_t MatchRegion(const Tokens& tokens, int32_t max_tokens = 100,
-                      const ContentScope& scope = {},
-                      const std::optional<std::string>& history = {},
-                      const std::string& plan = "p",
-                      int32_t key_bits = 128) const {
-    const auto limit = [max_tokens](int32_t) { return max_tokens; };
+  // The entry found, and how many looks that took.
+  std::pair<int32_t, int64_t> MatchRegion(const Tokens& tokens,
+                                          const BlockChain& chain,
+                                          const std::string& plan) const {
+    const auto limit = [](int32_t) { return 100; };
     int64_t num_looks = 0;
-    return cache_.MatchRegion(Chain(tokens, scope, key_bits), tokens,
-                              {.plan = plan,
-                               .history = history.value_or(""),
-                               .any_history = !history.has_value(),
-                               .max_tokens_over = limit},
-                              &num_looks);
+    const int32_t entry = cache_.MatchRegion(chain, tokens,
+                                             {.plan = plan,
+                                              .history = {},
+                                              .any_history = true,
+                                              .max_tokens_over = limit},
+                                             &num_looks);
+    return {entry, num_looks};
   }
 
   PrefixCache cache_{8, 2};
@@ -119,15 +112,7 @@ TEST_F(PrefixCacheTest, LooksForRegionsOfItsOwnRootOnly) {
   Publish({kA, kB}, tokens);
   PublishRegion(1, {BlockId{7}}, tokens, Chain(tokens, {}), kB);
   const auto looks = [&](const ContentScope& scope, const char* plan) {
-    const auto limit = [](int32_t) { return 100; };
-    int64_t num_looks = 0;
-    cache_.MatchRegion(Chain(tokens, scope), tokens,
-                       {.plan = plan,
-                        .history = {},
-                        .any_history = true,
-                        .max_tokens_over = limit},
-                       &num_looks);
-    return num_looks;
+    return MatchRegion(tokens, Chain(tokens, scope), plan).second;
   };
   EXPECT_EQ(looks({}, "p"), 3);  // one length, two pages compared
   EXPECT_EQ(looks({}, "q"), 0);
@@ -135,16 +120,6 @@ TEST_F(PrefixCacheTest, LooksForRegionsOfItsOwnRootOnly) {
   const EntrySerial root = cache_.AcquireRoot(Chain(tokens, other).root());
   EXPECT_EQ(looks(other, "p"), 0);
   cache_.ReleaseRoot(root);
-}
-
-TEST_F(PrefixCacheTest, FindsTheLongestChain) {
-  Publish({kA, kB}, {1, 2, 3, 4});
-  EXPECT_EQ(cache_.num_blocks_held(), 2);
-  EXPECT_THAT(Match({1, 2, 3, 4}), ElementsAre(kA, kB));
-  EXPECT_THAT(Match({1, 2, 3}), ElementsAre(kA));
-  EXPECT_THAT(Match({1, 2, 5, 6}), ElementsAre(kA));
-  EXPECT_THAT(Match({3, 4}), IsEmpty());  // not a first block
-  EXPECT_THAT(Match({}), IsEmpty());
 }
 
 TEST_F(PrefixCacheTest, ScopesShareNothing) {
@@ -211,24 +186,6 @@ TEST_F(PrefixCacheTest, RootIsForgottenWithItsLastUser) {
   EXPECT_NE(cache_.AcquireRoot(chain.root()), before);
 }
 
-TEST_F(PrefixCacheTest, ReclaimsInTheOrderOfListingAndPriority) {
-  Publish({kA, kB, kC}, {0, 0, 0, 0, 0, 0});
-  for (const BlockId block : {kB, kC, kA}) {
-    cache_.AddReclaimable(Index(block));
-  }
-  EXPECT_EQ(cache_.num_reclaimable(), 3);
-  EXPECT_EQ(cache_.next_to_reclaim(), Index(kB));
-  cache_.SetRetention(Index(kB), {.priority = 36, .expires_ms = 7});
-  EXPECT_EQ(cache_.next_to_reclaim(), Index(kC));
-  cache_.RemoveReclaimable(Index(kC));
-  cache_.CheckInvariants();
-  cache_.SetTime(7);
-  EXPECT_EQ(cache_.next_to_reclaim(), Index(kA));
-  cache_.RemoveReclaimable(Index(kA));
-  EXPECT_EQ(cache_.next_to_reclaim(), Index(kB));
-  EXPECT_EQ(cache_.num_reclaimable(), 1);
-}
-
 TEST_F(PrefixCacheTest, StateHashSeesEntriesAndTheirOrder) {
   const uint64_t empty = cache_.StateHash();
   Publish({kA, kB}, {1, 2, 1, 2});
@@ -236,29 +193,6 @@ TEST_F(PrefixCacheTest, StateHashSeesEntriesAndTheirOrder) {
   EXPECT_NE(held, empty);
   cache_.AddReclaimable(Index(kA));
   EXPECT_NE(cache_.StateHash(), held);
-}
-
-TEST_F(PrefixCacheTest, RegionIsFoundByTheSameTokensPlanAndHistory) {
-  const Tokens tokens = {1, 2, 3, 4, 5, 6};
-  const BlockChain chain = Chain(tokens, {});
-  Publish({kA, kB, kC}, tokens, chain);
-  const int32_t entry =
-      PublishRegion(7, {BlockId{4}, BlockId{5}}, tokens, chain, kC, "ab");
-  EXPECT_THAT(inserted_, ElementsAre(true));
-  EXPECT_EQ(cache_.num_blocks_held(), 5);
-  EXPECT_EQ(cache_.FindRegion(RegionId{7}), entry);
-  EXPECT_EQ(MatchRegion(tokens), entry);
-  EXPECT_EQ(MatchRegion({1, 2, 3, 4, 5, 6, 7, 8}), entry);
-  EXPECT_EQ(MatchRegion(tokens, 100, {}, "ab"), entry);
-  EXPECT_EQ(MatchRegion(tokens, 100, {}, "abc"), entry);
-  EXPECT_EQ(MatchRegion(tokens, 100, {}, "a"), PrefixCache::kNone);
-  EXPECT_EQ(MatchRegion(tokens, 100, {}, std::nullopt, "q"),
-            PrefixCache::kNone);
-  EXPECT_EQ(MatchRegion(tokens, 5), PrefixCache::kNone);
-  // The tokens after the cut count too: the compression saw them.
-  EXPECT_EQ(MatchRegion({1, 2, 3, 4, 5, 7}), PrefixCache::kNone);
-  EXPECT_EQ(MatchRegion({1, 2, 3, 4}), PrefixCache::kNone);
-  EXPECT_EQ(MatchRegion(tokens, 100, {.tenant = "t"}), PrefixCache::kNone);
 }
 
 // Regions of two contents under keys of one bit: of three policies two have the
@@ -278,17 +212,18 @@ TEST_F(PrefixCacheTest, RegionOfAnotherPolicyIsAMissThoughTheKeyIsTheSame) {
       num_collisions += key(plan) == key(asked) ? 1 : 0;
       Publish({kA, kB}, tokens, chain(tokens));
       const int32_t entry =
-          PublishRegion(1, {BlockId{4}}, tokens, chain(tokens), kB, "h", plan);
+          PublishRegion(1, {BlockId{4}}, tokens, chain(tokens), kB, plan);
       // One that makes the length worth a look.
       Publish({BlockId{5}, kC}, others, chain(others));
       const int32_t other =
-          PublishRegion(2, {BlockId{6}}, others, chain(others), kC, "h", asked);
-      EXPECT_EQ(MatchRegion(tokens, 100, {}, {}, plan, 1), entry);
-      EXPECT_EQ(MatchRegion(tokens, 100, {}, {}, asked, 1), PrefixCache::kNone)
+          PublishRegion(2, {BlockId{6}}, others, chain(others), kC, asked);
+      EXPECT_EQ(MatchRegion(tokens, chain(tokens), plan).first, entry);
+      EXPECT_EQ(MatchRegion(tokens, chain(tokens), asked).first,
+                PrefixCache::kNone)
           << plan << " looked for as " << asked;
       // Nor is it taken for one of this policy when that is made.
       const int32_t third =
-          PublishRegion(3, {BlockId{7}}, tokens, chain(tokens), kB, "h", asked);
+          PublishRegion(3, {BlockId{7}}, tokens, chain(tokens), kB, asked);
       ASSERT_THAT(inserted_, ElementsAre(true));
       for (const int32_t gone : {entry, other, third}) cache_.Remove(gone);
       for (const BlockId gone : {kA, kB, kC}) Remove(gone);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <string>
 #include <tuple>
@@ -49,48 +48,6 @@ TEST(ReclaimOrderTest, WhatIsSupersededGoesBeforeTheDefaultButNotAWish) {
   order.SetRetention(4, {.priority = 34});
   order.SetSuperseded(4, false);  // a wish now
   EXPECT_THAT(Drain(order), ElementsAre(1, 4, 3, 5, 2));
-}
-
-TEST(ReclaimOrderTest, AClockThatGoesBackStandsStill) {
-  ReclaimOrder order(8);
-  order.SetTime(1000);
-  order.SetRetention(1, {.priority = 90, .expires_ms = 1100});
-  order.List(1);
-  order.List(2);
-  for (const int64_t back : {int64_t{999}, int64_t{0}, int64_t{-1},
-                             std::numeric_limits<int64_t>::min()}) {
-    order.SetTime(back);
-    EXPECT_THAT(Drain(order), ElementsAre(2, 1));
-  }
-  // Over by the time before.
-  order.SetRetention(3, {.priority = 90, .expires_ms = 1000});
-  order.List(3);
-  EXPECT_THAT(Drain(order), ElementsAre(2, 3, 1));
-  order.SetTime(1099);
-  EXPECT_THAT(Drain(order), ElementsAre(2, 3, 1));
-  order.SetTime(1100);
-  EXPECT_THAT(Drain(order), ElementsAre(2, 3, 1));
-  order.List(4);
-  order.SetRetention(4, {.priority = 90});
-  order.SetTime(std::numeric_limits<int64_t>::max());
-  EXPECT_THAT(Drain(order), ElementsAre(2, 3, 1, 4));
-}
-
-TEST(ReclaimOrderTest, NewWishReplacesTheOldAndForgettingEndsIt) {
-  ReclaimOrder order(8);
-  order.SetRetention(1, {.priority = 90, .expires_ms = 10});
-  order.SetRetention(1, {.priority = 60, .expires_ms = 20});
-  order.SetTime(10);
-  order.List(1);
-  order.List(2);
-  EXPECT_THAT(Drain(order), ElementsAre(2, 1));
-  order.Unlist(1);
-  order.Forget(1);
-  order.CheckInvariants();
-  order.Unlist(2);
-  order.List(1);
-  order.List(2);
-  EXPECT_THAT(Drain(order), ElementsAre(1, 2));
 }
 
 TEST(ReclaimOrderTest, GrowsWithItsEntries) {

@@ -31,11 +31,6 @@ using ::testing::IsEmpty;
 constexpr int32_t kNumLayouts =
     100'000 / (kCaseDivisor * (kCaseDivisor > 1 ? 5 : 1));
 
-PageId Page(const ModelLayout& layout, int32_t layer, int32_t block,
-            int32_t head) {
-  return layout.page_id(layer, BlockId{block}, head);
-}
-
 // Everything the header promises about a region besides the rule itself.
 void ExpectConsistent(const ModelLayout& layout, const RandomEviction& eviction,
                       const RaggedRegion& region) {
@@ -176,50 +171,6 @@ TEST(RegionLayoutTest, CountsOfZeroNeedNoBlock) {
     EXPECT_EQ(region.num_entries(), 0);
     EXPECT_EQ(region.cut(), 8);
   }
-}
-
-TEST(RegionLayoutTest, ShortHeadTakesItsOwnLayerFirst) {
-  const ModelLayout layout = TwoByTwo();
-  // One fresh block, page (0, 1) and (1, 0) unused: head (0, 0) wants two.
-  const RaggedRegion region =
-      RaggedRegion::LayOut(layout, {}, std::vector<BlockId>{BlockId{3}},
-                           std::vector<int32_t>{5, 0, 0, 4}, 8);
-  EXPECT_THAT(region.pages(0),
-              ElementsAre(Page(layout, 0, 3, 0), Page(layout, 0, 3, 1)));
-  EXPECT_EQ(region.held_pages()[0], 1);
-  EXPECT_THAT(region.pages(3), ElementsAre(Page(layout, 1, 3, 1)));
-}
-
-TEST(RegionLayoutTest, FullLayerTakesFromTheLowestOtherLayer) {
-  const ModelLayout layout = TwoByTwo();
-  const RaggedRegion region =
-      RaggedRegion::LayOut(layout, {}, std::vector<BlockId>{BlockId{3}},
-                           std::vector<int32_t>{0, 0, 12, 4}, 12);
-  EXPECT_THAT(region.pages(2),
-              ElementsAre(Page(layout, 1, 3, 0), Page(layout, 0, 3, 0),
-                          Page(layout, 0, 3, 1)));
-}
-
-TEST(RegionLayoutTest, OwnPagesComeInTableOrderBeforeFreshOnes) {
-  const ModelLayout layout = TwoByTwo();
-  const std::vector<BlockId> tail = {BlockId{4}, BlockId{2}, BlockId{6}};
-  const RaggedRegion region = RaggedRegion::LayOut(
-      layout, {.tail_blocks = tail},
-      std::vector<BlockId>{BlockId{9}, BlockId{2}, BlockId{4}},
-      std::vector<int32_t>{12, 4, 4, 4}, 12);
-  EXPECT_THAT(region.pages(0),
-              ElementsAre(Page(layout, 0, 4, 0), Page(layout, 0, 2, 0),
-                          Page(layout, 0, 9, 0)));
-  EXPECT_THAT(region.pages(1), ElementsAre(Page(layout, 0, 4, 1)));
-  EXPECT_THAT(region.blocks(), ElementsAre(BlockId{9}, BlockId{2}, BlockId{4}));
-}
-
-TEST(RegionLayoutTest, UnusedDestinationIsLeftOut) {
-  const ModelLayout layout = TwoByTwo();
-  const RaggedRegion region = RaggedRegion::LayOut(
-      layout, {}, std::vector<BlockId>{BlockId{7}, BlockId{8}},
-      std::vector<int32_t>{4, 4, 1, 4}, 8);
-  EXPECT_THAT(region.blocks(), ElementsAre(BlockId{7}));
 }
 
 TEST(RegionLayoutDeathTest, PagesMustFitTheDestinations) {

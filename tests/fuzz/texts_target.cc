@@ -17,6 +17,7 @@
 #include "scheduler/scheduler_options.h"
 #include "scheduler/server/listen_address.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/testing/sealed_bytes.h"
 
 namespace blockmgr::fuzz {
 namespace {
@@ -54,31 +55,19 @@ void CheckTenant(absl::string_view text) {
 }
 
 // The format's own checksum is no obstacle.
-std::string WithChecksum(absl::string_view bytes) {
-  uint64_t hash = 0xCBF29CE484222325;
-  for (const char byte : bytes) {
-    hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001B3;
-  }
-  std::string sealed(bytes);
-  for (int i = 0; i < 8; ++i) {
-    sealed.push_back(static_cast<char>(hash >> (8 * i) & 0xFF));
-  }
-  return sealed;
-}
-
 void CheckProfile(absl::string_view bytes) {
-  const auto profile = DecodeLuKvProfile(WithChecksum(bytes));
+  const auto profile = DecodeLuKvProfile(Sealed(std::string(bytes)));
   if (!profile.ok()) return;
   Require(profile->Validate().ok(), "a profile was read that is not valid");
-  Require(EncodeLuKvProfile(*profile) == WithChecksum(bytes),
+  Require(EncodeLuKvProfile(*profile) == Sealed(std::string(bytes)),
           "a profile that changes when written");
 }
 
 void CheckQueryStats(absl::string_view bytes) {
-  const auto table = DecodeQueryStats(WithChecksum(bytes));
+  const auto table = DecodeQueryStats(Sealed(std::string(bytes)));
   if (!table.ok()) return;
   Require(table->Validate().ok(), "statistics were read that are not valid");
-  Require(EncodeQueryStats(*table) == WithChecksum(bytes),
+  Require(EncodeQueryStats(*table) == Sealed(std::string(bytes)),
           "statistics that change when written");
 }
 
@@ -199,7 +188,7 @@ std::vector<std::string> MakeTexts() {
       absl::StrCat("n", Npy("<f2", "False", "(3,)", 6)),
       absl::StrCat("l", bytes),
       absl::StrCat("q", stats),
-      absl::StrCat("b", WithChecksum(bytes)),
+      absl::StrCat("b", Sealed(bytes)),
       R"(m{"timestamp":0,"input_length":70,"output_length":5,"hash_ids":[1]})",
       R"(m{"timestamp":9,"input_length":3,"output_length":1,"hash_ids":[7]})",
       absl::StrCat("aTIMESTAMP,ContextTokens,GeneratedTokens\n",

@@ -339,29 +339,5 @@ TEST(KvArenaTest, MemoryOfAnotherSizeIsRefused) {
               HasSubstr("num_shards: expected the layout of one shard"));
 }
 
-// Page ids near 2^31 and offsets far beyond: the arithmetic alone, no arena.
-TEST(KvArenaTest, OffsetsBeyondInt32AreExact) {
-  const ModelLayout layout{.num_layers = 32,
-                           .num_heads = 8,
-                           .num_q_heads = 32,
-                           .head_dim = 128,
-                           .page_size = 16,
-                           .dtype = DType::kBFloat16,
-                           .num_blocks = 8'388'607};
-  ASSERT_TRUE(layout.Validate().ok());
-  const KvPoolLayout pool = KvPoolLayout::PageContiguous(layout);
-  const PageId last = layout.page_id(31, BlockId{8'388'606}, 7);
-  EXPECT_EQ(Index(last), layout.num_pages() - 1);
-  EXPECT_EQ(layout.page_layer(last), 31);
-  EXPECT_EQ(layout.page_block(last), BlockId{8'388'606});
-  EXPECT_EQ(layout.page_head(last), 7);
-  EXPECT_EQ(layout.slot(last, 15), 34'359'734'271);
-  EXPECT_EQ(pool.row_offset(31, BlockId{8'388'606}, 7, 0), 17'592'183'939'072);
-  // The V row of the last token ends where the pool ends.
-  EXPECT_EQ(pool.row_offset(31, BlockId{8'388'606}, 7, 15) + pool.kv_stride +
-                layout.row_bytes(),
-            layout.pool_bytes());
-}
-
 }  // namespace
 }  // namespace blockmgr

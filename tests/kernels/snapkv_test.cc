@@ -14,6 +14,7 @@
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/score_cases.h"
 #include "tests/testing/case_count.h"
+#include "tests/testing/naive_snapkv.h"
 
 namespace blockmgr {
 namespace {
@@ -34,41 +35,6 @@ Matrix WindowMean(const ScoreCase& test, int32_t head, int64_t num_past) {
   return mean;
 }
 
-// 1-d pooling with stride 1: max over what is there, or the sum over what is
-// there divided by the kernel.
-std::vector<double> Pool(const ScorerSpec& scorer,
-                         const std::vector<double>& in) {
-  const int64_t n = std::ssize(in);
-  std::vector<double> out(n);
-  for (int64_t j = 0; j < n; ++j) {
-    double max = -1.0;
-    double sum = 0.0;
-    for (int64_t k = j - scorer.kernel / 2; k <= j + scorer.kernel / 2; ++k) {
-      if (k < 0 || k >= n) continue;
-      max = std::max(max, in[k]);
-      sum += in[k];
-    }
-    out[j] = scorer.pool == PoolKind::kMax ? max : sum / scorer.kernel;
-  }
-  return out;
-}
-
-std::vector<double> ReduceGroup(const ScorerSpec& scorer, const Matrix& in) {
-  std::vector<double> out(in[0].size());
-  for (std::size_t j = 0; j < out.size(); ++j) {
-    double max = in[0][j];
-    double sum = 0.0;
-    for (const std::vector<double>& row : in) {
-      max = std::max(max, row[j]);
-      sum += row[j];
-    }
-    out[j] = scorer.group == GroupReduce::kMax
-                 ? max
-                 : sum / static_cast<double>(in.size());
-  }
-  return out;
-}
-
 std::vector<double> NaiveScores(const ScoreCase& test, const ScorerSpec& scorer,
                                 int32_t head) {
   const int64_t begin = test.offsets[head];
@@ -76,13 +42,7 @@ std::vector<double> NaiveScores(const ScoreCase& test, const ScorerSpec& scorer,
   const int64_t num_past = end - begin - test.num_queries;
   std::vector<double> scores;
   if (num_past > 0) {
-    Matrix attention = WindowMean(test, head, num_past);
-    if (scorer.order == PoolOrder::kKvPress) {
-      for (std::vector<double>& row : attention) row = Pool(scorer, row);
-      scores = ReduceGroup(scorer, attention);
-    } else {
-      scores = Pool(scorer, ReduceGroup(scorer, attention));
-    }
+    scores = NaiveSnapKv(scorer, WindowMean(test, head, num_past));
   }
   scores.resize(end - begin, std::numeric_limits<double>::infinity());
   return scores;
@@ -180,7 +140,8 @@ TEST_P(SnapKvTest, ProductsMatchNaiveProducts) {
         .kernel = 5,
         .order = seed % 2 == 0 ? PoolOrder::kAdaKv : PoolOrder::kKvPress};
     ExpectProductsMatch(test, scorer, rng, [&](int32_t head, int32_t g) {
-      return Pool(scorer, WindowMean(test, head, test.head_size(head) - 5)[g]);
+      return NaivePool(scorer,
+                       WindowMean(test, head, test.head_size(head) - 5)[g]);
     });
   }
 }

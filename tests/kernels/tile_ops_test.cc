@@ -19,22 +19,6 @@
 namespace blockmgr {
 namespace {
 
-TEST(EncodeBFloat16Test, AgreesWithTheScalarConversionOnEveryHighHalf) {
-  // Low halves around the tie, both ways.
-  for (const uint32_t low :
-       {0x0000u, 0x0001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
-    std::vector<float> in(1 << 16);
-    for (uint32_t high = 0; high < in.size(); ++high) {
-      in[high] = std::bit_cast<float>(high << 16 | low);
-    }
-    std::vector<uint16_t> out(in.size());
-    EncodeBFloat16(in, out);
-    for (std::size_t i = 0; i < in.size(); ++i) {
-      ASSERT_EQ(out[i], ToBFloat16(in[i])) << std::bit_cast<uint32_t>(in[i]);
-    }
-  }
-}
-
 TEST(AddSoftmaxTest, AddsTheFirstSharesForEveryLength) {
   Rng rng(1);
   for (int32_t n = 1; n <= 150; ++n) {
@@ -154,17 +138,20 @@ TEST_P(TileOpsTest, QueriesOfManyTokensGetTheBitsOfEachAlone) {
   }
 }
 
-TEST_P(TileOpsTest, EncodeBFloat16RoundsToNearestEven) {
-  const std::vector<uint32_t> bits = {0x3F808000u, 0x3F818000u, 0x3F808001u,
-                                      0x7F800001u, 0x7F7FFFFFu, 0xFF800000u,
-                                      0x00008000u, 0x80000000u};
-  std::vector<float> in;
-  in.reserve(bits.size());
-  for (const uint32_t b : bits) in.push_back(std::bit_cast<float>(b));
-  std::vector<uint16_t> out(in.size());
-  EncodeBFloat16(in, out);
-  EXPECT_EQ(out, (std::vector<uint16_t>{0x3F80, 0x3F82, 0x3F81, 0x7FC0, 0x7F80,
-                                        0xFF80, 0x0000, 0x8000}));
+TEST_P(TileOpsTest, EncodeBFloat16DoesWhatTheScalarConversionDoes) {
+  // Low halves around the tie, both ways.
+  for (const uint32_t low :
+       {0x0000u, 0x0001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+    std::vector<float> in(1 << 16);
+    for (uint32_t high = 0; high < in.size(); ++high) {
+      in[high] = std::bit_cast<float>(high << 16 | low);
+    }
+    std::vector<uint16_t> out(in.size());
+    EncodeBFloat16(in, out);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      ASSERT_EQ(out[i], ToBFloat16(in[i])) << std::bit_cast<uint32_t>(in[i]);
+    }
+  }
 }
 
 // Every float16, its neighbours' ties and all NaN: each high part with low

@@ -94,9 +94,6 @@ class GgufWriter {
   }
   // Adds to the data, which begin aligned.
   void AddData(absl::string_view bytes) { absl::StrAppend(&data_, bytes); }
-  // The numbers in the header. Finish() has them of what was added.
-  void SetNumKeys(uint64_t num_keys) { num_keys_ = num_keys; }
-  void SetNumTensors(uint64_t num_tensors) { num_tensors_ = num_tensors; }
 
  private:
   void Align(std::string* bytes) const;

@@ -84,6 +84,11 @@ TEST(ModelLayoutTest, MessageNamesTheFieldAndWhatCame) {
        [](L& l) { l.num_shards = 4; }},
       {"num_blocks", "got 3 * 2147483647 * 2",
        [](L& l) { l.num_blocks = kInt32Max; }},
+      // Multiplied out, the three largest factors overflow 64 bits.
+      {"num_blocks", "got 2147483647 * 2147483647 * 2147483647",
+       [](L& l) {
+         l.num_layers = l.num_heads = l.num_q_heads = l.num_blocks = kInt32Max;
+       }},
   };
   for (const BadField& bad : cases) {
     SCOPED_TRACE(absl::StrCat(bad.field, ", ", bad.got));
@@ -129,15 +134,6 @@ TEST(ModelLayoutTest, PageIdsFillInt32ButDoNotExceedIt) {
     EXPECT_THAT(layout.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                             StartsWith("num_blocks:")));
   }
-}
-
-// Multiplied out, the three largest factors overflow 64 bits.
-TEST(ModelLayoutTest, LargestFactorsAreRefusedNotWrapped) {
-  ModelLayout layout = SmallLayout();
-  layout.num_layers = layout.num_heads = layout.num_q_heads =
-      layout.num_blocks = kInt32Max;
-  EXPECT_THAT(layout.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                          StartsWith("num_blocks:")));
 }
 
 TEST(ModelLayoutTest, BytesFollowFromTheShape) {
@@ -188,6 +184,18 @@ TEST(ModelLayoutTest, SlotsDoNotWrapAt32Bits) {
   ASSERT_OK(layout.Validate());
   EXPECT_EQ(layout.slot(PageId{kInt32Max - 1}, 255),
             ((int64_t{1} << 31) - 2) * 256 + 255);
+}
+
+TEST(ModelLayoutTest, FirstPageLeavesWhatTheLastTokenNeedsAgain) {
+  ModelLayout layout = SmallLayout();
+  layout.group_windows = {8, 12};
+  EXPECT_EQ(layout.FirstPage(0, 1000), 0);
+  EXPECT_EQ(layout.FirstPage(1, 8), 0);
+  // The query at position 11 attends to positions 4 to 11.
+  EXPECT_EQ(layout.FirstPage(1, 11), 0);
+  EXPECT_EQ(layout.FirstPage(1, 12), 1);
+  EXPECT_EQ(layout.FirstPage(2, 15), 0);
+  EXPECT_EQ(layout.FirstPage(2, 16), 1);
 }
 
 TEST(ModelLayoutTest, TextNamesTheNumbers) {

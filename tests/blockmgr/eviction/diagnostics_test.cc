@@ -12,9 +12,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "blockmgr/eviction/policy.h"
-#include "blockmgr/eviction/select.h"
-
 namespace blockmgr {
 namespace {
 
@@ -377,111 +374,6 @@ TEST(CriticalKvTest, ThetaMayExceedTopKsEvenAboveHalfTheMass) {
   EXPECT_GT(CriticalKvBound(critical_loss), CriticalKvBound(top_k_loss));
   EXPECT_LT(CriticalKvRelaxedBound(critical_loss, 0.55),
             CriticalKvRelaxedBound(top_k_loss, 0.55));
-}
-
-// Rows of attention as scores of the heads of one layer.
-struct Rows {
-  size_t num_heads;
-  size_t num_entries;
-  std::vector<double> attention;
-
-  Rows(size_t heads, size_t entries, std::mt19937& rng)
-      : num_heads(heads), num_entries(entries) {
-    for (size_t h = 0; h < heads; ++h) {
-      for (const double weight : RandomAttention(entries, rng)) {
-        // What scores can hold, so that both rank alike.
-        attention.push_back(double{static_cast<float>(weight)});
-      }
-    }
-  }
-  // How many of the `total` best of all rows are in each.
-  std::vector<int32_t> AdaBudgets(size_t total) const {
-    std::vector<size_t> order(attention.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return attention[a] > attention[b];
-    });
-    std::vector<int32_t> budgets(num_heads);
-    for (size_t i = 0; i < total; ++i) ++budgets[order[i] / num_entries];
-    return budgets;
-  }
-};
-
-TEST(AllocationBoundTest, IsTheBoundOfKeepingTheBest) {
-  const std::vector<double> attention = {0.5,  0.125, 0.25, 0.125,
-                                         0.25, 0.25,  0.25, 0.25};
-  EXPECT_EQ(AllocationBound(attention, std::vector<int32_t>{2, 1}, 3.0),
-            2 * 3.0 * (0.25 + 0.75));
-  EXPECT_EQ(AllocationBound(attention, std::vector<int32_t>{4, 9}, 3.0), 0.0);
-  EXPECT_EQ(AllocationBound(attention, std::vector<int32_t>{0, 0}, 3.0), 12.0);
-  EXPECT_EQ(AllocationBound({}, {}, 3.0), 0.0);
-}
-
-TEST(AllocationBoundTest, AdaKvsIsTheLeastOfAllAllocations) {
-  for (uint32_t seed = 0; seed < 3000; ++seed) {
-    SCOPED_TRACE(absl::StrCat("seed ", seed));
-    std::mt19937 rng(seed);
-    const Rows rows(3, 1 + rng() % 8, rng);
-    const auto n = static_cast<int32_t>(rows.num_entries);
-    const auto total = static_cast<int32_t>(rng() % (3 * rows.num_entries + 1));
-    const std::vector<int32_t> ada =
-        rows.AdaBudgets(static_cast<size_t>(total));
-    const double least = AllocationBound(rows.attention, ada, 2.5);
-    for (int32_t a = 0; a <= std::min(n, total); ++a) {
-      for (int32_t b = 0; b <= std::min(n, total - a); ++b) {
-        if (total - a - b > n) continue;
-        const std::vector<int32_t> other = {a, b, total - a - b};
-        EXPECT_LE(least,
-                  AllocationBound(rows.attention, other, 2.5) * (1.0 + kSlack) +
-                      1e-15);
-      }
-    }
-    ASSERT_FALSE(HasFailure());
-  }
-}
-
-// The library's own adakv, which blends with uniform: any budgets between a
-// head's count and its uniform share are at least as good as uniform. With
-// alpha = 0 the counts include the entry that every head keeps. Only for 0 <
-// alpha < 1 / uniform share may that minimum move a head past its count.
-TEST(AllocationBoundTest, OurAdaKvNeverLosesMoreThanUniform) {
-  for (uint32_t seed = 0; seed < 10000; ++seed) {
-    SCOPED_TRACE(absl::StrCat("seed ", seed));
-    std::mt19937 rng(seed);
-    const size_t num_heads = 1 + rng() % 6;
-    const Rows rows(num_heads, 10 + rng() % 40, rng);
-    const auto length = static_cast<int32_t>(rows.num_entries);
-    EvictionTarget target;
-    target.kind = EvictionTarget::Kind::kTokens;
-    target.tokens = 5 + static_cast<int32_t>(rng() % (rows.num_entries - 5));
-    EvictionPolicy policy;
-    policy.scorer.kind = ScorerKind::kExternal;
-    policy.budget.kind = BudgetKind::kAdaKv;
-    policy.budget.alpha = std::array{0.0, 0.2, 0.5, 1.0}[rng() % 4];
-    policy.protect.recent = 0;
-    policy.rounding = Rounding::kToken;
-    std::vector<float> scores(rows.attention.begin(), rows.attention.end());
-    std::vector<int32_t> positions;
-    std::vector<int64_t> offsets = {0};
-    for (size_t h = 0; h < num_heads; ++h) {
-      for (int32_t i = 0; i < length; ++i) positions.push_back(i);
-      offsets.push_back(static_cast<int64_t>(positions.size()));
-    }
-    EntriesView entries;
-    entries.offsets = offsets;
-    entries.positions = positions;
-    entries.scores = scores;
-    const std::vector<int32_t> budgets = AllocateBudgets(
-        policy, target, HeadShape{1, static_cast<int32_t>(num_heads), 16},
-        EvictionRange{length, length}, entries, {});
-    const std::vector<int32_t> uniform(num_heads, target.tokens);
-    EXPECT_EQ(std::accumulate(budgets.begin(), budgets.end(), int32_t{0}),
-              static_cast<int32_t>(num_heads) * target.tokens);
-    EXPECT_LE(
-        AllocationBound(rows.attention, budgets, 1.0),
-        AllocationBound(rows.attention, uniform, 1.0) * (1.0 + kSlack) + 1e-15);
-    ASSERT_FALSE(HasFailure());
-  }
 }
 
 }  // namespace

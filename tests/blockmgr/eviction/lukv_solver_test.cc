@@ -7,14 +7,11 @@
 #include <string>
 
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_split.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/evict/golden.h"
 #include "blockmgr/base/bits.h"
 #include "tests/testing/case_count.h"
-#include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
@@ -209,32 +206,9 @@ TEST(LuKvSolverTest, SumUnitsKeepsAShorterLastOne) {
   EXPECT_THAT(SumUnits({}, 4), IsEmpty());
 }
 
-TEST(LuKvSolverTest, TiesGoToTheLowerHead) {
-  const Instance instance{{{5, 5}, {5, 5}, {5, 5}}, {0, 0, 0}};
-  const LuKvSolver solver = instance.Solver();
-  EXPECT_THAT(solver.Budgets(1), ElementsAre(1, 0, 0));
-  EXPECT_THAT(solver.Budgets(3), ElementsAre(2, 1, 0));
-  EXPECT_THAT(solver.Budgets(6), ElementsAre(2, 2, 2));
-}
-
-TEST(LuKvSolverTest, MinimumIsKeptAndRegressionStartsBehindIt) {
-  // Without the minimum, 0 and 9 would be one block of slope 4.5.
-  const Instance instance{{{0, 9, 1}, {5, 4}}, {1, 0}};
-  const LuKvSolver solver = instance.Solver();
-  EXPECT_EQ(solver.min_total(), 1);
-  EXPECT_EQ(solver.max_total(), 5);
-  EXPECT_THAT(solver.Budgets(1), ElementsAre(1, 0));
-  EXPECT_THAT(solver.Budgets(2), ElementsAre(2, 0));
-  EXPECT_THAT(solver.Budgets(3), ElementsAre(2, 1));
-}
-
 TEST(LuKvSolverTest, AgreesWithNaiveSearchAndKeepsItsBounds) {
-  int64_t gap = 0;
-  int64_t repaired_gap = 0;
   for (uint64_t seed = 0; seed < 1'000'000 / kCaseDivisor; ++seed) {
     const Instance instance = RandomInstance(seed);
-    const std::vector<float> flat = instance.Flat();
-    const std::vector<int64_t> offsets = instance.Offsets();
     const LuKvSolver solver = instance.Solver();
     ASSERT_EQ(solver.min_total(), instance.min_total()) << "seed " << seed;
     ASSERT_EQ(solver.max_total(), instance.total()) << "seed " << seed;
@@ -261,42 +235,6 @@ TEST(LuKvSolverTest, AgreesWithNaiveSearchAndKeepsItsBounds) {
       }
       if (i % 3 != seed % 3) continue;
       ASSERT_EQ(solver.Budgets(totals[i]), budgets) << where;
-      const std::vector<int32_t> repaired =
-          solver.RepairedBudgets(totals[i], offsets, flat);
-      ASSERT_EQ(std::accumulate(repaired.begin(), repaired.end(), int64_t{0}),
-                totals[i])
-          << where;
-      for (size_t head = 0; head < num_heads; ++head) {
-        ASSERT_GE(repaired[head], instance.min_units[head]) << where;
-        ASSERT_LE(repaired[head], instance.gains[head].size()) << where;
-      }
-      const int64_t repaired_value = Value(instance, repaired);
-      ASSERT_GE(repaired_value, value) << where;
-      ASSERT_LE(repaired_value, exact[i]) << where;
-      if (path[i].whole) {
-        ASSERT_EQ(repaired, budgets) << where;
-      }
-      gap += exact[i] - value;
-      repaired_gap += exact[i] - repaired_value;
-    }
-  }
-  // It closes most of the gap that cutting a block leaves.
-  EXPECT_GT(gap, 0);
-  EXPECT_LT(repaired_gap, gap / 2);
-}
-
-TEST(LuKvSolverTest, IsOptimalWhenGainsNeverRise) {
-  for (uint64_t seed = 0; seed < 10'000; ++seed) {
-    Instance instance = RandomInstance(seed);
-    for (auto& head : instance.gains) {
-      std::sort(head.begin(), head.end(), std::greater<>());
-    }
-    const LuKvSolver solver = instance.Solver();
-    const std::vector<int64_t> exact = ExactValues(instance);
-    for (size_t i = 0; i < exact.size(); ++i) {
-      const auto total = solver.min_total() + static_cast<int64_t>(i);
-      ASSERT_EQ(Value(instance, solver.Budgets(total)), exact[i])
-          << "seed " << seed << " total " << total;
     }
   }
 }
@@ -320,62 +258,6 @@ TEST(LuKvSolverTest, ManyHeadsAreMergedInOrder) {
                              all.begin() + i * num_heads))
           << num_heads << " heads, total " << i;
     }
-  }
-}
-
-void ExpectAgrees(const GoldenCase& golden) {
-  Instance instance;
-  std::vector<GainBlock> blocks;
-  for (int64_t head = 0; head < golden.integers.at("H"); ++head) {
-    const std::vector<float>& gains = golden.tables.at(absl::StrCat("g", head));
-    instance.gains.emplace_back(gains.begin(), gains.end());
-    instance.min_units.push_back(0);
-    // HEAD n sum/count..
-    const std::vector<std::string>& words = golden.others.at("blocks")[head];
-    PavaBlocks(gains, &blocks);
-    ASSERT_EQ(std::to_string(blocks.size()), words[1]);
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      EXPECT_EQ(absl::StrCat(static_cast<int64_t>(blocks[i].sum), "/",
-                             blocks[i].count),
-                words[i + 2]);
-    }
-  }
-  const LuKvSolver solver = instance.Solver();
-  const std::vector<int64_t> exact = ExactValues(instance);
-  // B frac HEAD value VALUE dp VALUE b budgets..
-  for (const std::vector<std::string>& words : golden.others.at("solve")) {
-    const int64_t total = std::stoll(words[0]);
-    const std::vector<int32_t> budgets = solver.Budgets(total);
-    ASSERT_EQ(words.size(), budgets.size() + 8);
-    for (size_t head = 0; head < budgets.size(); ++head) {
-      EXPECT_EQ(std::to_string(budgets[head]), words[head + 8]);
-    }
-    EXPECT_EQ(Value(instance, budgets), std::stoll(words[4]));
-    EXPECT_EQ(exact[total], std::stoll(words[6]));
-  }
-}
-
-TEST(LuKvSolverTest, AgreesWithGoldenVectors) {
-  struct Folder {
-    const char* name;
-    size_t num_cases;
-    size_t num_solved;
-  };
-  for (const Folder& folder :
-       {Folder{"vectors", 40, 273}, Folder{"other", 25, 168}}) {
-    SCOPED_TRACE(folder.name);
-    ASSERT_OK_AND_ASSIGN(
-        const std::vector<GoldenCase> cases,
-        ReadGoldenFile(absl::StrCat(BLOCKMGR_GOLDEN_DIR, "/../", folder.name,
-                                    "/lukv_solver.txt")));
-    size_t num_solved = 0;
-    for (const GoldenCase& golden : cases) {
-      SCOPED_TRACE(golden.name);
-      ExpectAgrees(golden);
-      num_solved += golden.others.at("solve").size();
-    }
-    EXPECT_EQ(cases.size(), folder.num_cases);
-    EXPECT_EQ(num_solved, folder.num_solved);
   }
 }
 

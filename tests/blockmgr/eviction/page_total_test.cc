@@ -1,8 +1,8 @@
+// Examples; random cases: select_property_test.cc.
 #include <cstdint>
 #include <random>
 #include <vector>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/eviction/page_math.h"
@@ -35,19 +35,6 @@ TEST(PageTotalTest, FloorsTheLayersEntriesToPages) {
   EXPECT_EQ(PageTotal(policy, Tokens(22), {3, 8, 16}, range), 33);
 }
 
-TEST(PageTotalTest, UsesTheExactRatio) {
-  EvictionTarget target;
-  target.ratio = {29, 100};
-  const EvictionPolicy policy = Unprotected(Rounding::kPage);
-  EXPECT_EQ(PageTotal(policy, target, {1, 1, 1}, {100, 101}), 29);
-}
-
-TEST(PageTotalTest, LeavesEveryHeadAPage) {
-  const EvictionPolicy policy = Unprotected(Rounding::kPage);
-  EXPECT_EQ(PageTotal(policy, Tokens(0), {2, 4, 16}, {160, 161}), 8);
-  EXPECT_EQ(PageTotal(policy, Tokens(3), {2, 4, 16}, {160, 161}), 8);
-}
-
 // Protected positions below the cut, for observation windows around a page.
 TEST(PageTotalTest, CoversTheProtectedPositionsBelowTheCut) {
   struct Row {
@@ -65,54 +52,6 @@ TEST(PageTotalTest, CoversTheProtectedPositionsBelowTheCut) {
     EXPECT_EQ(PageTotal(policy, Tokens(1), {1, 2, 16}, {64, row.length}),
               2 * row.pages)
         << "window " << row.window << " length " << row.length;
-  }
-}
-
-TEST(PageTotalTest, CountsSinksAndRecentOnce) {
-  EvictionPolicy policy;
-  policy.scorer.kind = ScorerKind::kStreaming;
-  policy.scorer.sinks = 4;
-  policy.protect = {.sinks = 10, .recent = 24};  // the larger number of sinks
-  // [0, 10) and [41, 64): 33 positions.
-  EXPECT_EQ(PageTotal(policy, Tokens(1), {1, 1, 16}, {64, 65}), 3);
-  policy.protect = {.sinks = 50, .recent = 50};  // overlap: all 64
-  EXPECT_EQ(PageTotal(policy, Tokens(1), {1, 1, 16}, {64, 65}), 4);
-  policy.protect = {.sinks = 2'000'000'000, .recent = 2'000'000'000};
-  EXPECT_EQ(PageTotal(policy, Tokens(1), {1, 1, 16}, {64, 65}), 4);
-}
-
-TEST(PageTotalTest, AddsAPartialPagePerHeadForTokens) {
-  const EvictionPolicy policy = Unprotected(Rounding::kToken);
-  // (2 * 4 * 20 + 15 * 8) / 16 = 17.5.
-  EXPECT_EQ(PageTotal(policy, Tokens(20), {2, 4, 16}, {160, 161}), 17);
-  EXPECT_EQ(PageTotal(policy, Tokens(0), {2, 4, 16}, {160, 161}), 8);
-  // Never more than what there is.
-  EXPECT_EQ(PageTotal(policy, Tokens(159), {2, 4, 16}, {160, 161}), 80);
-}
-
-TEST(PageTotalTest, GlobalAndPyramidFloorTheModelsEntries) {
-  EvictionPolicy policy = Unprotected(Rounding::kPage);
-  // 24 heads * 21 entries = 504 = 31.5 pages; floored by layer, 30.
-  for (const BudgetKind kind :
-       {BudgetKind::kGlobal, BudgetKind::kPyramid, BudgetKind::kAdaPyramid}) {
-    policy.budget.kind = kind;
-    EXPECT_EQ(PageTotal(policy, Tokens(21), {3, 8, 16}, {160, 161}), 31);
-    EXPECT_EQ(PageTotal(policy, Tokens(1), {3, 8, 16}, {160, 161}), 24);
-    EXPECT_EQ(PageTotal(policy, Tokens(160), {3, 8, 16}, {160, 161}), 240);
-  }
-}
-
-// Formulas move pages between layers, and none adds one.
-TEST(PageTotalTest, EveryFormulaKeepsTheModelsTotal) {
-  EvictionPolicy policy = Unprotected(Rounding::kPage);
-  policy.budget.kind = BudgetKind::kPyramid;
-  for (const PyramidFormula formula :
-       {PyramidFormula::kAdaKv, PyramidFormula::kKvPress,
-        PyramidFormula::kFactory}) {
-    policy.budget.formula = formula;
-    // 160 positions: more than twice 79, fewer than twice 81.
-    EXPECT_EQ(PageTotal(policy, Tokens(79), {3, 8, 16}, {160, 161}), 118);
-    EXPECT_EQ(PageTotal(policy, Tokens(81), {3, 8, 16}, {160, 161}), 121);
   }
 }
 
@@ -145,21 +84,6 @@ TEST(PageTotalTest, IsTheSumOverItsScopes) {
   }
 }
 
-TEST(PageTotalTest, TakesCutsWithinPagesAndAtTheEnd) {
-  EvictionPolicy policy = Unprotected(Rounding::kPage);
-  // 2 * 32 entries = 4 pages. 2 * 33 entries = 4.125 pages, but 33 positions
-  // are all there are, and need 3 each.
-  EXPECT_EQ(PageTotal(policy, Tokens(32), {1, 2, 16}, {33, 33}), 4);
-  EXPECT_EQ(PageTotal(policy, Tokens(33), {1, 2, 16}, {33, 33}), 6);
-  policy.rounding = Rounding::kToken;
-  EXPECT_EQ(PageTotal(policy, Tokens(33), {1, 2, 16}, {33, 33}), 6);
-  EXPECT_EQ(PageTotal(policy, Tokens(1), {1, 2, 16}, {1, 1}), 2);
-  // The whole observation window lies below the cut.
-  EXPECT_EQ(PageTotal(EvictionPolicy(), Tokens(1), {1, 2, 16}, {64, 64}), 4);
-  EXPECT_EQ(PageTotal(EvictionPolicy(), Tokens(1), {1, 2, 16}, {33, 33}), 4);
-  EXPECT_EQ(PageTotal(EvictionPolicy(), Tokens(1), {1, 2, 16}, {20, 20}), 4);
-}
-
 TEST(PageTotalTest, DoesNotOverflowForLongSequences) {
   constexpr int32_t kCut = 1 << 30;
   EXPECT_EQ(PageTotal(Unprotected(Rounding::kPage), Tokens(kCut),
@@ -174,18 +98,6 @@ TEST(PageTotalTest, DoesNotOverflowForLongSequences) {
     EXPECT_EQ(PageTotal(policy, Tokens(kCut), {128, 128, 16}, {kCut, kCut + 1}),
               int64_t{128} * 128 * (kCut / 16));
   }
-}
-
-TEST(PageTotalExternalTest, SumsWholePages) {
-  const std::vector<int32_t> budgets = {0, 1, 16, 17, -5, 999};
-  const HeadShape shape = {2, 3, 16};
-  const EvictionRange range = {64, 65};
-  EXPECT_EQ(
-      PageTotalExternal(budgets, Unprotected(Rounding::kToken), shape, range),
-      0 + 1 + 1 + 2 + 0 + 4);
-  EvictionPolicy policy;  // window 32 of length 65: 31 positions below the cut
-  EXPECT_EQ(PageTotalExternal(budgets, policy, shape, range),
-            2 + 2 + 2 + 2 + 2 + 4);
 }
 
 TEST(PageTotalDeathTest, AbortsOnBrokenRanges) {

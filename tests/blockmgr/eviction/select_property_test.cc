@@ -376,6 +376,15 @@ TEST(AdaKvBoundTest, KeepsNoLessMassThanUniform) {
     EXPECT_GE(safeguarded_mass, uniform_mass - kRounding);
     EXPECT_GE(adakv_mass, safeguarded_mass - kRounding);
     EXPECT_GE(KeptMass(eviction, global), adakv_mass - kRounding);
+    // So do all budgets between a head's count and its uniform share, but for
+    // the entry that every head keeps, which may be in neither.
+    BudgetSpec blended = adakv;
+    blended.alpha = 0.5;
+    const EvictionPolicy& policy = eviction.policy;
+    if (policy.protected_sinks() == 0 && policy.protected_recent() == 0 &&
+        NaiveMean(policy, eviction.target, eviction.range) > 1) {
+      EXPECT_GE(KeptMass(eviction, blended), uniform_mass - kRounding);
+    }
     if (::testing::Test::HasFailure()) {
       FAIL() << "seed " << seed << ": " << Describe(eviction);
     }

@@ -1,3 +1,5 @@
+// What random cases do not reach (select_property_test.cc), and the rules by
+// example.
 #include "blockmgr/eviction/select.h"
 
 #include <cmath>
@@ -30,27 +32,10 @@ EvictionCase OneHead(int32_t cut, int32_t tokens, std::vector<float> scores) {
   return eviction;
 }
 
-TEST(SelectTest, KeepsTheBestScoresInPositionOrder) {
-  EXPECT_THAT(Select(OneHead(6, 3, {1, 5, 2, 5, 3, 0})).ranks,
-              ElementsAre(1, 3, 4));
-}
-
-TEST(SelectTest, BreaksTiesByLowerPosition) {
-  EXPECT_THAT(Select(OneHead(6, 3, {7, 7, 7, 7, 7, 7})).ranks,
-              ElementsAre(0, 1, 2));
-}
-
 TEST(SelectTest, ReturnsRanksNotPositions) {
   EvictionCase eviction = OneHead(8, 2, {1, 9, 9, 1});
   eviction.positions = {{0, 3, 5, 7}};
   EXPECT_THAT(Select(eviction).ranks, ElementsAre(1, 2));
-}
-
-TEST(SelectTest, KeepsAndCountsNaN) {
-  const KeepSets kept =
-      Select(OneHead(5, 2, {INFINITY, -NAN, 3, NAN, INFINITY}));
-  EXPECT_THAT(kept.ranks, ElementsAre(1, 3));
-  EXPECT_EQ(kept.num_nan, 2);
 }
 
 // Protection is a set: neither +inf nor NaN elsewhere displaces it.
@@ -66,43 +51,6 @@ TEST(SelectTest, ProtectsWhateverTheScores) {
   }
 }
 
-// Windows around a page of 4, cut 12, length 14: the last two are beyond it.
-TEST(SelectTest, ProtectsTheWindowAtEveryPageBoundary) {
-  for (const int32_t window : {1, 2, 3, 4, 5, 6, 7}) {
-    std::vector<float> scores(12);
-    for (int32_t i = 0; i < 12; ++i) scores[i] = static_cast<float>(-i);
-    EvictionCase eviction = OneHead(12, 6, scores);
-    eviction.range.length = 14;
-    eviction.policy.scorer.kind = ScorerKind::kSnapKv;
-    eviction.policy.scorer.window = window;
-    const int32_t num_protected = std::max(0, window - 2);
-    std::vector<int32_t> expected;
-    expected.reserve(6);
-    for (int32_t i = 0; i < 6 - num_protected; ++i) expected.push_back(i);
-    for (int32_t i = 12 - num_protected; i < 12; ++i) expected.push_back(i);
-    EXPECT_EQ(Select(eviction).ranks, expected) << "window " << window;
-  }
-}
-
-TEST(SelectTest, ExplicitRecentReplacesTheWindow) {
-  EvictionCase eviction = OneHead(4, 1, {4, 3, 2, 1});
-  eviction.policy.scorer.kind = ScorerKind::kSnapKv;
-  eviction.policy.scorer.window = 3;
-  EXPECT_THAT(Select(eviction).ranks, ElementsAre(3));
-  eviction.policy.protect.recent = 0;
-  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0));
-}
-
-TEST(SelectTest, NothingIsEvictedThatIsNotOlderThanTheWindow) {
-  for (const Rounding rounding : {Rounding::kToken, Rounding::kPage}) {
-    EvictionCase eviction = OneHead(4, 1, {4, 3, 2, 1});
-    eviction.policy.rounding = rounding;
-    eviction.policy.scorer.kind = ScorerKind::kSnapKv;
-    eviction.policy.scorer.window = eviction.range.length;
-    EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 1, 2, 3));
-  }
-}
-
 TEST(SelectTest, SmallBudgetsKeepSinksThenTheMostRecent) {
   EvictionCase eviction = OneHead(10, 1, std::vector<float>(10, 1.0f));
   eviction.policy.protect = {.sinks = 3, .recent = 5};
@@ -113,15 +61,6 @@ TEST(SelectTest, SmallBudgetsKeepSinksThenTheMostRecent) {
   EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 1, 2, 8, 9));
 }
 
-TEST(SelectTest, StreamingKeepsSinksAndTheMostRecent) {
-  EvictionCase eviction = OneHead(10, 5, {});
-  eviction.policy.scorer.kind = ScorerKind::kStreaming;
-  eviction.policy.scorer.sinks = 2;
-  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 1, 7, 8, 9));
-  eviction.target.tokens = 1;
-  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0));
-}
-
 TEST(SelectTest, StreamingOrdersPositionsThatFloatsCannotTellApart) {
   EvictionCase eviction = OneHead(8, 2, {});
   eviction.policy.scorer.kind = ScorerKind::kStreaming;
@@ -130,13 +69,6 @@ TEST(SelectTest, StreamingOrdersPositionsThatFloatsCannotTellApart) {
   eviction.range = {kLarge + 8, kLarge + 9};
   eviction.positions = {{kLarge, kLarge + 1, kLarge + 2, kLarge + 3}};
   EXPECT_THAT(Select(eviction).ranks, ElementsAre(2, 3));
-}
-
-TEST(SelectTest, KeepsEverythingIfTheBudgetCoversIt) {
-  EXPECT_THAT(Select(OneHead(4, 4, {1, 2, 3, 4})).ranks,
-              ElementsAre(0, 1, 2, 3));
-  EXPECT_THAT(Select(OneHead(4, 99, {1, 2, 3, 4})).ranks,
-              ElementsAre(0, 1, 2, 3));
 }
 
 EvictionCase Critical(int32_t tokens, double first, std::vector<float> scores,
@@ -178,23 +110,6 @@ TEST(SelectTest, CriticalCountsTheFirstStageExactly) {
   EXPECT_EQ(Select(Critical(50, 0.58, scores, norms)).ranks, expected);
 }
 
-TEST(SelectTest, CriticalLeavesTheProtectedOutOfBothStages) {
-  // 0 and the last two are kept; of the 4 that are left, 2 by score.
-  EvictionCase eviction = Critical(7, 0.5, {9, 8, 7, 6, 5, 4, 3, 2, 1, 9, 9},
-                                   {0, 1, 1, 1, 1, 1, 1, 50, 100, 0, 0});
-  eviction.policy.protect = {.sinks = 1, .recent = 3};
-  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 1, 2, 7, 8, 9, 10));
-}
-
-TEST(SelectTest, CriticalBreaksTiesByPositionAndKeepsNaN) {
-  EXPECT_THAT(Select(Critical(2, 0.0, {1, 1, 1, 1}, {2, 2, 2, 2})).ranks,
-              ElementsAre(0, 1));
-  EXPECT_THAT(Select(Critical(2, 0.5, {3, 2, 1, 0}, {1, 1, 1, NAN})).ranks,
-              ElementsAre(0, 3));
-  EXPECT_THAT(Select(Critical(2, 0.5, {3, 2, NAN, 0}, {1, 1, 0, 1})).ranks,
-              ElementsAre(0, 2));
-}
-
 // Callers may have both arrays; which one counts is the policy's.
 TEST(SelectTest, CriticalReadsProductsIfThePolicySaysSo) {
   EvictionCase eviction = Critical(1, 0.0, {1, 1, 1}, {1, 1, 5});
@@ -202,13 +117,6 @@ TEST(SelectTest, CriticalReadsProductsIfThePolicySaysSo) {
   EXPECT_THAT(Select(eviction).ranks, ElementsAre(2));
   eviction.policy.selector.gqa_product = true;
   EXPECT_THAT(Select(eviction).ranks, ElementsAre(1));
-}
-
-TEST(SelectTest, CutsMayEndTheSequence) {
-  EvictionCase eviction = OneHead(7, 3, {7, 6, 5, 4, 3, 2, 1});
-  eviction.range.length = 7;
-  eviction.policy.protect.recent = 2;
-  EXPECT_THAT(Select(eviction).ranks, ElementsAre(0, 5, 6));
 }
 
 TEST(SelectDeathTest, AbortsOnMissingNorms) {

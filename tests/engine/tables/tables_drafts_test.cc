@@ -81,30 +81,24 @@ TEST_F(EngineTablesDraftsTest, APlainRunEndsThem) {
 }
 
 TEST_F(EngineTablesDraftsTest, PlansWithWrongDraftsAreRefused) {
-  ExpectRefused(
-      DraftPlan(), [](StepPlan* plan) { plan->num_drafts = {13}; },
-      "plan.num_drafts of slot 3: expected 0..12, got 13");
-  ExpectRefused(
-      DraftPlan(), [](StepPlan* plan) { plan->num_drafts = {-1}; },
-      "expected 0..12, got -1");
-  ExpectRefused(
-      DraftPlan(), [](StepPlan* plan) { plan->samples = {0}; },
-      "expected 0, as it does not sample");
-  ExpectRefused(
-      DraftPlan(), [](StepPlan* plan) { plan->num_drafts.clear(); },
-      "expected 1..1 tokens, got 11");
-  ExpectRefused(
-      DraftPlan(), [](StepPlan* plan) { plan->num_drafts = {9}; },
-      "expected 1..10 tokens, got 11");
-  ExpectRefused(
-      DraftPlan(), [](StepPlan* plan) { plan->num_drafts = {11}; },
-      "samples after position 51, but 52 tokens are known");
-  ExpectRefused(
-      DraftPlan(),
-      [](StepPlan* plan) {
-        plan->num_drafts = {5, 5};
-      },
-      "plan.num_drafts: expected 1 elements, got 2");
+  ExpectRefused(DraftPlan(),
+                "plan.num_drafts of slot 3: expected 0..12, got 13",
+                [](StepPlan* plan) { plan->num_drafts = {13}; });
+  ExpectRefused(DraftPlan(), "expected 0..12, got -1",
+                [](StepPlan* plan) { plan->num_drafts = {-1}; });
+  ExpectRefused(DraftPlan(), "expected 0, as it does not sample",
+                [](StepPlan* plan) { plan->samples = {0}; });
+  ExpectRefused(DraftPlan(), "expected 1..1 tokens, got 11",
+                [](StepPlan* plan) { plan->num_drafts.clear(); });
+  ExpectRefused(DraftPlan(), "expected 1..10 tokens, got 11",
+                [](StepPlan* plan) { plan->num_drafts = {9}; });
+  ExpectRefused(DraftPlan(),
+                "samples after position 51, but 52 tokens are known",
+                [](StepPlan* plan) { plan->num_drafts = {11}; });
+  ExpectRefused(DraftPlan(), "plan.num_drafts: expected 1 elements, got 2",
+                [](StepPlan* plan) {
+                  plan->num_drafts = {5, 5};
+                });
   EXPECT_THAT(row().drafts, SizeIs(12));
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -71,20 +73,41 @@ inline StepPlan EvictionPlan() {
   return plan;
 }
 
-class EngineTablesTest : public ::testing::Test {
+// Makes a right plan wrong.
+using Spoil = std::function<void(StepPlan*)>;
+
+inline auto IsRefused(const std::string& message) {
+  return StatusIs(absl::StatusCode::kInvalidArgument,
+                  testing::HasSubstr(message));
+}
+
+class AnyTablesTest : public ::testing::Test {
  protected:
-  EngineTablesTest() : tables_(kTablesLayout, 8) {
+  explicit AnyTablesTest(EngineTables tables) : tables_(std::move(tables)) {}
+
+  // The plan, spoilt, is refused with this message.
+  void ExpectRefused(
+      StepPlan plan, const std::string& message,
+      const Spoil& spoil = [](StepPlan*) {}) {
+    spoil(&plan);
+    EXPECT_THAT(tables_.Apply(plan), IsRefused(message));
+  }
+
+  EngineTables tables_;
+};
+
+class EngineTablesTest : public AnyTablesTest {
+ protected:
+  EngineTablesTest() : AnyTablesTest(EngineTables(kTablesLayout, 8)) {
     EXPECT_OK(tables_.Apply(StartPlan()));
     tables_.AddSampled(kTestSlot, 9);
   }
 
-  // The plan, spoilt, is refused with this message and changes nothing.
-  void ExpectRefused(StepPlan plan, const std::function<void(StepPlan*)>& spoil,
-                     const char* message) {
-    spoil(&plan);
-    EXPECT_THAT(tables_.Apply(plan),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         testing::HasSubstr(message)));
+  // It changes nothing, either.
+  void ExpectRefused(
+      const StepPlan& plan, const std::string& message,
+      const Spoil& spoil = [](StepPlan*) {}) {
+    AnyTablesTest::ExpectRefused(plan, message, spoil);
     EXPECT_EQ(tables_.row(kTestSlot).num_computed, 40);
     EXPECT_THAT(BlocksOf(kTestSlot), testing::SizeIs(3));
   }
@@ -97,20 +120,14 @@ class EngineTablesTest : public ::testing::Test {
     return tables_.row(slot).groups.front().region;
   }
 
-  void ExpectOrderRefused(const std::function<void(StepPlan*)>& spoil,
-                          const char* message) {
-    EngineTables tables(kTablesLayout, 8);
-    ASSERT_OK(tables.Apply(StartPlan()));
-    tables.AddSampled(kTestSlot, 9);
+  // So is the first order, when the plan has been applied.
+  void ExpectOrderRefused(const std::string& message, const Spoil& spoil) {
+    EngineTables tables = tables_;
     StepPlan plan = EvictionPlan();
     spoil(&plan);
     ASSERT_OK(tables.Apply(plan));
-    EXPECT_THAT(tables.CheckOrder(plan, plan.evictions[0]),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         testing::HasSubstr(message)));
+    EXPECT_THAT(tables.CheckOrder(plan, plan.evictions[0]), IsRefused(message));
   }
-
-  EngineTables tables_;
 };
 
 }  // namespace blockmgr

@@ -1,7 +1,6 @@
 // Regions of window groups that are kept by the name of group 0's, and the
 // sequences that start on them.
 
-#include <functional>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -15,7 +14,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::NotNull;
 
 constexpr SequenceSlot kStarter{1};
@@ -111,12 +109,12 @@ TEST_F(EngineTablesKeptRegionsTest, WhatTheWindowHasPassedIsNotTaken) {
 
 TEST_F(EngineTablesKeptRegionsTest, RefusesTablesThatSayOtherwise) {
   KeepAll();
-  ExpectRefused(
-      StartOn80(), [](StepPlan* p) { p->blocks[2] = kNullBlock; },
-      "of slot 1, group 1: expected a block for page 4, got 0");
+  ExpectRefused(StartOn80(),
+                "of slot 1, group 1: expected a block for page 4, got 0",
+                [](StepPlan* p) { p->blocks[2] = kNullBlock; });
   // Below the cut of a region that it takes there is nothing.
   ExpectRefused(
-      StartOn(80, {{5, 50}, {14, 15, 51}, {25, 52}}), [](StepPlan*) {},
+      StartOn(80, {{5, 50}, {14, 15, 51}, {25, 52}}),
       "of slot 1, group 1: expected blocks for positions below 96, as in "
       "group 0");
   // Without the name all that the window reaches is in blocks.
@@ -125,11 +123,10 @@ TEST_F(EngineTablesKeptRegionsTest, RefusesTablesThatSayOtherwise) {
           80,
           {{1, 2, 3, 4, 5, 50}, {0, 0, 0, 0, 15, 51}, {0, 0, 23, 24, 25, 52}},
           kNoRegion),
-      [](StepPlan*) {},
       "of slot 1, group 1: expected a block for page 3, got 0");
-  ExpectRefused(
-      StartOn80(), [](StepPlan* p) { p->starts[0].num_cached_tokens = 64; },
-      "at least 71 (of the sequence that made region 8), got 64");
+  ExpectRefused(StartOn80(),
+                "at least 71 (of the sequence that made region 8), got 64",
+                [](StepPlan* p) { p->starts[0].num_cached_tokens = 64; });
   EXPECT_OK(tables_.Apply(StartOn80()));
 }
 
@@ -220,8 +217,7 @@ TEST_F(EngineTablesKeptRegionsTest, ANameInUseStandsForNothingElse) {
   plan.destinations = Blocks(60, 2);
   ASSERT_OK(tables_.Apply(plan));
   EXPECT_THAT(tables_.CheckOrder(plan, plan.evictions[0]),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected a name that is not in use, got 8")));
+              IsRefused("expected a name that is not in use, got 8"));
   ASSERT_OK(tables_.CheckOrder(plan, plan.evictions[1]));
   tables_.Commit(plan, plan.evictions[1], std::vector<int32_t>{2, 2, 2, 2});
   ASSERT_OK(tables_.Apply(StartOn80()));
@@ -237,8 +233,7 @@ TEST_F(EngineTablesKeptRegionsTest, GoesWithItsName) {
   StepPlan late = StartOn80();
   late.released = {kStarter};
   EXPECT_THAT(tables_.Apply(late),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected a region that is kept, got 8")));
+              IsRefused("expected a region that is kept, got 8"));
 }
 
 // Of what comes back only group 0's region is shared.

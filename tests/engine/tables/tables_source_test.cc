@@ -1,6 +1,5 @@
 // Starts with what another sequence has computed, or the same one before.
 
-#include <functional>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -14,7 +13,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 using EngineTablesSourceTest = EngineTablesTest;
@@ -78,9 +76,8 @@ TEST_F(EngineTablesSourceTest, AForkSharesTheRegionOfItsSource) {
   fork.start_tokens[40] = 9;
   fork.positions = {31};
   EXPECT_THAT(tables_.Apply(fork),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected at least the 32 tokens "
-                                 "of the region of group 0 in slot 3")));
+              IsRefused("expected at least the 32 tokens "
+                        "of the region of group 0 in slot 3"));
   fork.starts[0].num_cached_tokens = 41;
   fork.positions = {41};
   fork.copies[0].blocks.source = BlockId{3};
@@ -118,29 +115,26 @@ TEST_F(EngineTablesSourceTest, ARestartMayRunLater) {
 }
 
 TEST_F(EngineTablesSourceTest, RefusesBadSources) {
-  const auto refuse = [this](const std::function<void(StepPlan*)>& spoil,
-                             const char* message) {
-    ExpectRefused(ForkPlan(), spoil, message);
+  const auto refuse = [this](const char* message, const Spoil& spoil) {
+    ExpectRefused(ForkPlan(), message, spoil);
   };
   const auto start = [](StepPlan* p) -> SequenceStart& { return p->starts[0]; };
-  refuse([&](StepPlan* p) { start(p).source = SequenceSlot{8}; },
-         "starts.source");
-  refuse([&](StepPlan* p) { start(p).source = SequenceSlot{2}; },
-         "a source that goes on");
-  refuse([](StepPlan* p) { p->released = {kTestSlot}; },
-         "a source that goes on");
-  refuse([&](StepPlan* p) { start(p).source = SequenceSlot{5}; },
-         "a source that goes on");
-  refuse(
-      [&](StepPlan* p) {
-        start(p).slot = kTestSlot;
-        p->slots[0] = kTestSlot;
-        start(p).source = SequenceSlot{2};
-      },
-      "a free slot");
-  refuse([&](StepPlan* p) { start(p).num_cached_tokens = 0; }, "in [1, 40]");
-  refuse([](StepPlan* p) { p->start_tokens[19] = 6; },
-         "to be those of its source");
+  refuse("starts.source",
+         [&](StepPlan* p) { start(p).source = SequenceSlot{8}; });
+  refuse("a source that goes on",
+         [&](StepPlan* p) { start(p).source = SequenceSlot{2}; });
+  refuse("a source that goes on",
+         [](StepPlan* p) { p->released = {kTestSlot}; });
+  refuse("a source that goes on",
+         [&](StepPlan* p) { start(p).source = SequenceSlot{5}; });
+  refuse("a free slot", [&](StepPlan* p) {
+    start(p).slot = kTestSlot;
+    p->slots[0] = kTestSlot;
+    start(p).source = SequenceSlot{2};
+  });
+  refuse("in [1, 40]", [&](StepPlan* p) { start(p).num_cached_tokens = 0; });
+  refuse("to be those of its source",
+         [](StepPlan* p) { p->start_tokens[19] = 6; });
 }
 
 // Starts with 20 cached tokens: a shared block, and four rows of block 40 that
@@ -161,40 +155,36 @@ TEST_F(EngineTablesSourceTest, StartsOnAPartOfACachedBlock) {
 }
 
 TEST_F(EngineTablesSourceTest, RefusesBadParts) {
-  const auto refuse = [this](const std::function<void(StepPlan*)>& spoil,
-                             const char* message) {
-    ExpectRefused(PartPlan(), spoil, message);
+  const auto refuse = [this](const char* message, const Spoil& spoil) {
+    ExpectRefused(PartPlan(), message, spoil);
   };
-  refuse([](StepPlan* p) { p->copies.clear(); },
-         "a multiple of 16 or a copy, got 20 and none");
-  refuse([](StepPlan* p) { p->copies[0].blocks.source = BlockId{64}; },
-         "a source in [1, 64), got 64");
-  refuse([](StepPlan* p) { p->copies[0].blocks.destination = BlockId{30}; },
-         "its block 20 as destination, got 30");
-  refuse(
-      [](StepPlan* p) {
-        p->starts[0].num_cached_tokens = 16;
-        p->positions[0] = 16;
-        p->num_tokens[0] = 5;
-      },
-      "expected a tail, got none");
+  refuse("a multiple of 16 or a copy, got 20 and none",
+         [](StepPlan* p) { p->copies.clear(); });
+  refuse("a source in [1, 64), got 64",
+         [](StepPlan* p) { p->copies[0].blocks.source = BlockId{64}; });
+  refuse("its block 20 as destination, got 30",
+         [](StepPlan* p) { p->copies[0].blocks.destination = BlockId{30}; });
+  refuse("expected a tail, got none", [](StepPlan* p) {
+    p->starts[0].num_cached_tokens = 16;
+    p->positions[0] = 16;
+    p->num_tokens[0] = 5;
+  });
 }
 
 TEST_F(EngineTablesSourceTest, RefusesBadCopies) {
-  const auto refuse = [this](const std::function<void(StepPlan*)>& spoil,
-                             const char* message) {
-    ExpectRefused(ForkPlan(), spoil, message);
+  const auto refuse = [this](const char* message, const Spoil& spoil) {
+    ExpectRefused(ForkPlan(), message, spoil);
   };
-  refuse([](StepPlan* p) { p->copies[0].slot = SequenceSlot{8}; },
-         "copies.slot");
-  refuse([](StepPlan* p) { p->copies[0].slot = kTestSlot; },
-         "a scheduled slot, once");
-  refuse([](StepPlan* p) { p->copies.push_back(p->copies[0]); },
-         "a scheduled slot, once");
-  refuse([](StepPlan* p) { p->copies[0].blocks.destination = kNullBlock; },
-         "a destination in [1, 64)");
-  refuse([](StepPlan* p) { p->copies[0].blocks.source = BlockId{1}; },
-         "its last block 2 as source, got 1");
+  refuse("copies.slot",
+         [](StepPlan* p) { p->copies[0].slot = SequenceSlot{8}; });
+  refuse("a scheduled slot, once",
+         [](StepPlan* p) { p->copies[0].slot = kTestSlot; });
+  refuse("a scheduled slot, once",
+         [](StepPlan* p) { p->copies.push_back(p->copies[0]); });
+  refuse("a destination in [1, 64)",
+         [](StepPlan* p) { p->copies[0].blocks.destination = kNullBlock; });
+  refuse("its last block 2 as source, got 1",
+         [](StepPlan* p) { p->copies[0].blocks.source = BlockId{1}; });
 }
 
 }  // namespace

@@ -14,25 +14,17 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr SwapId kTableSwap{4};
 
-class EngineTablesSwapTest : public ::testing::Test {
+class EngineTablesSwapTest : public AnyTablesTest {
  protected:
-  EngineTablesSwapTest() : tables_(kTablesLayout, 8, 6) {
+  EngineTablesSwapTest() : AnyTablesTest(EngineTables(kTablesLayout, 8, 6)) {
     EXPECT_OK(tables_.Apply(StartPlan()));
     tables_.AddSampled(kTestSlot, 9);
   }
 
-  void ExpectRefused(StepPlan plan, const std::function<void(StepPlan*)>& spoil,
-                     const char* message) {
-    spoil(&plan);
-    EXPECT_THAT(
-        tables_.Apply(plan),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
-  }
   static BlockTransfer Transfer(int32_t block, int32_t host) {
     return {.block = BlockId{block}, .host = HostBlockId{host}};
   }
@@ -68,8 +60,6 @@ class EngineTablesSwapTest : public ::testing::Test {
     plan.blocks = {BlockId{1}, BlockId{21}, BlockId{22}};
     return plan;
   }
-
-  EngineTables tables_;
 };
 
 TEST_F(EngineTablesSwapTest, ASequenceLeavesAndComesBack) {
@@ -82,13 +72,11 @@ TEST_F(EngineTablesSwapTest, ASequenceLeavesAndComesBack) {
   EXPECT_THAT(row.groups[0].blocks,
               ElementsAre(BlockId{1}, BlockId{21}, BlockId{22}));
   // It is forgotten, and so is what it held.
-  ExpectRefused(
-      ReturnPlan(),
-      [](StepPlan* plan) {
-        plan->starts[0].slot = SequenceSlot{4};
-        plan->slots = {SequenceSlot{4}};
-      },
-      "expected one that was swapped out");
+  ExpectRefused(ReturnPlan(), "expected one that was swapped out",
+                [](StepPlan* plan) {
+                  plan->starts[0].slot = SequenceSlot{4};
+                  plan->slots = {SequenceSlot{4}};
+                });
   StepPlan again = LeavePlan();
   again.swap_outs[0].slot = SequenceSlot{2};
   again.swap_outs[0].swap = SwapId{5};
@@ -130,84 +118,74 @@ TEST_F(EngineTablesSwapTest, ADroppedOneMakesRoomInTheSamePlan) {
   ASSERT_OK(tables_.Apply(StartPlan()));
   StepPlan plan = LeavePlan();
   plan.swap_outs[0].swap = SwapId{5};
-  ExpectRefused(
-      plan, [](StepPlan*) {}, "expected free host blocks");
+  ExpectRefused(plan, "expected free host blocks");
   plan.dropped_swaps = {kTableSwap};
   EXPECT_OK(tables_.Apply(plan));
   EXPECT_FALSE(tables_.row(kTestSlot).in_use);
 }
 
 TEST_F(EngineTablesSwapTest, RefusesWhatCannotLeave) {
-  const auto refuse = [this](const std::function<void(SwapOut*)>& spoil,
-                             const char* message) {
-    ExpectRefused(
-        LeavePlan(), [&](StepPlan* plan) { spoil(&plan->swap_outs[0]); },
-        message);
+  const auto refuse = [this](const char* message,
+                             const std::function<void(SwapOut*)>& spoil) {
+    ExpectRefused(LeavePlan(), message,
+                  [&](StepPlan* plan) { spoil(&plan->swap_outs[0]); });
   };
-  refuse([](SwapOut* out) { out->slot = SequenceSlot{8}; },
-         "expected a slot in [0, 8), got 8");
-  refuse([](SwapOut* out) { out->slot = SequenceSlot{2}; },
-         "expected a slot in use that is released, once, got 2");
-  refuse([](SwapOut* out) { out->swap = kNoSwap; }, "not in use");
-  refuse([](SwapOut* out) { out->num_tokens = 0; }, "expected 1 to 40 tokens");
-  refuse([](SwapOut* out) { out->num_tokens = 41; }, "(of slot 3), got 41");
-  refuse([](SwapOut* out) { out->num_transfers = 4; },
-         "expected at least 3 out of 3 transfers");
-  refuse([](SwapOut* out) { out->num_transfers = 2; },
-         "expected at least 3 out of 3 transfers");
+  refuse("expected a slot in [0, 8), got 8",
+         [](SwapOut* out) { out->slot = SequenceSlot{8}; });
+  refuse("expected a slot in use that is released, once, got 2",
+         [](SwapOut* out) { out->slot = SequenceSlot{2}; });
+  refuse("not in use", [](SwapOut* out) { out->swap = kNoSwap; });
+  refuse("expected 1 to 40 tokens", [](SwapOut* out) { out->num_tokens = 0; });
+  refuse("(of slot 3), got 41", [](SwapOut* out) { out->num_tokens = 41; });
+  refuse("expected at least 3 out of 3 transfers",
+         [](SwapOut* out) { out->num_transfers = 4; });
+  refuse("expected at least 3 out of 3 transfers",
+         [](SwapOut* out) { out->num_transfers = 2; });
+  ExpectRefused(LeavePlan(), "that is released",
+                [](StepPlan* plan) { plan->released.clear(); });
   ExpectRefused(
-      LeavePlan(), [](StepPlan* plan) { plan->released.clear(); },
-      "that is released");
+      LeavePlan(), "expected block 2 of group 0, got 3",
+      [](StepPlan* plan) { plan->transfers_out[1].block = BlockId{3}; });
   ExpectRefused(
-      LeavePlan(),
-      [](StepPlan* plan) { plan->transfers_out[1].block = BlockId{3}; },
-      "expected block 2 of group 0, got 3");
+      LeavePlan(), "expected host blocks below 6, got 6",
+      [](StepPlan* plan) { plan->transfers_out[1].host = HostBlockId{6}; });
   ExpectRefused(
-      LeavePlan(),
-      [](StepPlan* plan) { plan->transfers_out[1].host = HostBlockId{6}; },
-      "expected host blocks below 6, got 6");
+      LeavePlan(), "expected free host blocks, each once, got 5",
+      [](StepPlan* plan) { plan->transfers_out[1].host = HostBlockId{5}; });
   ExpectRefused(
-      LeavePlan(),
-      [](StepPlan* plan) { plan->transfers_out[1].host = HostBlockId{5}; },
-      "expected free host blocks, each once, got 5");
-  ExpectRefused(
-      LeavePlan(),
-      [](StepPlan* plan) {
+      LeavePlan(), "expected block 1 of group 0, got 9", [](StepPlan* plan) {
         plan->swap_outs[0].num_transfers = 4;
         plan->transfers_out.insert(plan->transfers_out.begin(), Transfer(9, 1));
-      },
-      "expected block 1 of group 0, got 9");
-  ExpectRefused(
-      LeavePlan(), [](StepPlan* plan) { plan->dropped_swaps = {kTableSwap}; },
-      "plan.dropped_swaps of swap 4");
+      });
+  ExpectRefused(LeavePlan(), "plan.dropped_swaps of swap 4",
+                [](StepPlan* plan) { plan->dropped_swaps = {kTableSwap}; });
   EXPECT_THAT(tables_.row(kTestSlot).groups[0].blocks, SizeIs(3));
   EXPECT_OK(tables_.Apply(LeavePlan()));
 }
 
 TEST_F(EngineTablesSwapTest, RefusesWhatCannotComeBack) {
   ASSERT_OK(tables_.Apply(LeavePlan()));
-  const auto refuse = [this](const std::function<void(StepPlan*)>& spoil,
-                             const char* message) {
-    ExpectRefused(ReturnPlan(), spoil, message);
+  const auto refuse = [this](const char* message, const Spoil& spoil) {
+    ExpectRefused(ReturnPlan(), message, spoil);
   };
-  refuse([](StepPlan* plan) { plan->starts[0].swap = SwapId{5}; },
-         "plan.starts of swap 5: expected one that was swapped out");
-  refuse([](StepPlan* plan) { plan->dropped_swaps = {kTableSwap}; },
-         "expected one that was swapped out");
-  refuse([](StepPlan* plan) { plan->starts[0].num_cached_tokens = 0; },
-         "expected num_cached_tokens in [1, 40], got 0");
-  refuse([](StepPlan* plan) { plan->start_tokens[35] = 6; },
-         "expected the first 36 tokens to be its own");
-  refuse([](StepPlan* plan) { plan->starts[0].num_transfers = 4; },
-         "expected 0 to 3 out of 2 transfers");
-  refuse([](StepPlan* plan) { plan->starts[0].transfer_begin = 1; },
-         "expected 0 to 3 out of 2 transfers");
-  refuse([](StepPlan* plan) { plan->transfers_in[0].host = HostBlockId{5}; },
-         "expected a copy of host block 0");
-  refuse([](StepPlan* plan) { plan->transfers_in[0].block = BlockId{64}; },
-         "to a block in [1, 64), got of 0 to 64");
-  refuse([](StepPlan* plan) { plan->transfers_in[0].block = BlockId{23}; },
-         "expected a copy to block 21 of its run, group 0, got 23");
+  refuse("plan.starts of swap 5: expected one that was swapped out",
+         [](StepPlan* plan) { plan->starts[0].swap = SwapId{5}; });
+  refuse("expected one that was swapped out",
+         [](StepPlan* plan) { plan->dropped_swaps = {kTableSwap}; });
+  refuse("expected num_cached_tokens in [1, 40], got 0",
+         [](StepPlan* plan) { plan->starts[0].num_cached_tokens = 0; });
+  refuse("expected the first 36 tokens to be its own",
+         [](StepPlan* plan) { plan->start_tokens[35] = 6; });
+  refuse("expected 0 to 3 out of 2 transfers",
+         [](StepPlan* plan) { plan->starts[0].num_transfers = 4; });
+  refuse("expected 0 to 3 out of 2 transfers",
+         [](StepPlan* plan) { plan->starts[0].transfer_begin = 1; });
+  refuse("expected a copy of host block 0",
+         [](StepPlan* plan) { plan->transfers_in[0].host = HostBlockId{5}; });
+  refuse("to a block in [1, 64), got of 0 to 64",
+         [](StepPlan* plan) { plan->transfers_in[0].block = BlockId{64}; });
+  refuse("expected a copy to block 21 of its run, group 0, got 23",
+         [](StepPlan* plan) { plan->transfers_in[0].block = BlockId{23}; });
   EXPECT_OK(tables_.Apply(ReturnPlan()));
 }
 
@@ -215,8 +193,7 @@ TEST_F(EngineTablesSwapTest, AnEngineWithoutHostBlocksTakesNobody) {
   EngineTables tables(kTablesLayout, 8);
   ASSERT_OK(tables.Apply(StartPlan()));
   EXPECT_THAT(tables.Apply(LeavePlan()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected host blocks below 0")));
+              IsRefused("expected host blocks below 0"));
 }
 
 TEST_F(EngineTablesSwapTest, ANewAttachmentHoldsNothing) {

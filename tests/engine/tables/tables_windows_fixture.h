@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -61,17 +62,11 @@ inline StepPlan StartRun(SequenceSlot slot, int32_t num_cached,
 }
 
 // Pages of 16 tokens, windows of 20 and 48.
-class EngineTablesWindowsTest : public ::testing::Test {
+class EngineTablesWindowsTest : public AnyTablesTest {
  protected:
-  EngineTablesWindowsTest() : tables_(Windowed(0, {20, 48}), 8, 16) {}
+  EngineTablesWindowsTest()
+      : AnyTablesTest(EngineTables(Windowed(0, {20, 48}), 8, 16)) {}
 
-  void ExpectRefused(StepPlan plan, const std::function<void(StepPlan*)>& spoil,
-                     const char* message) {
-    spoil(&plan);
-    EXPECT_THAT(tables_.Apply(plan),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         testing::HasSubstr(message)));
-  }
   // Block tables of a slot that some plan has started, [num_groups].
   std::vector<std::vector<BlockId>> Tables(SequenceSlot slot) {
     std::vector<std::vector<BlockId>> tables;
@@ -98,8 +93,6 @@ class EngineTablesWindowsTest : public ::testing::Test {
   static BlockTransfer Transfer(int32_t block, int32_t host) {
     return {.block = BlockId{block}, .host = HostBlockId{host}};
   }
-
-  EngineTables tables_;
 };
 
 // All 70 tokens are computed: pages 1 to 5 in group 0, 11 to 15 in the group
@@ -158,17 +151,14 @@ class EngineTablesWindowRegionsTest : public EngineTablesWindowsTest {
 
   // The order in this group, spoilt, after those of the groups before.
   void ExpectOrderRefused(
-      int32_t group,
-      const std::function<void(StepPlan*, EvictionOrder*)>& spoil,
-      const char* message) {
+      int32_t group, const std::string& message,
+      const std::function<void(StepPlan*, EvictionOrder*)>& spoil) {
     StepPlan plan = OrdersPlan();
     EvictionOrder& order = plan.evictions[static_cast<size_t>(group)];
     spoil(&plan, &order);
     EngineTables tables = tables_;
     ASSERT_OK(tables.Apply(plan));
-    EXPECT_THAT(tables.CheckOrder(plan, order),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         testing::HasSubstr(message)));
+    EXPECT_THAT(tables.CheckOrder(plan, order), IsRefused(message));
   }
 };
 
