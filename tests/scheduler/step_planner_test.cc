@@ -60,35 +60,17 @@ TEST(SchedulerPlanTest, ABigRequestIsNotOvertaken) {
   driver.Finish();
 }
 
-TEST(SchedulerPlanTest, HoldsAtMostMaxNumSeqs) {
-  SchedulerOptions options = PlainOptions();
-  options.max_num_seqs = 2;
-  SchedulerDriver driver(SmallLayout(4, 40), options);
-  const RequestId a = Submit(&driver, MakeRequest("a", 4, 3));
-  Submit(&driver, MakeRequest("b", 4, 9));
-  const RequestId c = Submit(&driver, MakeRequest("c", 4, 3));
-  driver.RunUntil([&] { return driver.served(a).finish.has_value(); });
-  EXPECT_EQ(driver.TokensInPlan(c), 0);
-  EXPECT_EQ(driver.scheduler().stats().num_running, 1);
-  driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(c), 4);
-  driver.Finish();
-}
-
-TEST(SchedulerPlanTest, ChunksLongPrompts) {
-  SchedulerOptions options = PlainOptions();
-  options.max_num_batched_tokens = 8;
-  SchedulerDriver driver(SmallLayout(4, 40), options);
-  const RequestId id = Submit(&driver, MakeRequest("a", 18, 2));
-  EXPECT_THAT(PrefillChunks(&driver, id), ElementsAre(8, 8, 2));
-}
-
-TEST(SchedulerPlanTest, ChunksAreNotAboveTheThreshold) {
-  SchedulerOptions options = PlainOptions();
-  options.long_prefill_token_threshold = 4;
-  SchedulerDriver driver(SmallLayout(4, 40), options);
-  const RequestId id = Submit(&driver, MakeRequest("a", 10, 2));
-  EXPECT_THAT(PrefillChunks(&driver, id), ElementsAre(4, 4, 2));
+TEST(SchedulerPlanTest, ChunksAreNotAboveTheBudgetNorTheThreshold) {
+  for (const int32_t threshold : {0, 4}) {
+    SchedulerOptions options = PlainOptions();
+    options.max_num_batched_tokens = 8;
+    options.long_prefill_token_threshold = threshold;
+    SchedulerDriver driver(SmallLayout(4, 40), options);
+    const RequestId id = Submit(&driver, MakeRequest("a", 18, 2));
+    EXPECT_EQ(PrefillChunks(&driver, id),
+              threshold == 0 ? std::vector<int32_t>({8, 8, 2})
+                             : std::vector<int32_t>({4, 4, 4, 4, 2}));
+  }
 }
 
 TEST(SchedulerPlanTest, TheLastChunkHoldsTheObservationWindow) {
