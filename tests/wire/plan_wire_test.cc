@@ -147,6 +147,23 @@ v1::StepPlan PlanMessage() {
   return proto;
 }
 
+EvictionOrder Order() {
+  EvictionOrder order;
+  order.slot = SequenceSlot{4};
+  order.cut = 16;
+  order.length = 20;
+  order.policy = ExternalPolicy();
+  order.destination_begin = 1;
+  order.num_destinations = 1;
+  order.page_total = 6;
+  order.region = RegionId{8};
+  order.scores = std::make_shared<std::vector<float>>(3, 0.5f);
+  order.budgets = std::make_shared<std::vector<int32_t>>(2, 8);
+  order.shard_page_totals = {6, 2};
+  order.group = 3;
+  return order;
+}
+
 StepPlan Plan() {
   StepPlan plan;
   plan.id = StepId{9};
@@ -205,19 +222,7 @@ StepPlan Plan() {
   plan.num_drafts = {0, 3};
   plan.block_offsets = {0, 2, 3, 3, 4};
   plan.blocks = {BlockId{10}, BlockId{11}, kNullBlock, BlockId{22}};
-  EvictionOrder& order = plan.evictions.emplace_back();
-  order.slot = SequenceSlot{4};
-  order.cut = 16;
-  order.length = 20;
-  order.policy = ExternalPolicy();
-  order.destination_begin = 1;
-  order.num_destinations = 1;
-  order.page_total = 6;
-  order.region = RegionId{8};
-  order.scores = std::make_shared<std::vector<float>>(3, 0.5f);
-  order.budgets = std::make_shared<std::vector<int32_t>>(2, 8);
-  order.shard_page_totals = {6, 2};
-  order.group = 3;
+  plan.evictions = {Order()};
   plan.destinations = {BlockId{11}, BlockId{12}};
   return plan;
 }
