@@ -136,6 +136,11 @@ absl::Status ValidateRequest(const Request& request, const ModelLayout& layout,
   return ValidateEviction(request.eviction, layout, options);
 }
 
+absl::Status NotLive(RequestId request) {
+  return absl::NotFoundError(
+      absl::StrCat("request: expected a live one, got ", Index(request)));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
@@ -237,10 +242,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
 
 absl::Status SchedulerImpl::Cancel(RequestId request, Effects* effects) {
   RequestState* state = state_.requests.Find(request);
-  if (state == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("request: expected a live one, got ", Index(request)));
-  }
+  if (state == nullptr) return NotLive(request);
   if (state->running) {
     std::erase(state_.running.all(), state);
   } else {
@@ -253,10 +255,7 @@ absl::Status SchedulerImpl::Cancel(RequestId request, Effects* effects) {
 absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
                                               EvictionCommand command) {
   RequestState* state = state_.requests.Find(request);
-  if (state == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("request: expected a live one, got ", Index(request)));
-  }
+  if (state == nullptr) return NotLive(request);
   if (state->num_outputs() == 0) {
     return absl::FailedPreconditionError(
         "the request has not computed its prompt yet");

@@ -20,6 +20,7 @@ grpc::ServerUnaryReactor* AdminService::GetStats(
               Answer(reactor, stats.status(), proto, response);
             },
             /*counts_metadata=*/true});
+        return absl::OkStatus();
       });
 }
 
@@ -39,6 +40,7 @@ grpc::ServerUnaryReactor* AdminService::ResetPrefixCache(
               }
               Answer(reactor, reset.status(), proto, response);
             }});
+        return absl::OkStatus();
       });
 }
 

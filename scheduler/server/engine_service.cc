@@ -11,6 +11,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/status_macros.h"
 #include "scheduler/server/connections.h"
 #include "scheduler/server/grpc_status.h"
 #include "scheduler/server/mutex.h"
@@ -248,29 +249,15 @@ grpc::ServerUnaryReactor* EngineService::Attach(
   return ServeUnary<v1::AttachRequest>(
       context, *request, {.max_bytes = kMaxAttachBytes},
       [this, context, response, size = static_cast<int64_t>(request->Length())](
-          const v1::AttachRequest& attach, grpc::ServerUnaryReactor* reactor) {
-        const absl::Status sizes = CheckSizes(attach, size);
-        if (!sizes.ok()) {
-          reactor->Finish(ToGrpc(sizes));
-          return;
-        }
-        const absl::StatusOr<ModelLayout> layout = FromProto(attach.layout());
-        if (!layout.ok()) {
-          reactor->Finish(ToGrpc(layout.status()));
-          return;
-        }
-        absl::StatusOr<EngineSampling> sampling = SamplingFromProto(attach);
-        if (!sampling.ok()) {
-          reactor->Finish(ToGrpc(sampling.status()));
-          return;
-        }
-        absl::StatusOr<ServedModel> model = FromProto(attach.model());
-        if (!model.ok()) {
-          reactor->Finish(ToGrpc(model.status()));
-          return;
-        }
+          const v1::AttachRequest& attach,
+          grpc::ServerUnaryReactor* reactor) -> absl::Status {
+        BM_RETURN_IF_ERROR(CheckSizes(attach, size));
+        BM_ASSIGN_OR_RETURN(const ModelLayout layout,
+                            FromProto(attach.layout()));
+        BM_ASSIGN_OR_RETURN(EngineSampling sampling, SamplingFromProto(attach));
+        BM_ASSIGN_OR_RETURN(ServedModel model, FromProto(attach.model()));
         core_->Post(AttachEngine{
-            .layout = *layout,
+            .layout = layout,
             .name = attach.engine_name(),
             .done =
                 [reactor,
@@ -283,10 +270,11 @@ grpc::ServerUnaryReactor* EngineService::Attach(
             .num_host_blocks = attach.num_host_blocks(),
             .supports_window_evictions = attach.supports_window_evictions(),
             .query_stats = QueryStatsOf(attach.query_stats()),
-            .sampling = *std::move(sampling),
-            .model = std::make_shared<const ServedModel>(*std::move(model)),
+            .sampling = std::move(sampling),
+            .model = std::make_shared<const ServedModel>(std::move(model)),
             .replace = attach.replace(),
             .may_replace = IsOwner(*context)});
+        return absl::OkStatus();
       });
 }
 

@@ -284,22 +284,18 @@ grpc::ServerUnaryReactor* EvictionService::Evict(
   return ServeUnary<v1::EvictRequest>(
       context, *request, kUploadLimits,
       [this, response](const v1::EvictRequest& evict,
-                       grpc::ServerUnaryReactor* reactor) {
-        absl::StatusOr<EvictionCommand> command = FromProto(evict);
-        if (command.ok() &&
-            command->policy.scorer.kind == ScorerKind::kExternal) {
-          command = absl::InvalidArgumentError(
+                       grpc::ServerUnaryReactor* reactor) -> absl::Status {
+        BM_ASSIGN_OR_RETURN(EvictionCommand command, FromProto(evict));
+        if (command.policy.scorer.kind == ScorerKind::kExternal) {
+          return absl::InvalidArgumentError(
               "policy.scorer: external_scores need EvictByScores");
         }
-        if (!command.ok()) {
-          reactor->Finish(ToGrpc(command.status()));
-          return;
-        }
         core_->Post(EvictCommand{
-            evict.request_id(), *std::move(command),
+            evict.request_id(), std::move(command),
             AnswerTo(response, [reactor](const grpc::Status& status) {
               reactor->Finish(status);
             })});
+        return absl::OkStatus();
       });
 }
 

@@ -50,20 +50,18 @@ inline void Answer(grpc::ServerUnaryReactor* reactor,
   reactor->Finish(ToGrpc(status));
 }
 
-// Begins a unary call. `serve(request, reactor)` must end it. If the request
-// cannot be parsed, the call has ended with an error and `serve` is not called.
+// Begins a unary call. `serve(request, reactor)` returns an error, with which
+// the call ends, or sees to it that the call is ended later. If the request
+// cannot be parsed, the call ends with an error and `serve` is not called.
 template <typename Request, typename Serve>
 grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer& bytes,
                                      const MessageLimits& limits, Serve serve) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   Request request;
-  const absl::Status status = ParseMessage(bytes, limits, &request);
-  if (status.ok()) {
-    serve(request, reactor);
-  } else {
-    reactor->Finish(ToGrpc(status));
-  }
+  absl::Status status = ParseMessage(bytes, limits, &request);
+  if (status.ok()) status = serve(request, reactor);
+  if (!status.ok()) reactor->Finish(ToGrpc(status));
   return reactor;
 }
 

@@ -6,6 +6,7 @@
 
 #include <google/protobuf/message.h>
 
+#include "blockmgr/base/status_macros.h"
 #include "scheduler/eviction_requests.h"
 #include "scheduler/server/grpc_status.h"
 #include "scheduler/server/peer_text.h"
@@ -122,23 +123,20 @@ grpc::ServerUnaryReactor* RequestService::Submit(
   return ServeUnary<v1::SubmitRequest>(
       context, *request, {.max_bytes = max_submit_bytes_},
       [this, response](const v1::SubmitRequest& submit,
-                       grpc::ServerUnaryReactor* reactor) {
-        absl::StatusOr<Request> parsed = FromProto(submit);
-        if (!parsed.ok()) {
-          reactor->Finish(ToGrpc(parsed.status()));
-          return;
-        }
-        if (const std::string warning = SharingWarning(parsed->eviction);
+                       grpc::ServerUnaryReactor* reactor) -> absl::Status {
+        BM_ASSIGN_OR_RETURN(Request parsed, FromProto(submit));
+        if (const std::string warning = SharingWarning(parsed.eviction);
             !warning.empty()) {
           sharing_.Warn(ForLog(warning));
         }
         core_->Post(SubmitCommand{
-            submit.client_session(), *std::move(parsed),
+            submit.client_session(), std::move(parsed),
             [reactor, response](const absl::Status& status) {
               Answer(reactor, status, v1::SubmitResponse(), response);
             },
             // A fork is evicted from as its parent is.
             !submit.has_eviction() && submit.fork_of().empty()});
+        return absl::OkStatus();
       });
 }
 
@@ -158,16 +156,13 @@ grpc::ServerUnaryReactor* RequestService::Cancel(
   return ServeUnary<v1::CancelRequest>(
       context, *request, {},
       [this, response](const v1::CancelRequest& cancel,
-                       grpc::ServerUnaryReactor* reactor) {
-        const absl::Status named = CheckId("request_id", cancel.request_id());
-        if (!named.ok()) {
-          reactor->Finish(ToGrpc(named));
-          return;
-        }
+                       grpc::ServerUnaryReactor* reactor) -> absl::Status {
+        BM_RETURN_IF_ERROR(CheckId("request_id", cancel.request_id()));
         core_->Post(CancelCommand{
             cancel.request_id(), [reactor, response](const absl::Status& s) {
               Answer(reactor, s, v1::CancelResponse(), response);
             }});
+        return absl::OkStatus();
       });
 }
 

@@ -14,6 +14,7 @@
 #include <absl/time/time.h>
 
 #include "blockmgr/base/dtype.h"
+#include "blockmgr/base/status_macros.h"
 #include "scheduler/server/grpc_status.h"
 #include "scheduler/server/kv_event_batches.h"
 #include "scheduler/server/mutex.h"
@@ -40,18 +41,28 @@ constexpr int kMaxAbortIds = 1024;
 // client can choose such a session.
 constexpr char kSessionPrefix[] = "\xFF";
 
-// Asks the core for its state, and answers with what `fill` makes of it.
-template <typename Response, typename Fill>
-void AnswerFromStats(CoreThread* core, grpc::ServerUnaryReactor* reactor,
-                     grpc::ByteBuffer* bytes, Fill fill) {
-  core->Post(
-      GetStats{false, [reactor, bytes, fill = std::move(fill)](
-                          const absl::StatusOr<CoreStats>& stats) mutable {
-                 Response response;
-                 absl::Status status = stats.status();
-                 if (status.ok()) status = fill(*stats, &response);
-                 Answer(reactor, status, response, bytes);
-               }});
+// Serves a call of which `check`, if there is one, finds no fault: asks the
+// core for its state, and answers with what `fill` makes of it.
+template <typename Request, typename Response, typename Fill>
+grpc::ServerUnaryReactor* ServeStats(
+    CoreThread* core, grpc::CallbackServerContext* context,
+    const grpc::ByteBuffer& request, grpc::ByteBuffer* bytes, Fill fill,
+    absl::Status (*check)(const Request&) = nullptr) {
+  return ServeUnary<Request>(
+      context, request, {},
+      [&](const Request& parsed,
+          grpc::ServerUnaryReactor* reactor) -> absl::Status {
+        if (check != nullptr) BM_RETURN_IF_ERROR(check(parsed));
+        core->Post(GetStats{
+            false, [reactor, bytes, fill = std::move(fill)](
+                       const absl::StatusOr<CoreStats>& stats) mutable {
+              Response response;
+              absl::Status status = stats.status();
+              if (status.ok()) status = fill(*stats, &response);
+              Answer(reactor, status, response, bytes);
+            }});
+        return absl::OkStatus();
+      });
 }
 
 absl::Status CheckRank(bool has_rank, int32_t rank) {
@@ -285,105 +296,81 @@ grpc::ServerUnaryReactor* VllmService::Abort(
   return ServeUnary<engine::AbortRequest>(
       context, *request, {},
       [this, response](const engine::AbortRequest& abort,
-                       grpc::ServerUnaryReactor* reactor) {
+                       grpc::ServerUnaryReactor* reactor) -> absl::Status {
         if (abort.request_ids_size() > kMaxAbortIds) {
-          reactor->Finish(ToGrpc(absl::InvalidArgumentError(
+          return absl::InvalidArgumentError(
               absl::StrCat("request_ids: expected at most ", kMaxAbortIds,
-                           ", got ", abort.request_ids_size()))));
-          return;
+                           ", got ", abort.request_ids_size()));
         }
         core_->Post(AbortCommand{
             {abort.request_ids().begin(), abort.request_ids().end()},
             [reactor, response](const absl::Status& status) {
               Answer(reactor, status, engine::AbortResponse(), response);
             }});
+        return absl::OkStatus();
       });
 }
 
 grpc::ServerUnaryReactor* VllmService::HealthCheck(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  return ServeUnary<engine::HealthCheckRequest>(
-      context, *request, {},
-      [this, response](const engine::HealthCheckRequest& /*check*/,
-                       grpc::ServerUnaryReactor* reactor) {
-        AnswerFromStats<engine::HealthCheckResponse>(
-            core_, reactor, response,
-            [](const CoreStats& stats, engine::HealthCheckResponse* health) {
-              health->set_healthy(stats.engine_attached && !stats.draining);
-              health->set_message(stats.draining ? "the daemon is shutting down"
-                                  : !stats.engine_attached
-                                      ? "no engine attached"
-                                      : "healthy");
-              return absl::OkStatus();
-            });
+  return ServeStats<engine::HealthCheckRequest, engine::HealthCheckResponse>(
+      core_, context, *request, response,
+      [](const CoreStats& stats, engine::HealthCheckResponse* health) {
+        health->set_healthy(stats.engine_attached && !stats.draining);
+        health->set_message(stats.draining ? "the daemon is shutting down"
+                            : !stats.engine_attached ? "no engine attached"
+                                                     : "healthy");
+        return absl::OkStatus();
       });
 }
 
 grpc::ServerUnaryReactor* VllmService::GetModelInfo(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  return ServeUnary<engine::GetModelInfoRequest>(
-      context, *request, {},
-      [this, response](const engine::GetModelInfoRequest& /*get*/,
-                       grpc::ServerUnaryReactor* reactor) {
-        AnswerFromStats<engine::GetModelInfoResponse>(
-            core_, reactor, response,
-            [](const CoreStats& stats, engine::GetModelInfoResponse* info) {
-              if (!stats.engine_attached) return NoEngine();
-              ToProto(stats, info);
-              return absl::OkStatus();
-            });
+  return ServeStats<engine::GetModelInfoRequest, engine::GetModelInfoResponse>(
+      core_, context, *request, response,
+      [](const CoreStats& stats, engine::GetModelInfoResponse* info) {
+        if (!stats.engine_attached) return NoEngine();
+        ToProto(stats, info);
+        return absl::OkStatus();
       });
 }
 
 grpc::ServerUnaryReactor* VllmService::GetServerInfo(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  return ServeUnary<engine::GetServerInfoRequest>(
-      context, *request, {},
-      [this, response](const engine::GetServerInfoRequest& /*get*/,
-                       grpc::ServerUnaryReactor* reactor) {
-        AnswerFromStats<engine::GetServerInfoResponse>(
-            core_, reactor, response,
-            [this](const CoreStats& stats,
-                   engine::GetServerInfoResponse* info) {
-              FillServerInfo(stats, options_.max_num_seqs, info);
-              info->set_uptime_seconds(
-                  std::chrono::duration<double>(
-                      std::chrono::steady_clock::now() - start_)
-                      .count());
-              return absl::OkStatus();
-            });
+  return ServeStats<engine::GetServerInfoRequest,
+                    engine::GetServerInfoResponse>(
+      core_, context, *request, response,
+      [this](const CoreStats& stats, engine::GetServerInfoResponse* info) {
+        FillServerInfo(stats, options_.max_num_seqs, info);
+        info->set_uptime_seconds(std::chrono::duration<double>(
+                                     std::chrono::steady_clock::now() - start_)
+                                     .count());
+        return absl::OkStatus();
       });
 }
 
 grpc::ServerUnaryReactor* VllmService::GetLoads(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  return ServeUnary<engine::GetLoadsRequest>(
-      context, *request, {},
-      [this, response](const engine::GetLoadsRequest& get,
-                       grpc::ServerUnaryReactor* reactor) {
-        const absl::Status status = CheckRank(get.has_dp_rank(), get.dp_rank());
-        if (!status.ok()) {
-          reactor->Finish(ToGrpc(status));
-          return;
-        }
-        AnswerFromStats<engine::GetLoadsResponse>(
-            core_, reactor, response,
-            [this](const CoreStats& stats, engine::GetLoadsResponse* loads) {
-              loads->set_timestamp(absl::FormatTime(
-                  absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()));
-              loads->set_dp_rank_count(1);
-              ToProto(LoadStats{.core = stats,
-                                .max_num_seqs = options_.max_num_seqs,
-                                .tokens_per_second = rate_.Look(
-                                    stats.scheduler.num_output_tokens,
-                                    stats.clock_seconds)},
-                      loads->add_loads());
-              return absl::OkStatus();
-            });
+  return ServeStats<engine::GetLoadsRequest, engine::GetLoadsResponse>(
+      core_, context, *request, response,
+      [this](const CoreStats& stats, engine::GetLoadsResponse* loads) {
+        loads->set_timestamp(absl::FormatTime(absl::RFC3339_sec, absl::Now(),
+                                              absl::UTCTimeZone()));
+        loads->set_dp_rank_count(1);
+        ToProto(LoadStats{.core = stats,
+                          .max_num_seqs = options_.max_num_seqs,
+                          .tokens_per_second =
+                              rate_.Look(stats.scheduler.num_output_tokens,
+                                         stats.clock_seconds)},
+                loads->add_loads());
+        return absl::OkStatus();
+      },
+      [](const engine::GetLoadsRequest& get) {
+        return CheckRank(get.has_dp_rank(), get.dp_rank());
       });
 }
 
@@ -392,24 +379,21 @@ grpc::ServerUnaryReactor* VllmService::FlushCache(
     grpc::ByteBuffer* response) {
   return ServeUnary<common::FlushCacheRequest>(
       context, *request, {},
-      [this, context, response](const common::FlushCacheRequest& flush,
-                                grpc::ServerUnaryReactor* reactor) {
+      [this, context, response](
+          const common::FlushCacheRequest& flush,
+          grpc::ServerUnaryReactor* reactor) -> absl::Status {
         // NaN is in no range.
         if (!(flush.timeout_s() >= 0 &&
               flush.timeout_s() <= kMaxFlushSeconds)) {
-          reactor->Finish(ToGrpc(absl::InvalidArgumentError(
+          return absl::InvalidArgumentError(
               absl::StrCat("timeout_s: expected 0 to ", kMaxFlushSeconds,
-                           ", got ", flush.timeout_s()))));
-          return;
+                           ", got ", flush.timeout_s()));
         }
-        absl::StatusOr<CallLimit::Place> place = flushes_.Take();
-        if (!place.ok()) {
-          reactor->Finish(ToGrpc(place.status()));
-          return;
-        }
-        std::make_shared<Flush>(core_, &worker_, *std::move(place),
+        BM_ASSIGN_OR_RETURN(CallLimit::Place place, flushes_.Take());
+        std::make_shared<Flush>(core_, &worker_, std::move(place),
                                 flush.timeout_s(), context, reactor, response)
             ->Look();
+        return absl::OkStatus();
       });
 }
 

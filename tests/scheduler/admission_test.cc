@@ -9,14 +9,12 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
-#include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr AdmissionPolicy kPolicies[] = {AdmissionPolicy::kWatermark,
                                          AdmissionPolicy::kGuaranteed,
@@ -40,28 +38,6 @@ TEST(GuaranteedTest, AdmitsWhatCanBeCompleted) {
     EXPECT_EQ(driver.served(a).finish.has_value(), num_usable == 19);
     driver.Finish();
     EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
-  }
-}
-
-// The same requests are all preempted by nobody, or some by some.
-TEST(GuaranteedTest, NeverPreemptsWhereOthersDo) {
-  for (const AdmissionPolicy admission : kPolicies) {
-    SchedulerOptions options = With(admission);
-    options.max_steps_in_flight = 2;
-    options.enable_prefix_caching = true;
-    SchedulerDriver driver(SmallLayout(2, 24), options);
-    for (int32_t i = 0; i < 12; ++i) {
-      Submit(&driver, MakeRequest(std::string(1, static_cast<char>('a' + i)),
-                                  5 + i % 3, 20, i % 4));
-    }
-    driver.Drain();
-    const uint64_t num_preemptions = driver.scheduler().stats().num_preemptions;
-    if (admission == AdmissionPolicy::kGuaranteed) {
-      EXPECT_EQ(num_preemptions, 0u);
-    } else {
-      EXPECT_GT(num_preemptions, 0u);
-    }
-    driver.CheckQuiescent();
   }
 }
 
@@ -93,35 +69,6 @@ TEST(MaxUtilizationTest, AdmitsWhenTheNextStepFits) {
     EXPECT_EQ(driver.TokensInPlan(b),
               admission == AdmissionPolicy::kMaxUtilization ? 4 : 0);
     driver.Finish();
-  }
-}
-
-TEST(AdmissionTest, NeverFitsIsRefusedAtOnce) {
-  for (const AdmissionPolicy admission : kPolicies) {
-    SchedulerOptions options = With(admission);
-    options.watermark = 0.5;
-    for (const int32_t page_size : {1, 4}) {
-      SchedulerDriver driver(SmallLayout(page_size, 10), options);
-      const int32_t usable = 10 * page_size;
-      for (const int32_t num_prompt : {1, usable / 2, usable}) {
-        // The last output is never an input.
-        const int32_t max_tokens = usable - num_prompt + 1;
-        EXPECT_THAT(
-            driver.Submit(MakeRequest("over", num_prompt, max_tokens + 1)),
-            StatusIs(absl::StatusCode::kResourceExhausted,
-                     HasSubstr("never fit")));
-        Submit(&driver, MakeRequest("fits", num_prompt, max_tokens));
-        driver.Drain();
-      }
-      // What evictions make fit is taken.
-      Request request =
-          MakeRequest("evicted", usable - page_size, 3 * page_size);
-      EXPECT_FALSE(driver.Submit(request).ok());
-      request.eviction = Recency(page_size);
-      const RequestId id = Submit(&driver, request);
-      driver.Finish();
-      EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
-    }
   }
 }
 
@@ -279,15 +226,31 @@ class PromiseTest : public testing::Test {
   static bool Runs(SchedulerDriver* driver, RequestId id) {
     return driver->SlotOf(id) != kNoSequenceSlot;
   }
-  // Requests may run together from `least` usable blocks on, and do with
-  // `most`.
-  static void ExpectTogether(bool together, int32_t num_usable, int32_t least,
-                             int32_t most) {
-    if (num_usable < least) {
-      EXPECT_FALSE(together);
-    }
-    if (num_usable == most) {
-      EXPECT_TRUE(together);
+  // What a pool shows: whether requests ran together, and who is compressed
+  // once on the way to the end.
+  struct Outcome {
+    bool together = false;
+    RequestId compressed{0};
+  };
+  // Pools of `least` to `most` usable blocks. Requests may run together from
+  // `num_together` blocks on, and do with the most; all end, and nobody is
+  // preempted on the way.
+  template <typename Run>
+  static void Sweep(int32_t least, int32_t most, int32_t num_together,
+                    const SchedulerOptions& options, Run run) {
+    for (int32_t num_usable = least; num_usable <= most; ++num_usable) {
+      SCOPED_TRACE(testing::Message() << num_usable << " usable");
+      SchedulerDriver driver(SmallLayout(1, num_usable), options);
+      const Outcome outcome = run(&driver);
+      ASSERT_TRUE(driver.ok());
+      if (num_usable < num_together) {
+        EXPECT_FALSE(outcome.together);
+      }
+      if (num_usable == most) {
+        EXPECT_TRUE(outcome.together);
+      }
+      ExpectKept(&driver);
+      EXPECT_EQ(driver.served(outcome.compressed).recorded.size(), 1u);
     }
   }
   // All end, and nobody is preempted on the way.
@@ -300,109 +263,81 @@ class PromiseTest : public testing::Test {
 // "a" holds 13 blocks, compresses 12 into 6, and "b" keeps 8 of the 12: only 4
 // are its own, 2 more are taken, 15 in all. "b" has 2 of its own, "c" takes 5.
 TEST_F(PromiseTest, WhoBeginsToShareIsNotCopiedForNothing) {
-  constexpr int32_t kTogether = 15 + 2 + 5;
   for (const bool c_is_first : {false, true}) {
-    for (int32_t num_usable = 16; num_usable < 40; ++num_usable) {
-      SCOPED_TRACE(testing::Message()
-                   << num_usable << " usable, c first " << c_is_first);
-      SchedulerDriver driver(SmallLayout(1, num_usable), Options());
-      const RequestId a = Submit(&driver, Compressed("a", 13, 6, 2));
-      Step(&driver, 2);
+    SCOPED_TRACE(c_is_first);
+    Sweep(16, 39, 15 + 2 + 5, Options(), [c_is_first](SchedulerDriver* driver) {
+      const RequestId a = Submit(driver, Compressed("a", 13, 6, 2));
+      Step(driver, 2);
       const Request other = MakeRequest("c", 4, 2, 1);
       RequestId c{0};
-      if (c_is_first) c = Submit(&driver, other);
-      const RequestId b = Submit(&driver, MakeRequest("b", 9, 2));
-      if (!c_is_first) c = Submit(&driver, other);
-      driver.Step();
-      ASSERT_TRUE(driver.ok());
-      const bool together = Runs(&driver, b) && Runs(&driver, c);
-      ExpectTogether(together, num_usable, kTogether, 39);
-      ExpectKept(&driver);
-      EXPECT_EQ(driver.served(a).recorded.size(), 1u);
-    }
+      if (c_is_first) c = Submit(driver, other);
+      const RequestId b = Submit(driver, MakeRequest("b", 9, 2));
+      if (!c_is_first) c = Submit(driver, other);
+      driver->Step();
+      return Outcome{Runs(driver, b) && Runs(driver, c), a};
+    });
   }
 }
 
 // The same with 17 blocks, of which 16 become 15 while "b" keeps 8 of them: 7
 // more are taken. "c" comes when they share already.
 TEST_F(PromiseTest, WhoSharesAlreadyIsNotCopiedForNothing) {
-  constexpr int32_t kTogether = 24 + 3 + 5;
-  for (int32_t num_usable = 25; num_usable < 50; ++num_usable) {
-    SCOPED_TRACE(testing::Message() << num_usable << " usable");
-    SchedulerDriver driver(SmallLayout(1, num_usable), Options());
-    const RequestId a = Submit(&driver, Compressed("a", 17, 15, 2));
-    Step(&driver, 2);
-    const RequestId b = Submit(&driver, MakeRequest("b", 9, 4));
-    driver.Step();
-    const RequestId c = Submit(&driver, MakeRequest("c", 4, 2, 1));
-    driver.Step();
-    ASSERT_TRUE(driver.ok());
-    const bool together = Runs(&driver, b) && Runs(&driver, c);
-    ExpectTogether(together, num_usable, kTogether, 49);
-    ExpectKept(&driver);
-    EXPECT_EQ(driver.served(a).recorded.size(), 1u);
-  }
+  Sweep(25, 49, 24 + 3 + 5, Options(), [](SchedulerDriver* driver) {
+    const RequestId a = Submit(driver, Compressed("a", 17, 15, 2));
+    Step(driver, 2);
+    const RequestId b = Submit(driver, MakeRequest("b", 9, 4));
+    driver->Step();
+    const RequestId c = Submit(driver, MakeRequest("c", 4, 2, 1));
+    driver->Step();
+    return Outcome{Runs(driver, b) && Runs(driver, c), a};
+  });
 }
 
 // "b" finds 12 of its 18 blocks in use by "a", and compresses 17 into 10 a step
 // later, when "a" has 29: 5 are its own, 5 more are taken.
 TEST_F(PromiseTest, WhoIsCompressedSavesNothingByBlocksInUse) {
-  constexpr int32_t kTogether = 29 + 6 + 5;
-  for (int32_t num_usable = 31; num_usable < 60; ++num_usable) {
-    SCOPED_TRACE(testing::Message() << num_usable << " usable");
-    SchedulerDriver driver(SmallLayout(1, num_usable), Options());
-    const RequestId a = Submit(&driver, MakeRequest("a", 12, 20));
-    driver.RunUntilOutputs(a, 16);
-    const RequestId b = Submit(&driver, Compressed("b", 18, 10, 3));
-    driver.Step();
-    ASSERT_TRUE(driver.ok());
-    ExpectTogether(Runs(&driver, b), num_usable, kTogether, 59);
-    ExpectKept(&driver);
-    EXPECT_EQ(driver.served(b).recorded.size(), 1u);
-    EXPECT_GE(driver.served(b).finish->num_cached_tokens, 12);
-  }
+  Sweep(31, 59, 29 + 6 + 5, Options(), [](SchedulerDriver* driver) {
+    const RequestId a = Submit(driver, MakeRequest("a", 12, 20));
+    driver->RunUntilOutputs(a, 16);
+    const RequestId b = Submit(driver, Compressed("b", 18, 10, 3));
+    driver->Step();
+    const bool together = Runs(driver, b);
+    driver->Drain();
+    EXPECT_GE(driver->served(b).finish->num_cached_tokens, 12);
+    return Outcome{together, b};
+  });
 }
 
 // An order in flight frees nothing that others use. "a" has 17 blocks and keeps
 // 2 of 16, 8 of which "b" shares; in the end they have 2 + 26, 8 + 28 and 28.
 TEST_F(PromiseTest, WhatOthersUseIsNotComing) {
-  constexpr int32_t kTogether = 28 + 36 + 28;
-  for (int32_t num_usable = 72; num_usable < 110; ++num_usable) {
-    SCOPED_TRACE(testing::Message() << num_usable << " usable");
-    SchedulerDriver driver(SmallLayout(1, num_usable), Options(2));
-    const RequestId a = Submit(&driver, Compressed("a", 17, 2, 26));
-    Step(&driver, 2);
-    const RequestId b = Submit(&driver, MakeRequest("b", 9, 28));
-    Step(&driver, 2);
-    ASSERT_TRUE(Runs(&driver, b));
-    ASSERT_TRUE(driver.Issue());
-    ASSERT_EQ(driver.plan().evictions.size(), 1u);
-    const RequestId c = Submit(&driver, MakeRequest("c", 4, 25, 1));
-    ASSERT_TRUE(driver.Issue());
-    ExpectTogether(Runs(&driver, c), num_usable, kTogether, 109);
-    ExpectKept(&driver);
-    EXPECT_EQ(driver.served(a).recorded.size(), 1u);
-  }
+  Sweep(72, 109, 28 + 36 + 28, Options(2), [](SchedulerDriver* driver) {
+    const RequestId a = Submit(driver, Compressed("a", 17, 2, 26));
+    Step(driver, 2);
+    const RequestId b = Submit(driver, MakeRequest("b", 9, 28));
+    Step(driver, 2);
+    EXPECT_TRUE(Runs(driver, b));
+    EXPECT_TRUE(driver->Issue());
+    EXPECT_EQ(driver->plan().evictions.size(), 1u);
+    const RequestId c = Submit(driver, MakeRequest("c", 4, 25, 1));
+    EXPECT_TRUE(driver->Issue());
+    return Outcome{Runs(driver, c), a};
+  });
 }
 
 // The same of an order in the step that admits "b": of its 17 blocks 16 are in
 // use by "a".
 TEST_F(PromiseTest, WhatTheAdmittedShareIsNotComing) {
-  constexpr int32_t kTogether = 42 + 28 + 28;
-  for (int32_t num_usable = 72; num_usable < 130; ++num_usable) {
-    SCOPED_TRACE(testing::Message() << num_usable << " usable");
-    SchedulerDriver driver(SmallLayout(1, num_usable), Options(2));
-    Submit(&driver, MakeRequest("a", 16, 27));
-    Step(&driver, 4);
-    const RequestId b = Submit(&driver, Compressed("b", 18, 2, 26));
-    ASSERT_TRUE(driver.Issue());
-    ASSERT_EQ(driver.plan().evictions.size(), 1u);
-    const RequestId c = Submit(&driver, MakeRequest("c", 4, 25, 1));
-    ASSERT_TRUE(driver.Issue());
-    ExpectTogether(Runs(&driver, c), num_usable, kTogether, 129);
-    ExpectKept(&driver);
-    EXPECT_EQ(driver.served(b).recorded.size(), 1u);
-  }
+  Sweep(72, 129, 42 + 28 + 28, Options(2), [](SchedulerDriver* driver) {
+    Submit(driver, MakeRequest("a", 16, 27));
+    Step(driver, 4);
+    const RequestId b = Submit(driver, Compressed("b", 18, 2, 26));
+    EXPECT_TRUE(driver->Issue());
+    EXPECT_EQ(driver->plan().evictions.size(), 1u);
+    const RequestId c = Submit(driver, MakeRequest("c", 4, 25, 1));
+    EXPECT_TRUE(driver->Issue());
+    return Outcome{Runs(driver, c), b};
+  });
 }
 
 // Blocks of a request that has ended, found while a step in flight may still

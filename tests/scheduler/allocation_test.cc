@@ -216,13 +216,66 @@ void ExpectNoAllocations(const Case& c) {
 }
 
 TEST(AllocationTest, NoneInASteadyDecodeStep) {
-  ExpectNoAllocations({.prefix_caching = false});
+  constexpr auto kPriority = SchedulingPolicy::kPriority;
+  constexpr auto kPrefix = SchedulingPolicy::kPrefix;
+  constexpr auto kEqual = ChunkPolicy::kEqualProgress;
+  const std::pair<const char*, Case> cases[] = {
+      {"plain", {.prefix_caching = false}},
+      {"publishing", {}},
+      {"evictable", {.mode = EvictionMode::kAfterPrefill}},
+      {"four in flight", {.steps_in_flight = 4}},
+      {"four in flight, plain",
+       {.prefix_caching = false, .steps_in_flight = 4}},
+      {"windows, plain", {.prefix_caching = false, .num_window_groups = 3}},
+      {"windows", {.num_window_groups = 3}},
+      {"queue",
+       {.fair_share = true, .chunk_policy = kEqual, .num_waiting = 10}},
+      {"queue by priority",
+       {.fair_share = true,
+        .policy = kPriority,
+        .chunk_policy = kEqual,
+        .num_waiting = 10}},
+      {"queue of one tenant",
+       {.fair_share = true, .num_waiting = 10, .one_tenant = true}},
+      {"full pool", {.is_full = true}},
+      {"windows, full pool", {.num_window_groups = 3, .is_full = true}},
+  };
+  for (const auto& [name, c] : cases) {
+    SCOPED_TRACE(name);
+    ExpectNoAllocations(c);
+  }
+  for (const int32_t num_waiting : {10, 1000}) {
+    SCOPED_TRACE(testing::Message() << num_waiting << " in order of prefixes");
+    ExpectNoAllocations({.num_prompt = 200,
+                         .policy = kPrefix,
+                         .num_waiting = num_waiting,
+                         .is_full = true});
+  }
 }
 
-TEST(AllocationTest, NoneWhilePublishing) { ExpectNoAllocations({}); }
-
-TEST(AllocationTest, NoneWithEvictableRequests) {
-  ExpectNoAllocations({.mode = EvictionMode::kAfterPrefill});
+// With wishes that expire, or not, and with a queue that lacks blocks.
+TEST(AllocationTest, NoneInAFullPoolOrNot) {
+  const std::pair<const char*, Case> cases[] = {
+      {"lasting wishes", {.wish_ms = 1 << 30}},
+      {"wishes that expire", {.wish_ms = 500}},
+      {"queue", {.num_waiting = 5, .has_slots = true}},
+      {"queue, equal progress",
+       {.chunk_policy = ChunkPolicy::kEqualProgress,
+        .num_waiting = 5,
+        .has_slots = true}},
+      {"queue of sharers",
+       {.num_waiting = 5, .has_slots = true, .waiting_share = true}},
+      {"queue of media",
+       {.num_waiting = 5, .has_slots = true, .waiting_has_media = true}},
+  };
+  for (const bool is_full : {false, true}) {
+    for (const auto& [name, c] : cases) {
+      SCOPED_TRACE(testing::Message() << name << ", full " << is_full);
+      Case row = c;
+      row.is_full = is_full;
+      ExpectNoAllocations(row);
+    }
+  }
 }
 
 // A region below the tail, which grows again.
@@ -242,85 +295,6 @@ TEST(AllocationTest, NoneOverACompressedPrompt) {
                              .steps_in_flight = steps_in_flight});
       }
     }
-  }
-}
-
-TEST(AllocationTest, NoneWithFourStepsInFlight) {
-  ExpectNoAllocations({.steps_in_flight = 4});
-  ExpectNoAllocations({.prefix_caching = false, .steps_in_flight = 4});
-}
-
-TEST(AllocationTest, NoneWhileWindowsMoveOn) {
-  ExpectNoAllocations({.prefix_caching = false, .num_window_groups = 3});
-  ExpectNoAllocations({.num_window_groups = 3});
-}
-
-TEST(AllocationTest, NoneWithAQueueFairSharesAndEqualProgress) {
-  for (const SchedulingPolicy policy :
-       {SchedulingPolicy::kFcfs, SchedulingPolicy::kPriority}) {
-    ExpectNoAllocations({.fair_share = true,
-                         .policy = policy,
-                         .chunk_policy = ChunkPolicy::kEqualProgress,
-                         .num_waiting = 10});
-  }
-}
-
-TEST(AllocationTest, NoneInAFullPool) {
-  ExpectNoAllocations({.is_full = true});
-}
-
-TEST(AllocationTest, NoneWhileWindowsMoveOnInAFullPool) {
-  ExpectNoAllocations({.num_window_groups = 3, .is_full = true});
-}
-
-TEST(AllocationTest, NoneWithWishesThatExpire) {
-  for (const bool is_full : {false, true}) {
-    ExpectNoAllocations({.is_full = is_full, .wish_ms = 1 << 30});
-    ExpectNoAllocations({.is_full = is_full, .wish_ms = 500});
-  }
-}
-
-TEST(AllocationTest, NoneWithAQueueInOrderOfPrefixes) {
-  for (const int32_t num_waiting : {10, 1000}) {
-    ExpectNoAllocations({.num_prompt = 200,
-                         .policy = SchedulingPolicy::kPrefix,
-                         .num_waiting = num_waiting,
-                         .is_full = true});
-  }
-}
-
-TEST(AllocationTest, NoneWithOneTenantInTheQueue) {
-  ExpectNoAllocations(
-      {.fair_share = true, .num_waiting = 10, .one_tenant = true});
-}
-
-TEST(AllocationTest, NoneWithAQueueThatLacksBlocks) {
-  for (const ChunkPolicy chunk_policy :
-       {ChunkPolicy::kFirstCome, ChunkPolicy::kEqualProgress}) {
-    for (const bool is_full : {false, true}) {
-      ExpectNoAllocations({.chunk_policy = chunk_policy,
-                           .num_waiting = 5,
-                           .has_slots = true,
-                           .is_full = is_full});
-    }
-  }
-}
-
-TEST(AllocationTest, NoneWithAQueueOfSharersThatLacksBlocks) {
-  for (const bool is_full : {false, true}) {
-    ExpectNoAllocations({.num_waiting = 5,
-                         .has_slots = true,
-                         .is_full = is_full,
-                         .waiting_share = true});
-  }
-}
-
-TEST(AllocationTest, NoneWithAQueueOfMediaThatLacksBlocks) {
-  for (const bool is_full : {false, true}) {
-    ExpectNoAllocations({.num_waiting = 5,
-                         .has_slots = true,
-                         .is_full = is_full,
-                         .waiting_has_media = true});
   }
 }
 

@@ -6,8 +6,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/testing/test_requests.h"
-
 namespace blockmgr {
 namespace {
 
@@ -39,28 +37,6 @@ TEST(BlockPromisesTest, AChunkOfARequestHasRoomForDrafts) {
     EXPECT_EQ(MaxChunk(Chunks(64, 0, c.drafts), request, c.num_left),
               c.expected);
   }
-}
-
-TEST(BlockPromisesTest, APeakIsThatOfTheWholeLength) {
-  const ModelLayout layout = SmallLayout(4, 10);
-  for (const int32_t length : {1, 4, 5, 36, 100}) {
-    const PoolFit fit =
-        FitPool(layout, Chunks(64, 0, 0), length, {}, nullptr, nullptr);
-    EXPECT_EQ(fit.peak_blocks, (length + 3) / 4);
-    EXPECT_EQ(fit.max_chunk, 64);
-  }
-}
-
-// A window group holds what a step computes: chunks of 64 tokens do not fit
-// into 20 blocks of two groups, those of 16 do.
-TEST(BlockPromisesTest, ChunksShrinkUntilWindowsFit) {
-  ModelLayout layout = SmallLayout(4, 20);
-  layout.group_windows = {8};
-  const PoolFit fit =
-      FitPool(layout, Chunks(64, 0, 0), 48, {}, nullptr, nullptr);
-  EXPECT_LT(fit.max_chunk, 64);
-  EXPECT_GE(fit.max_chunk, 4);
-  EXPECT_LE(fit.peak_blocks, 20);
 }
 
 TEST(BlockPromisesTest, TheNextCompressionIsBehindTheMatch) {

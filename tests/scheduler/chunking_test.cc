@@ -19,22 +19,15 @@ TEST(EqualShareTest, DividesTheBudgetInWholeUnits) {
   EXPECT_EQ(Share(100, 1, {200, 300}), 50);
   EXPECT_EQ(Share(100, 16, {200, 300}), 48);
   EXPECT_EQ(Share(99, 1, {200, 300, 400}), 33);
-}
-
-TEST(EqualShareTest, WhoNeedsLessLeavesTheRestToOthers) {
-  EXPECT_EQ(Share(100, 1, {10, 300, 400}), 45);
+  // Who needs less leaves the rest to others.
   EXPECT_EQ(Share(100, 1, {400, 20, 10, 300}), 35);
-}
-
-TEST(EqualShareTest, IsTheLargestGapWhenAllFit) {
+  // When all fit, the largest gap.
   EXPECT_EQ(Share(100, 16, {10, 40}), 40);
   EXPECT_EQ(Share(100, 16, {3}), 16);
-}
-
-TEST(EqualShareTest, IsAtLeastOneUnit) {
-  EXPECT_EQ(Share(20, 16, {100, 100}), 16);
-  EXPECT_EQ(Share(0, 16, {100}), 16);
-  EXPECT_EQ(Share(-5, 16, {100}), 16);
+  // At least one unit.
+  for (const int32_t budget : {20, 0, -5}) {
+    EXPECT_EQ(Share(budget, 16, {100, 100}), 16) << budget;
+  }
   EXPECT_EQ(Share(100, 16, {}), 16);
 }
 
@@ -84,62 +77,54 @@ struct ChunkCase {
   int32_t expected;
 };
 
-TEST(TokensToRunTest, IsWhatIsLeftWithinTheLimits) {
-  for (const ChunkCase& c : {
-           ChunkCase{"the whole prompt", 0, 30, 100, 100, INT32_MAX, 30},
-           ChunkCase{"the rest", 20, 30, 100, 100, INT32_MAX, 10},
-           ChunkCase{"the step has no more", 0, 30, 8, 100, INT32_MAX, 8},
-           ChunkCase{"its chunks are smaller", 0, 30, 100, 7, INT32_MAX, 7},
-           ChunkCase{"the others get shares", 0, 30, 100, 100, 12, 12},
-           ChunkCase{"all is computed", 30, 30, 100, 100, INT32_MAX, 0},
-       }) {
+// A point after 20 tokens, if there is one, whose policy observes the last 6
+// queries.
+void ExpectTokensToRun(const std::vector<ChunkCase>& cases, bool has_point) {
+  for (const ChunkCase& c : cases) {
+    SCOPED_TRACE(c.what);
     RequestState request;
     request.tokens.resize(c.num_known);
     request.num_prompt = c.num_known;
     request.max_tokens = 5;
     request.max_chunk = c.max_chunk;
-    EXPECT_EQ(
-        TokensToRun(request, request.eviction, {.num_computed = c.num_computed},
-                    c.token_budget, c.share),
-        c.expected)
-        << c.what;
+    if (has_point) {
+      CompressionPoint& point = request.eviction.compressions.emplace_back();
+      point.length = 20;
+      point.policy.scorer.kind = ScorerKind::kSnapKv;
+      point.policy.scorer.window = point.policy.scorer.obs_window = 6;
+      ASSERT_EQ(point.policy.query_window(), 6);
+    }
+    const auto tokens_to_run = [&] {
+      return TokensToRun(request, request.eviction,
+                         {.num_computed = c.num_computed}, c.token_budget,
+                         c.share);
+    };
+    EXPECT_EQ(tokens_to_run(), c.expected);
+    if (!has_point || c.num_computed + c.expected != 20) continue;
+    request.order_in_flight = true;
+    EXPECT_EQ(tokens_to_run(), 0);
   }
 }
 
-// A point after 20 tokens whose policy observes the last 6 queries.
+TEST(TokensToRunTest, IsWhatIsLeftWithinTheLimits) {
+  ExpectTokensToRun({{"the whole prompt", 0, 30, 100, 100, INT32_MAX, 30},
+                     {"the rest", 20, 30, 100, 100, INT32_MAX, 10},
+                     {"the step has no more", 0, 30, 8, 100, INT32_MAX, 8},
+                     {"its chunks are smaller", 0, 30, 100, 7, INT32_MAX, 7},
+                     {"the others get shares", 0, 30, 100, 100, 12, 12},
+                     {"all is computed", 30, 30, 100, 100, INT32_MAX, 0}},
+                    false);
+}
+
 TEST(TokensToRunTest, AStepEndsAtThePointAndHoldsItsWindow) {
-  for (const ChunkCase& c : {
-           ChunkCase{"ends at the point", 0, 30, 100, 100, INT32_MAX, 20},
-           ChunkCase{"leaves the window whole", 0, 30, 16, 100, INT32_MAX, 14},
-           ChunkCase{"the window alone", 14, 30, 16, 100, INT32_MAX, 6},
-           ChunkCase{"no share cuts the window", 14, 30, 16, 100, 4, 6},
-           ChunkCase{"too few for the window", 14, 30, 4, 100, INT32_MAX, 0},
-           ChunkCase{"the prompt ends before it", 0, 19, 100, 100, INT32_MAX,
-                     19},
-       }) {
-    RequestState request;
-    request.tokens.resize(c.num_known);
-    request.num_prompt = c.num_known;
-    request.max_tokens = 5;
-    request.max_chunk = c.max_chunk;
-    CompressionPoint& point = request.eviction.compressions.emplace_back();
-    point.length = 20;
-    point.policy.scorer.kind = ScorerKind::kSnapKv;
-    point.policy.scorer.window = point.policy.scorer.obs_window = 6;
-    ASSERT_EQ(point.policy.query_window(), 6);
-    EXPECT_EQ(
-        TokensToRun(request, request.eviction, {.num_computed = c.num_computed},
-                    c.token_budget, c.share),
-        c.expected)
-        << c.what;
-    if (c.num_computed + c.expected != 20) continue;
-    request.order_in_flight = true;
-    EXPECT_EQ(
-        TokensToRun(request, request.eviction, {.num_computed = c.num_computed},
-                    c.token_budget, c.share),
-        0)
-        << c.what;
-  }
+  ExpectTokensToRun(
+      {{"ends at the point", 0, 30, 100, 100, INT32_MAX, 20},
+       {"leaves the window whole", 0, 30, 16, 100, INT32_MAX, 14},
+       {"the window alone", 14, 30, 16, 100, INT32_MAX, 6},
+       {"no share cuts the window", 14, 30, 16, 100, 4, 6},
+       {"too few for the window", 14, 30, 4, 100, INT32_MAX, 0},
+       {"the prompt ends before it", 0, 19, 100, 100, INT32_MAX, 19}},
+      true);
 }
 
 }  // namespace

@@ -60,13 +60,7 @@ TEST_P(EveryChunkTest, HoldsItsBoundWhateverThePrompt) {
     Request request = EveryChunkRequest("a", 1000, 20, 16, 32);
     ASSERT_OK_AND_ASSIGN(request.eviction.policy, ParsePolicy(policy));
     const RequestId id = Submit(&driver, request);
-    int32_t most = 0;
-    while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-      while (driver.Issue()) {
-        most = std::max(most, driver.scheduler().num_used_blocks());
-      }
-      driver.Answer();
-    }
+    const int32_t most = driver.MostUsedBlocks();
     EXPECT_LE(most, kBound);
     EXPECT_GE(most, kBound - 1);  // or the bound shows nothing
     EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
@@ -76,34 +70,30 @@ TEST_P(EveryChunkTest, HoldsItsBoundWhateverThePrompt) {
   }
 }
 
-TEST_P(EveryChunkTest, CompressionPointsAreTheRequestsOwn) {
-  std::vector<std::vector<CanaryEviction>> recorded;
-  for (const bool crowded : {false, true}) {
-    SchedulerOptions options = PlainOptions(GetParam());
-    options.max_model_len = 1024;
-    options.max_num_batched_tokens = crowded ? 24 : 512;
-    SchedulerDriver driver(SmallLayout(4, crowded ? 60 : 400, 2, 2), options);
-    const RequestId id =
-        Submit(&driver, EveryChunkRequest("a", 203, 8, 16, 32));
-    for (int32_t i = 0; crowded && i < 5; ++i) {
-      Submit(&driver, MakeRequest(std::to_string(i), 70 + i, 30, 1 + i));
-    }
-    driver.Finish();
-    recorded.push_back(driver.served(id).recorded);
+// What is evicted from a request, in a pool of 400 blocks or of 60. In the
+// small pool it shares small steps with five others, some of which are
+// preempted.
+std::vector<CanaryEviction> RecordedOf(const Request& request, bool is_crowded,
+                                       int32_t steps_in_flight) {
+  SchedulerOptions options = PlainOptions(steps_in_flight);
+  options.max_model_len = 1024;
+  options.max_num_batched_tokens = is_crowded ? 24 : 512;
+  SchedulerDriver driver(SmallLayout(4, is_crowded ? 60 : 400, 2, 2), options);
+  for (int32_t i = 0; is_crowded && i < 5; ++i) {
+    Submit(&driver, MakeRequest(std::to_string(i), 70 + i, 60, 1 + i));
   }
-  EXPECT_EQ(recorded[0], recorded[1]);
-  EXPECT_THAT(recorded[0], SizeIs(7));
+  const RequestId id = Submit(&driver, request);
+  driver.Finish();
+  EXPECT_EQ(driver.scheduler().stats().num_preemptions > 0, is_crowded);
+  return driver.served(id).recorded;
 }
 
-TEST_P(EveryChunkTest, IsReplayedAfterALoss) {
-  SchedulerDriver driver(SmallLayout(4, 40, 2, 2), PlainOptions(GetParam()));
-  const RequestId id = Submit(&driver, EveryChunkRequest("a", 100, 8, 8, 16));
-  driver.RunUntilOutputs(id, 3);
-  const std::vector<CanaryEviction> before = driver.served(id).recorded;
-  driver.LoseEngine();
-  driver.Finish();
-  EXPECT_EQ(driver.served(id).recorded, before);
-  EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
+TEST_P(EveryChunkTest, CompressionPointsAreTheRequestsOwn) {
+  const Request request = EveryChunkRequest("a", 203, 8, 16, 32);
+  const std::vector<CanaryEviction> alone =
+      RecordedOf(request, false, GetParam());
+  EXPECT_THAT(alone, SizeIs(7));
+  EXPECT_EQ(RecordedOf(request, true, GetParam()), alone);
 }
 
 Request DecodeRequest(const char* id, int32_t num_prompt, int32_t max_tokens,
@@ -133,13 +123,7 @@ TEST_P(DecodeModeTest, HoldsItsBoundHoweverLongTheOutput) {
   // 16 tokens are 4 blocks, an interval of 32 tokens 8.
   constexpr int32_t kBound = 4 + 8 + 1;
   const RequestId id = Submit(&driver, DecodeRequest("a", 10, 900, 16, 32));
-  int32_t most = 0;
-  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-    while (driver.Issue()) {
-      most = std::max(most, driver.scheduler().num_used_blocks());
-    }
-    driver.Answer();
-  }
+  const int32_t most = driver.MostUsedBlocks();
   // While an order is in flight its blocks are still there.
   EXPECT_LE(most, kBound + CeilDiv(GetParam() - 1, 4));
   EXPECT_GE(most, kBound - 1);  // or the bound shows nothing
@@ -153,32 +137,18 @@ TEST_P(DecodeModeTest, HoldsItsBoundHoweverLongTheOutput) {
 }
 
 TEST_P(DecodeModeTest, PointsAreTheRequestsOwn) {
-  std::vector<std::vector<CanaryEviction>> recorded;
-  uint64_t num_preemptions = 0;
-  for (const bool crowded : {false, true}) {
-    SchedulerDriver driver(SmallLayout(4, crowded ? 60 : 600, 2, 2), Options());
-    for (int32_t i = 0; crowded && i < 5; ++i) {
-      Submit(&driver, MakeRequest(std::to_string(i), 70 + i, 60, 1 + i));
-    }
-    const RequestId id = Submit(&driver, DecodeRequest("a", 60, 100, 16, 20));
-    driver.Finish();
-    recorded.push_back(driver.served(id).recorded);
-    num_preemptions = driver.scheduler().stats().num_preemptions;
-  }
-  EXPECT_GT(num_preemptions, 0u);
-  EXPECT_EQ(recorded[0], recorded[1]);
-  // 60, 80, .. 140.
-  EXPECT_THAT(recorded[0], SizeIs(5));
+  const Request request = DecodeRequest("a", 60, 100, 16, 20);
+  const std::vector<CanaryEviction> alone =
+      RecordedOf(request, false, GetParam());
+  EXPECT_THAT(alone, SizeIs(5));  // 60, 80, .. 140.
+  EXPECT_EQ(RecordedOf(request, true, GetParam()), alone);
 }
 
 TEST_P(DecodeModeTest, IsReplayedAfterALossWithWhatWasCommanded) {
   SchedulerDriver driver(SmallLayout(4, 80, 2, 2), Options());
   const RequestId id = Submit(&driver, DecodeRequest("a", 50, 90, 24, 32));
   driver.RunUntilOutputs(id, 45);
-  EvictionCommand command;
-  command.policy = Recency(8).policy;
-  command.target = Recency(8).target;
-  EXPECT_THAT(driver.Evict(id, command), IsOk());
+  EXPECT_THAT(driver.Evict(id, RecencyCommand(8)), IsOk());
   driver.RunUntilOutputs(id, 70);
   const std::vector<CanaryEviction> before = driver.served(id).recorded;
   // 50, 82, the command's, 114.
@@ -277,26 +247,8 @@ TEST(ScorerStateTest, IsRefusedByAnEngineWithoutAny) {
                        HasSubstr("num_scorer_states 0")));
 }
 
-TEST(ScorerStateTest, LimitsHowManyRunAtATimeAndIsPartOfTheStart) {
-  SchedulerOptions options = PlainOptions();
-  options.num_scorer_states = 2;
-  SchedulerDriver driver(SmallLayout(4, 200), options);
-  for (const char* id : {"a", "b", "c", "d", "e"}) {
-    Submit(&driver, H2oRequest(id, id[0]));
-  }
-  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-    driver.Step();
-    EXPECT_LE(driver.scheduler().num_running(), 2);
-    for (const SequenceStart& start : driver.plan().starts) {
-      EXPECT_EQ(start.scorer_state, ScorerState::kAttentionSums);
-    }
-  }
-  EXPECT_EQ(driver.scheduler().stats().num_finished, 5u);
-  driver.CheckQuiescent();
-}
-
 // All would fit into one step, and end one after the other.
-TEST(ScorerStateTest, LimitsHowManyStartInOneStep) {
+TEST(ScorerStateTest, LimitsHowManyRunAtATimeAndIsPartOfTheStart) {
   for (const int32_t num_states : {1, 2}) {
     SCOPED_TRACE(num_states);
     SchedulerOptions options = PlainOptions();
@@ -314,6 +266,9 @@ TEST(ScorerStateTest, LimitsHowManyStartInOneStep) {
       driver.Issue();
       most = std::max(most, driver.scheduler().num_running());
       EXPECT_LE(driver.scheduler().num_running(), num_states);
+      for (const SequenceStart& start : driver.plan().starts) {
+        EXPECT_EQ(start.scorer_state, ScorerState::kAttentionSums);
+      }
       driver.Answer();
     }
     EXPECT_EQ(most, num_states);

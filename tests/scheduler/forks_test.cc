@@ -375,30 +375,6 @@ TEST_P(ForkTest, ForksOfLongPromptsAreNoLongPrefills) {
   driver.Finish();
 }
 
-TEST_P(ForkTest, OutlivesItsParent) {
-  SchedulerDriver driver(SmallLayout(4, 30), Options());
-  const Request leader = MakeRequest("leader", 26, 40);
-  const RequestId id = Submit(&driver, leader);
-  driver.RunUntilOutputs(id, 2);
-  const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
-  RunUntilStart(&driver, fork);
-  EXPECT_OK(driver.Cancel(id));
-  driver.Finish();
-  EXPECT_EQ(driver.served(fork).finish->reason, FinishReason::kLength);
-}
-
-TEST_P(ForkTest, IsAdmittedAloneWhenItsParentIsGone) {
-  SchedulerOptions options = Options();
-  options.max_num_seqs = 1;
-  SchedulerDriver driver(SmallLayout(4, 61), options);
-  const Request leader = MakeRequest("leader", 26, 4);
-  Submit(&driver, leader);
-  const RequestId fork = Submit(&driver, ForkOf(leader, "fork"));
-  driver.Finish();
-  EXPECT_EQ(driver.scheduler().stats().num_forks, 0u);
-  EXPECT_EQ(driver.served(fork).finish->reason, FinishReason::kLength);
-}
-
 // Tokens that stand for media are equal for any media. A fork of other media
 // has what the prefix cache knows of the blocks before them.
 TEST_P(ForkTest, TakesNothingOfOtherMedia) {
@@ -455,24 +431,6 @@ TEST_P(ForkTest, AreRefusedWithAReason) {
   fork.fork_of = "nobody";
   refuse(fork, absl::StatusCode::kNotFound, "got 'nobody'");
   driver.Finish();
-}
-
-// As many as the pool cannot hold: some are preempted, and computed alone.
-TEST_P(ForkTest, ManyForksInASmallPool) {
-  SchedulerDriver driver(SmallLayout(4, 24), Options());
-  const Request leader = MakeRequest("leader", 30, 20);
-  const RequestId id = Submit(&driver, leader);
-  std::vector<RequestId> forks;
-  forks.reserve(7);
-  for (int32_t i = 0; i < 7; ++i) {
-    forks.push_back(Submit(&driver, ForkOf(leader, std::to_string(i))));
-  }
-  driver.Drain();
-  EXPECT_GT(driver.scheduler().stats().num_forks, 0u);
-  for (const RequestId fork : forks) {
-    EXPECT_EQ(driver.served(fork).outputs, driver.served(id).outputs);
-  }
-  driver.CheckQuiescent();
 }
 
 }  // namespace

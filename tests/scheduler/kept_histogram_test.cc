@@ -11,29 +11,16 @@
 namespace blockmgr {
 namespace {
 
-TEST(KeptHistogramTest, IsZeroWithoutSamples) {
-  const KeptHistogram histogram;
-  EXPECT_EQ(histogram.Quantile(0.0), 0);
-  EXPECT_EQ(histogram.Quantile(0.5), 0);
-  EXPECT_EQ(histogram.Quantile(1.0), 0);
-}
-
 TEST(KeptHistogramTest, StartsAnewWhenCleared) {
   KeptHistogram histogram;
-  histogram.Add(std::vector<int32_t>{3, 9, 70});
-  histogram.Clear();
-  EXPECT_EQ(histogram.Quantile(1.0), 0);
-  histogram.Add(std::vector<int32_t>{5});
-  EXPECT_EQ(histogram.Quantile(0.0), 5);
-  EXPECT_EQ(histogram.Quantile(1.0), 5);
-}
-
-TEST(KeptHistogramTest, CountsZerosAsSamples) {
-  KeptHistogram histogram;
-  histogram.Add(std::vector<int32_t>{0, 0, 7});
-  EXPECT_EQ(histogram.Quantile(0.0), 0);
-  EXPECT_EQ(histogram.Quantile(0.5), 0);
-  EXPECT_EQ(histogram.Quantile(1.0), 7);
+  for (int32_t round = 0; round < 2; ++round) {
+    for (const double fraction : {0.0, 0.5, 1.0}) {
+      EXPECT_EQ(histogram.Quantile(fraction), 0) << fraction;
+    }
+    histogram.Add(std::vector<int32_t>{3, 9, 70});
+    EXPECT_EQ(histogram.Quantile(0.0), 3);
+    histogram.Clear();
+  }
 }
 
 TEST(KeptHistogramTest, AgreesWithSortedSamples) {
@@ -45,7 +32,7 @@ TEST(KeptHistogramTest, AgreesWithSortedSamples) {
     for (int32_t batch = 0; batch < 5; ++batch) {
       std::vector<int32_t> values(random() % 9);
       for (int32_t& value : values) {
-        value = static_cast<int32_t>(random() % 300);
+        value = static_cast<int32_t>(random() % (seed % 2 == 0 ? 4 : 300));
       }
       histogram.Add(values);
       all.insert(all.end(), values.begin(), values.end());

@@ -145,12 +145,8 @@ class LongQueue {
 
  private:
   void Answer() {
-    StepResult result;
-    result.id = plan_.id;
+    StepResult result = AnswerTo(plan_);
     result.lost_blocks.swap(lost_blocks);
-    for (const uint8_t samples : plan_.samples) {
-      result.sampled.push_back(samples != 0 ? 7 : -1);
-    }
     Effects effects;
     EXPECT_THAT(scheduler_.Update(result, &effects), IsOk());
     for (const TokenEffect& effect : effects.tokens) {

@@ -3,7 +3,6 @@
 // eviction_requests_test.cc).
 #include "scheduler/order_planner.h"
 
-#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -13,13 +12,6 @@
 
 namespace blockmgr {
 namespace {
-
-SchedulerOptions Options(CompactionPreference compaction) {
-  SchedulerOptions options;
-  options.compaction = compaction;
-  options.watermark = 0.1;
-  return options;
-}
 
 // A request with a prompt of 8 tokens and two outputs.
 class OrderPlannerTest : public ::testing::Test {
@@ -31,8 +23,7 @@ class OrderPlannerTest : public ::testing::Test {
     decision_.Clear(state_.requests.num_objects());
   }
 
-  SchedulerState state_{SmallLayout(4, 100),
-                        Options(CompactionPreference::kFreshFirst)};
+  SchedulerState state_{SmallLayout(4, 100), SchedulerOptions()};
   StepDecision decision_;
   OrderPlanner orders_{state_, decision_};
   RequestState* request_ = nullptr;
@@ -68,30 +59,6 @@ TEST_F(OrderPlannerTest, AForkIsCompressedAsTheDecisionSays) {
   decision_.Inherit(*request_, std::move(inherited));
   EXPECT_TRUE(orders_.MayOrder(*request_, 0, 9));
   EXPECT_TRUE(request_->eviction.compressions.empty());
-}
-
-TEST_F(OrderPlannerTest, CopiesWhereTheHeadroomHasRoom) {
-  StepDecision::Order order;
-  order.num_destinations = 6;
-  order.num_own = 4;
-  EXPECT_EQ(orders_.Headroom(9), 0);
-  EXPECT_EQ(orders_.Headroom(16), 6);
-  EXPECT_EQ(orders_.NumFresh(order, 5), 2);
-  EXPECT_EQ(orders_.NumFresh(order, 6), 6);
-  order.point.in_place = true;
-  EXPECT_EQ(orders_.NumFresh(order, 6), 2);
-  order.futile = true;
-  EXPECT_EQ(orders_.NumFresh(order, 6), 0);
-}
-
-TEST(OrderPlannerInPlaceTest, TakesFreshBlocksOnlyForWhatItLacks) {
-  const SchedulerState state(SmallLayout(4, 100),
-                             Options(CompactionPreference::kInPlace));
-  const StepDecision decision;
-  StepDecision::Order order;
-  order.num_destinations = 6;
-  order.num_own = 4;
-  EXPECT_EQ(OrderPlanner(state, decision).NumFresh(order, 100), 2);
 }
 
 }  // namespace

@@ -1,73 +1,76 @@
 // Which prefixes a waiting request is offered. How matches are found is tested
-// with BlockManager, compressed prefixes with shared_compression_test.cc.
+// with BlockManager, compressed prefixes with shared_compression_test.cc, and
+// that accumulated scores take none with eviction_requests_test.cc.
 #include "scheduler/prefix_finder.h"
 
 #include <cstdint>
-#include <numeric>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/test_requests.h"
 
 namespace blockmgr {
 namespace {
 
-class PrefixFinderTest : public ::testing::Test {
+class PrefixHitTest : public testing::Test {
  protected:
-  PrefixFinderTest() {
-    request_.tokens.resize(13);
-    std::iota(request_.tokens.begin(), request_.tokens.end(), 1);
-    request_.chain.Extend(request_.tokens, 4);
-  }
-  // Another sequence computes the first num_tokens tokens.
-  void Compute(int32_t num_tokens) {
-    const SequenceSlot slot = manager_.Open(request_.chain, PrefixMatch{});
-    const std::vector<TokenDemand> demands = {{slot, num_tokens}};
-    std::vector<int64_t> offsets = {0};
-    std::vector<BlockId> blocks;
-    ASSERT_TRUE(manager_.Reserve(demands, &offsets, &blocks));
-    manager_.Dispatch(StepId{1});
-    manager_.Acknowledge(StepId{1});
-    manager_.Commit(slot, num_tokens, request_.tokens, request_.chain);
-    manager_.Close(slot);
+  PrefixHitTest() : driver_(SmallLayout(2, 60), Options()) {
+    Submit(&driver_, MakeRequest("first", 16, 1));
+    driver_.Drain();
   }
 
-  BlockManager manager_{SmallLayout(4, 32), 4, true};
-  SchedulerOptions options_;
-  PrefixFinder finder_{manager_, options_};
-  RequestState request_;
+  static SchedulerOptions Options() { return CachingOptions(); }
+  int32_t CachedTokens(Request request) {
+    const RequestId id = Submit(&driver_, std::move(request));
+    driver_.Drain();
+    return driver_.served(id).finish->num_cached_tokens;
+  }
+
+  SchedulerDriver driver_;
 };
 
-TEST_F(PrefixFinderTest, FindsWhatWasComputed) {
-  EXPECT_EQ(finder_.Find(request_, request_.eviction).num_tokens, 0);
-  Compute(8);
-  EXPECT_EQ(finder_.Find(request_, request_.eviction).num_tokens, 8);
+TEST_F(PrefixHitTest, LeavesAtLeastOneTokenToCompute) {
+  EXPECT_EQ(CachedTokens(MakeRequest("a", 1, 1)), 0);
+  EXPECT_EQ(CachedTokens(MakeRequest("b", 2, 1)), 0);
+  EXPECT_EQ(CachedTokens(MakeRequest("c", 3, 1)), 2);
+  EXPECT_EQ(CachedTokens(MakeRequest("d", 8, 1)), 6);
+  EXPECT_EQ(CachedTokens(MakeRequest("e", 9, 1)), 8);
+  EXPECT_EQ(CachedTokens(MakeRequest("f", 16, 1)), 14);
+  // Here the cache ends.
+  EXPECT_EQ(CachedTokens(MakeRequest("g", 40, 1)), 16);
+  EXPECT_EQ(CachedTokens(MakeRequest("h", 16, 1, 3)), 0);
 }
 
-TEST_F(PrefixFinderTest, LeavesTheLastTokenToCompute) {
-  Compute(12);
-  EXPECT_EQ(finder_.Find(request_, request_.eviction).num_tokens, 12);
-  request_.tokens.resize(12);
-  EXPECT_EQ(finder_.Find(request_, request_.eviction).num_tokens, 8);
+TEST_F(PrefixHitTest, LeavesTheObservationWindowToCompute) {
+  Request request = MakeRequest("a", 12, 4);
+  request.eviction = SnapKv(3, 4);
+  EXPECT_EQ(CachedTokens(request), 8);  // not 10 of 12 - 3
+  request.id = "b";
+  request.eviction = SnapKv(4, 4);
+  EXPECT_EQ(CachedTokens(request), 8);
+  request.id = "c";
+  request.eviction = SnapKv(5, 6);
+  EXPECT_EQ(CachedTokens(request), 6);
+  request.id = "d";
+  request.eviction = Recency(4);
+  EXPECT_EQ(CachedTokens(request), 10);
 }
 
-TEST_F(PrefixFinderTest, FindsNothingWhereScoresAreAccumulated) {
-  Compute(12);
-  EvictionPlan plan;
-  plan.scorer_state = ScorerState::kQueryStatistics;
-  EXPECT_EQ(finder_.Find(request_, plan).num_tokens, 0);
-}
-
-TEST_F(PrefixFinderTest, LeavesObservationWindowsToCompute) {
-  Compute(12);
-  EvictionPlan plan;
-  CompressionPoint& point = plan.compressions.emplace_back();
-  point.length = 12;
-  point.policy.scorer.kind = ScorerKind::kSnapKv;
-  point.policy.scorer.window = 3;
-  const int32_t window = point.policy.query_window();
-  EXPECT_EQ(finder_.Find(request_, plan).num_tokens, (12 - window) / 4 * 4);
+TEST_F(PrefixHitTest, CompressedPastsAreNotPublished) {
+  Request request = MakeRequest("a", 13, 12, 5);
+  request.eviction = Recency(4);
+  const RequestId id = Submit(&driver_, request);
+  driver_.Drain();
+  // The prompt was computed before the eviction, the outputs after it.
+  Request longer = request;
+  longer.id = "b";
+  longer.eviction = {};
+  const std::vector<int32_t>& outputs = driver_.served(id).outputs;
+  longer.prompt.insert(longer.prompt.end(), outputs.begin(), outputs.end());
+  EXPECT_EQ(CachedTokens(longer), 12);
 }
 
 }  // namespace

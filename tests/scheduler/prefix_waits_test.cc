@@ -21,47 +21,79 @@ SchedulerOptions WaitingOptions() {
   return options;
 }
 
+// "a" computes a prompt of 40 tokens, 8 in a step; "b" has its prompt, too.
 class PrefixWaitTest : public testing::Test {
  protected:
-  uint64_t NumComputed(SchedulerDriver* driver) {
-    return driver->scheduler().stats().num_computed_tokens;
+  RequestId SubmitB() { return Submit(&driver_, MakeRequest("b", 40, 1)); }
+  bool Runs(RequestId id) const {
+    return driver_.SlotOf(id) != kNoSequenceSlot;
   }
+  int32_t CachedTokens(RequestId id) const {
+    return driver_.served(id).finish->num_cached_tokens;
+  }
+
+  SchedulerDriver driver_{SmallLayout(2, 200), WaitingOptions()};
+  const RequestId a_ = Submit(&driver_, MakeRequest("a", 40, 1));
 };
 
 TEST_F(PrefixWaitTest, APrefixInTheMakingIsNotComputedTwice) {
-  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
-  Submit(&driver, MakeRequest("a", 40, 1));
-  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
-  const RequestId c = Submit(&driver, MakeRequest("c", 12, 1, 1));
-  driver.Step();
-  EXPECT_EQ(driver.SlotOf(b), kNoSequenceSlot);
-  EXPECT_EQ(driver.TokensInPlan(c), 8);  // passes it
-  driver.Finish();
-  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 38);
-  EXPECT_EQ(NumComputed(&driver), 40u + 12u + 2u);
-  EXPECT_EQ(driver.scheduler().stats().num_passes, 0u);
-  EXPECT_EQ(driver.scheduler().stats().num_prefix_waits, 5u);
+  const RequestId b = SubmitB();
+  const RequestId c = Submit(&driver_, MakeRequest("c", 12, 1, 1));
+  driver_.Step();
+  EXPECT_FALSE(Runs(b));
+  EXPECT_EQ(driver_.TokensInPlan(c), 8);  // passes it
+  driver_.Finish();
+  EXPECT_EQ(CachedTokens(b), 38);
+  const SchedulerStats stats = driver_.scheduler().stats();
+  EXPECT_EQ(stats.num_computed_tokens, 40u + 12u + 2u);
+  EXPECT_EQ(stats.num_passes, 0u);
+  EXPECT_EQ(stats.num_prefix_waits, 5u);
 }
 
 // From where prompts part on there is nothing to wait for.
 TEST_F(PrefixWaitTest, WaitsOnlyAsLongAsPromptsAreEqual) {
-  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
-  Submit(&driver, MakeRequest("a", 40, 1));
   Request request = MakeRequest("b", 40, 1);
   for (size_t i = 13; i < request.prompt.size(); ++i) request.prompt[i] += 500;
-  const RequestId b = Submit(&driver, request);
-  driver.Step();
-  EXPECT_EQ(driver.SlotOf(b), kNoSequenceSlot);
+  const RequestId b = Submit(&driver_, request);
+  driver_.Step();
+  EXPECT_FALSE(Runs(b));
   // After the first chunk of 8, 4 equal tokens are left, and after two none.
-  driver.Step();
-  EXPECT_EQ(driver.SlotOf(b), kNoSequenceSlot);
-  driver.Step();
-  EXPECT_NE(driver.SlotOf(b), kNoSequenceSlot);
-  driver.Finish();
-  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 12);
+  driver_.Step();
+  EXPECT_FALSE(Runs(b));
+  driver_.Step();
+  EXPECT_TRUE(Runs(b));
+  driver_.Finish();
+  EXPECT_EQ(CachedTokens(b), 12);
 }
 
-TEST_F(PrefixWaitTest, LittleIsNotWorthWaitingFor) {
+TEST_F(PrefixWaitTest, OtherTenantsDoNotWait) {
+  Request request = MakeRequest("b", 40, 1);
+  request.scope.tenant = "other";
+  const RequestId b = Submit(&driver_, request);
+  driver_.Step();
+  EXPECT_EQ(driver_.TokensInPlan(b), 8);
+  driver_.Drain();
+}
+
+TEST_F(PrefixWaitTest, GoesOnWhenTheOtherIsCancelled) {
+  const RequestId b = SubmitB();
+  driver_.Step();
+  EXPECT_THAT(driver_.Cancel(a_), IsOk());
+  driver_.Step();
+  EXPECT_EQ(driver_.TokensInPlan(b), 8);
+  driver_.Finish();
+  EXPECT_EQ(CachedTokens(b), 8);
+}
+
+TEST_F(PrefixWaitTest, GoesOnWhenTheEngineIsLost) {
+  const RequestId b = SubmitB();
+  driver_.Step();
+  driver_.LoseEngine();
+  driver_.Finish();
+  EXPECT_EQ(CachedTokens(b), 38);
+}
+
+TEST(LittlePrefixWaitTest, LittleIsNotWorthWaitingFor) {
   SchedulerOptions options = WaitingOptions();
   options.min_prefix_wait_tokens = 41;
   SchedulerDriver driver(SmallLayout(2, 200), options);
@@ -72,41 +104,8 @@ TEST_F(PrefixWaitTest, LittleIsNotWorthWaitingFor) {
   driver.Drain();
 }
 
-TEST_F(PrefixWaitTest, OtherTenantsDoNotWait) {
-  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
-  Submit(&driver, MakeRequest("a", 40, 1));
-  Request request = MakeRequest("b", 40, 1);
-  request.scope.tenant = "other";
-  const RequestId b = Submit(&driver, request);
-  driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(b), 8);
-  driver.Drain();
-}
-
-TEST_F(PrefixWaitTest, GoesOnWhenTheOtherIsCancelled) {
-  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
-  const RequestId a = Submit(&driver, MakeRequest("a", 40, 1));
-  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
-  driver.Step();
-  EXPECT_THAT(driver.Cancel(a), IsOk());
-  driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(b), 8);
-  driver.Finish();
-  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 8);
-}
-
-TEST_F(PrefixWaitTest, GoesOnWhenTheEngineIsLost) {
-  SchedulerDriver driver(SmallLayout(2, 200), WaitingOptions());
-  Submit(&driver, MakeRequest("a", 40, 1));
-  const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
-  driver.Step();
-  driver.LoseEngine();
-  driver.Finish();
-  EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 38);
-}
-
 // Held up for ever by nobody: not by one that gets no tokens, either.
-TEST_F(PrefixWaitTest, IsBounded) {
+TEST(BoundedPrefixWaitTest, IsBounded) {
   SchedulerOptions options = WaitingOptions();
   options.max_prefix_wait_steps = 2;
   options.long_prefill_token_threshold = 2;

@@ -3,7 +3,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
@@ -15,42 +14,6 @@
 
 namespace blockmgr {
 namespace {
-
-using ::testing::ElementsAre;
-
-// Runs everything; ids of the requests in the order in which they started.
-std::vector<std::string> Starts(SchedulerDriver* driver) {
-  std::vector<std::string> starts;
-  while (driver->ok() && driver->scheduler().has_unfinished_requests()) {
-    driver->Step();
-    for (const SequenceStart& start : driver->plan().starts) {
-      starts.push_back(driver->served(start.request).request.id);
-    }
-  }
-  driver->CheckQuiescent();
-  return starts;
-}
-
-// vLLM #41951: a preempted request that lost its place was passed for ever.
-TEST(PriorityTest, vllm_41951_PreemptedRequestsKeepTheirPlaceInTheirClass) {
-  SchedulerOptions options = PlainOptions();
-  options.policy = SchedulingPolicy::kPriority;
-  SchedulerDriver driver(SmallLayout(1, 10), options);
-  const auto submit = [&](const char* id, int32_t priority, int32_t topic) {
-    Request request = MakeRequest(id, 4, 6, topic);
-    request.priority = priority;
-    return Submit(&driver, std::move(request));
-  };
-  const RequestId low = submit("low", 1, 0);
-  driver.Step();
-  const RequestId high = submit("high", 0, 1);
-  submit("late", 1, 2);
-  submit("first", 0, 3);
-  EXPECT_THAT(Starts(&driver),
-              ElementsAre("high", "first", "first", "low", "late", "late"));
-  EXPECT_EQ(driver.served(high).finish->num_preemptions, 0);
-  EXPECT_EQ(driver.served(low).finish->num_preemptions, 1);
-}
 
 Request OfTenant(Request request, std::string tenant) {
   request.scope.tenant = std::move(tenant);

@@ -239,14 +239,16 @@ class Monotone {
     StepPlan plan;
     EXPECT_TRUE(scheduler_->Schedule(&plan));
     infos_.push_back(plan.starts.at(0).info);
-    Answer(plan);
+    EXPECT_OK(scheduler_->Update(AnswerTo(plan), &effects_));
     return *infos_.back();
   }
   // Returns how many outputs the request gets.
   size_t Serve(Request request) {
     Submit(std::move(request));
     StepPlan plan;
-    while (scheduler_->Schedule(&plan)) Answer(plan);
+    while (scheduler_->Schedule(&plan)) {
+      EXPECT_OK(scheduler_->Update(AnswerTo(plan), &effects_));
+    }
     const size_t num_outputs = effects_.tokens.size();
     reason_ = effects_.finished.at(0).reason;
     effects_.Clear();
@@ -255,15 +257,6 @@ class Monotone {
   FinishReason reason() const { return reason_; }
 
  private:
-  void Answer(const StepPlan& plan) {
-    StepResult result;
-    result.id = plan.id;
-    for (const uint8_t samples : plan.samples) {
-      result.sampled.push_back(samples != 0 ? 7 : -1);
-    }
-    EXPECT_OK(scheduler_->Update(result, &effects_));
-  }
-
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::shared_ptr<const RequestInfo>> infos_;
   Effects effects_;

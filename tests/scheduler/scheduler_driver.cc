@@ -1,11 +1,14 @@
 #include "tests/scheduler/scheduler_driver.h"
-#include "tests/testing/block_tables.h"
 
 #include <algorithm>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tests/testing/block_tables.h"
+#include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 
@@ -465,6 +468,24 @@ SequenceSlot SchedulerDriver::SlotOf(RequestId id) const {
     if (request == id) return slot;
   }
   return kNoSequenceSlot;
+}
+
+void ExpectRefused(const std::vector<WrongAnswer>& cases,
+                   const StepResult& good, SchedulerImpl* scheduler) {
+  for (const WrongAnswer& wrong : cases) {
+    SCOPED_TRACE(wrong.text);
+    StepResult result = good;
+    wrong.spoil(&result);
+    Effects effects;
+    const uint64_t before = scheduler->StateHash();
+    EXPECT_THAT(scheduler->Update(result, &effects),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         testing::HasSubstr(wrong.text)));
+    EXPECT_EQ(scheduler->StateHash(), before);
+    EXPECT_TRUE(effects.tokens.empty() && effects.token_data.empty() &&
+                effects.logprobs.empty() && effects.evictions.empty() &&
+                effects.finished.empty());
+  }
 }
 
 RequestId Submit(SchedulerDriver* driver, Request request) {

@@ -6,11 +6,14 @@
 #ifndef TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
 #define TESTS_SCHEDULER_SCHEDULER_DRIVER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include <absl/status/statusor.h>
@@ -71,6 +74,33 @@ class SchedulerDriver {
   template <typename Done>
   void RunUntil(Done done) {
     while (ok_ && !done() && scheduler_.has_unfinished_requests()) Step();
+  }
+  // Keeps as many steps in flight as allowed until `done()`, which is asked
+  // after every step that is issued, or all requests have ended. Returns
+  // whether done() was true.
+  template <typename Done>
+  bool RunFullUntil(Done done) {
+    while (ok_ && scheduler_.has_unfinished_requests()) {
+      while (Issue()) {
+        if (done()) return true;
+      }
+      if (ok_) Answer();
+    }
+    return false;
+  }
+  // The same until all have ended; on_issue() is called after every step.
+  template <typename OnIssue>
+  void RunFull(OnIssue on_issue) {
+    RunFullUntil([&] {
+      on_issue();
+      return false;
+    });
+  }
+  // The most blocks in use on the way to the end of all requests.
+  int32_t MostUsedBlocks() {
+    int32_t most = 0;
+    RunFull([&] { most = std::max(most, scheduler_.num_used_blocks()); });
+    return most;
   }
   // Issues a step and answers everything in flight.
   void Step();
@@ -138,6 +168,16 @@ class SchedulerDriver {
   bool allows_other_replays_of_less_ = false;
   bool ok_ = true;
 };
+
+// A change to a good answer, and what the refusal of the result says.
+struct WrongAnswer {
+  std::string text;
+  std::function<void(StepResult*)> spoil;
+};
+
+// Each wrong answer is refused and changes nothing.
+void ExpectRefused(const std::vector<WrongAnswer>& cases,
+                   const StepResult& good, SchedulerImpl* scheduler);
 
 // Submits a request, which must not be refused.
 RequestId Submit(SchedulerDriver* driver, Request request);

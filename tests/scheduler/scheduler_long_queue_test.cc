@@ -39,7 +39,8 @@ INSTANTIATE_TEST_SUITE_P(Policies, LongQueueTest,
                                          SchedulingPolicy::kPriority));
 
 // In a pool where many are preempted, who come back to their places: each start
-// is of the one that is first then.
+// is of the one that is first then. vLLM #41951: a preempted request that lost
+// its place was passed for ever.
 TEST_P(LongQueueTest, StartsInOrderThoughManyArePreempted) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -352,27 +353,25 @@ TEST(LongTopicQueueTest, RanksFollowWithinThePromisedUpdates) {
   }
 }
 
-// What it has found is gone: they are where they were.
-TEST_F(LongPrefixQueueTest, FollowsAReset) {
+// What it has found is gone, by a reset or with the engine: they are where they
+// were.
+class LostPrefixQueueTest : public LongPrefixQueueTest,
+                            public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(LosesEngine, LostPrefixQueueTest, testing::Bool());
+
+TEST_P(LostPrefixQueueTest, FollowsTheLossOfAll) {
   Submit(40, 1, 1);
   SubmitOthers(1);
   SubmitOthers(kNumWaiting);
   const std::vector<RequestId> deep = SubmitDeep(6);
   queue_.Step();
   EXPECT_EQ(queue_.First(), deep.back());
-  EXPECT_EQ(queue_.scheduler().ResetPrefixCache().num_in_use, 0);
-  published_.clear();
-  for (int32_t i = 0; i < 20; ++i) EXPECT_LT(queue_.NextStart(), deep.front());
-}
-
-TEST_F(LongPrefixQueueTest, FollowsTheLossOfTheEngine) {
-  Submit(40, 1, 1);
-  SubmitOthers(kNumWaiting);
-  const std::vector<RequestId> deep = SubmitDeep(6);
-  queue_.Step();
-  EXPECT_EQ(queue_.First(), deep.back());
-  Effects effects;
-  queue_.scheduler().LoseEngine(&effects);
+  if (GetParam()) {
+    Effects effects;
+    queue_.scheduler().LoseEngine(&effects);
+  } else {
+    EXPECT_EQ(queue_.scheduler().ResetPrefixCache().num_in_use, 0);
+  }
   published_.clear();
   for (int32_t i = 0; i < 20; ++i) EXPECT_LT(queue_.NextStart(), deep.front());
 }

@@ -283,17 +283,14 @@ TEST_P(LossTest, RefusesBlocksThatThePoolDoesNotHave) {
   SchedulerDriver driver(SmallLayout(4, 20), Options());
   Submit(&driver, MakeRequest("a", 22, 3));
   ASSERT_TRUE(driver.Issue());
+  std::vector<WrongAnswer> cases;
+  for (const int32_t block : {0, -1, 21}) {
+    cases.push_back({"lost_blocks[1]: expected 1 to 20", [block](auto* result) {
+                       result->lost_blocks = {BlockId{3}, BlockId{block}};
+                     }});
+  }
   driver.AnswerWith([&](StepResult* result) {
-    Effects effects;
-    for (const int32_t block : {0, -1, 21}) {
-      StepResult wrong = *result;
-      wrong.lost_blocks = {BlockId{3}, BlockId{block}};
-      const uint64_t before = driver.scheduler().StateHash();
-      EXPECT_THAT(driver.scheduler().Update(wrong, &effects),
-                  StatusIs(absl::StatusCode::kInvalidArgument,
-                           HasSubstr("lost_blocks[1]: expected 1 to 20")));
-      EXPECT_EQ(driver.scheduler().StateHash(), before);
-    }
+    ExpectRefused(cases, *result, &driver.scheduler());
   });
   driver.Finish();
 }

@@ -215,16 +215,13 @@ TEST_P(RefusalTest, AShorterHistoryIsSharedWithNobody) {
   request.id = "b";
   const RequestId other = Submit(&driver, request);
   RefuseOne(&driver);
-  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-    while (driver.Issue()) {
-      for (const EvictionOrder& order : driver.plan().evictions) {
-        if (driver.SlotOf(id) != order.slot) continue;
-        EXPECT_EQ(order.region, kNoRegion);
-      }
+  driver.RunFullUntil([&] {
+    for (const EvictionOrder& order : driver.plan().evictions) {
+      if (driver.SlotOf(id) != order.slot) continue;
+      EXPECT_EQ(order.region, kNoRegion);
     }
-    driver.Answer();
-    if (driver.served(id).finish.has_value()) break;
-  }
+    return driver.served(id).finish.has_value();
+  });
   ExpectComplete(&driver);
   EXPECT_THAT(Lengths(driver.served(id).recorded), ElementsAre(8, 24, 32, 40));
   EXPECT_THAT(Lengths(driver.served(other).recorded),

@@ -35,20 +35,6 @@ RequestState* Add(RequestTable* table, uint64_t id, const char* name) {
   return request;
 }
 
-TEST(RequestTableTest, FindsLiveRequestsByNumberAndName) {
-  RequestTable table;
-  RequestState* a = Add(&table, 7, "a");
-  EXPECT_EQ(table.Find(RequestId{7}), a);
-  EXPECT_EQ(table.FindName("a"), a);
-  EXPECT_EQ(table.Find(RequestId{8}), nullptr);
-  EXPECT_EQ(table.FindName("b"), nullptr);
-  table.Remove(a);
-  EXPECT_EQ(table.Find(RequestId{7}), nullptr);
-  EXPECT_EQ(table.FindName("a"), nullptr);
-  EXPECT_TRUE(table.empty());
-  table.CheckInvariants();
-}
-
 TEST(RequestTableTest, AReusedObjectKeepsIndexAndIncarnation) {
   RequestTable table;
   Add(&table, 1, "a");

@@ -14,7 +14,6 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -28,24 +27,21 @@ class SwapTest : public testing::TestWithParam<int32_t> {
   }
   // Steps until somebody has been preempted.
   static void RunUntilPreempted(SchedulerDriver* driver) {
-    while (driver->ok() && driver->scheduler().has_unfinished_requests() &&
-           driver->scheduler().stats().num_preemptions == 0) {
-      while (driver->Issue()) {
-        if (driver->scheduler().stats().num_preemptions > 0) return;
-      }
-      driver->Answer();
-    }
+    driver->RunFullUntil(
+        [&] { return driver->scheduler().stats().num_preemptions > 0; });
+  }
+  // The younger of two requests that fit alone, not together, is preempted.
+  static RequestId PreemptSecond(SchedulerDriver* driver) {
+    Submit(driver, MakeRequest("a", 16, 20));
+    const RequestId second = Submit(driver, MakeRequest("b", 16, 20, 1));
+    RunUntilPreempted(driver);
+    return second;
   }
   // Steps until plan() starts the request.
   static const SequenceStart* RunUntilStarted(SchedulerDriver* driver,
                                               RequestId id) {
-    while (driver->ok() && driver->scheduler().has_unfinished_requests()) {
-      while (driver->Issue()) {
-        if (driver->StartInPlan(id) != nullptr) return driver->StartInPlan(id);
-      }
-      driver->Answer();
-    }
-    return nullptr;
+    driver->RunFullUntil([&] { return driver->StartInPlan(id) != nullptr; });
+    return driver->StartInPlan(id);
   }
   static SchedulerStats Stats(SchedulerDriver& driver) {
     return driver.scheduler().stats();
@@ -88,9 +84,7 @@ TEST_P(SwapTest, GoesOnWhereItWas) {
 TEST_P(SwapTest, WithoutRoomItIsComputedAgain) {
   for (const int32_t num_host_blocks : {0, 3}) {
     SchedulerDriver driver(SmallLayout(4, 12), Options(num_host_blocks));
-    Submit(&driver, MakeRequest("a", 16, 20));
-    Submit(&driver, MakeRequest("b", 16, 20, 1));
-    RunUntilPreempted(&driver);
+    PreemptSecond(&driver);
     EXPECT_THAT(driver.plan().swap_outs, IsEmpty());
     driver.Finish();
     EXPECT_EQ(Stats(driver).num_swap_outs, 0u);
@@ -169,9 +163,7 @@ TEST_P(SwapTest, ScoresThatTheEngineAccumulatesAreComputedAgain) {
 
 TEST_P(SwapTest, CancelledItGivesUpItsHostBlocks) {
   SchedulerDriver driver(SmallLayout(4, 12), Options(20));
-  Submit(&driver, MakeRequest("a", 16, 20));
-  const RequestId b = Submit(&driver, MakeRequest("b", 16, 20, 1));
-  RunUntilPreempted(&driver);
+  const RequestId b = PreemptSecond(&driver);
   ASSERT_THAT(driver.plan().swap_outs, SizeIs(1));
   const SwapId swap = driver.plan().swap_outs[0].swap;
   ASSERT_OK(driver.Cancel(b));
@@ -183,9 +175,7 @@ TEST_P(SwapTest, CancelledItGivesUpItsHostBlocks) {
 
 TEST_P(SwapTest, LostHostBlocksAreComputedAgain) {
   SchedulerDriver driver(SmallLayout(4, 12), Options(20));
-  Submit(&driver, MakeRequest("a", 16, 20));
-  const RequestId b = Submit(&driver, MakeRequest("b", 16, 20, 1));
-  RunUntilPreempted(&driver);
+  const RequestId b = PreemptSecond(&driver);
   ASSERT_THAT(driver.plan().transfers_out, testing::Not(IsEmpty()));
   const SwapId swap = driver.plan().swap_outs[0].swap;
   const HostBlockId host = driver.plan().transfers_out[1].host;
@@ -205,9 +195,7 @@ TEST_P(SwapTest, LostHostBlocksAreComputedAgain) {
 
 TEST_P(SwapTest, AnEngineThatIsLostTakesItAll) {
   SchedulerDriver driver(SmallLayout(4, 12), Options(20));
-  Submit(&driver, MakeRequest("a", 16, 20));
-  Submit(&driver, MakeRequest("b", 16, 20, 1));
-  RunUntilPreempted(&driver);
+  PreemptSecond(&driver);
   EXPECT_EQ(Stats(driver).num_swapped, 1);
   driver.LoseEngine();
   EXPECT_EQ(Stats(driver).num_swapped, 0);
@@ -240,26 +228,21 @@ TEST_P(SwapTest, WhatTheCacheStillHasIsSharedNotCopied) {
 }
 
 TEST_P(SwapTest, RefusesHostBlocksThatTheEngineDoesNotHave) {
-  SchedulerDriver driver(SmallLayout(4, 12), Options(3));
-  Submit(&driver, MakeRequest("a", 16, 20));
-  ASSERT_TRUE(driver.Issue());
-  Effects effects;
-  StepResult result;
-  result.id = driver.plan().id;
-  result.sampled = {1};
-  result.lost_host_blocks = {HostBlockId{2}, HostBlockId{3}};
-  EXPECT_THAT(driver.scheduler().Update(result, &effects),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("lost_host_blocks[1]")));
-  driver.Drain();
-  SchedulerDriver without(SmallLayout(4, 12), Options(0));
-  Submit(&without, MakeRequest("a", 16, 20));
-  ASSERT_TRUE(without.Issue());
-  result.id = without.plan().id;
-  EXPECT_THAT(without.scheduler().Update(result, &effects),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("lost_host_blocks: expected none")));
-  without.Drain();
+  for (const int32_t num_host_blocks : {0, 3}) {
+    SchedulerDriver driver(SmallLayout(4, 12), Options(num_host_blocks));
+    Submit(&driver, MakeRequest("a", 16, 20));
+    ASSERT_TRUE(driver.Issue());
+    const WrongAnswer wrong = {
+        num_host_blocks == 0 ? "lost_host_blocks: expected none"
+                             : "lost_host_blocks[1]",
+        [](StepResult* result) {
+          result->lost_host_blocks = {HostBlockId{2}, HostBlockId{3}};
+        }};
+    driver.AnswerWith([&](StepResult* result) {
+      ExpectRefused({wrong}, *result, &driver.scheduler());
+    });
+    driver.Drain();
+  }
 }
 
 }  // namespace

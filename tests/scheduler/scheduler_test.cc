@@ -183,33 +183,6 @@ TEST(SchedulerSubmitTest, RefusesMoreThanMaxWaitingTokens) {
   EXPECT_EQ(tokens(), 0);
 }
 
-// The last output is never an input: n + m - 1 positions.
-TEST(SchedulerSubmitTest, RefusesWhatCanNeverFitAtTheBoundary) {
-  for (const int32_t page_size : {1, 2, 16}) {
-    const int32_t usable = 5 * page_size;
-    for (const int32_t num_prompt : {1, usable - 1, usable, usable + 1}) {
-      for (const int32_t total : {usable - 1, usable, usable + 1}) {
-        const int32_t max_tokens = total - num_prompt + 1;
-        if (max_tokens < 1) continue;
-        SCOPED_TRACE(testing::Message()
-                     << "page_size " << page_size << " prompt " << num_prompt
-                     << " max_tokens " << max_tokens);
-        SchedulerDriver driver(SmallLayout(page_size, 5), PlainOptions());
-        const auto id = driver.Submit(MakeRequest("a", num_prompt, max_tokens));
-        if (total > usable) {
-          EXPECT_THAT(id, StatusIs(absl::StatusCode::kResourceExhausted,
-                                   HasSubstr("never fit")));
-        } else {
-          EXPECT_THAT(id, IsOk());
-        }
-        // Later ones are not affected.
-        EXPECT_THAT(driver.Submit(MakeRequest("b", 1, 2, 1)), IsOk());
-        driver.Finish();
-      }
-    }
-  }
-}
-
 TEST(SchedulerSubmitTest, EvictionCountsForNeverFits) {
   // After 10 tokens: 2 for the region of [0, 9) and one per position after it.
   for (const int32_t max_tokens : {9, 10, 11}) {

@@ -165,9 +165,8 @@ TEST_P(WindowsTest, CommandsReadNoMoreThanAStepOfTheRequest) {
   SchedulerDriver driver(WindowLayout(35 + 4 * 4, 0, {8, 8, 8, 8}), options);
   const RequestId a = Submit(&driver, MakeRequest("a", 120, 21));
   driver.RunUntilOutputs(a, 3);
-  EvictionCommand command;
+  EvictionCommand command = RecencyCommand(16);
   command.policy = SnapKv(8, 16).policy;
-  command.target = SnapKv(8, 16).target;
   ASSERT_TRUE(driver.Evict(a, command).ok());
   driver.RunUntil([&] { return !driver.served(a).evictions.empty(); });
   ASSERT_THAT(driver.served(a).evictions, SizeIs(1));
@@ -188,10 +187,7 @@ TEST_P(WindowsTest, WindowsAloneHaveNothingToEvict) {
   request.eviction = RequestEviction();
   const RequestId a = Submit(&driver, request);
   driver.RunUntil([&] { return !driver.served(a).outputs.empty(); });
-  EvictionCommand command;
-  command.policy = Recency(16).policy;
-  command.target = Recency(16).target;
-  EXPECT_THAT(driver.Evict(a, command),
+  EXPECT_THAT(driver.Evict(a, RecencyCommand(16)),
               StatusIs(absl::StatusCode::kInvalidArgument));
   driver.Drain();
 }
@@ -204,11 +200,6 @@ RequestEviction HalfOfWindows() {
 
 class WindowRegionsTest : public ::testing::Test {
  protected:
-  explicit WindowRegionsTest(std::vector<int32_t> group_windows = {8, 40})
-      : scheduler_(
-            Scheduler::Create(WindowLayout(200, 0, std::move(group_windows)),
-                              Options())
-                .value()) {}
   static SchedulerOptions Options() {
     SchedulerOptions options = PlainOptions();
     options.num_scorer_states = 1;
@@ -220,11 +211,7 @@ class WindowRegionsTest : public ::testing::Test {
   void Step(int32_t kept) {
     StepPlan plan;
     ASSERT_TRUE(scheduler_->Schedule(&plan));
-    StepResult result;
-    result.id = plan.id;
-    for (const uint8_t samples : plan.samples) {
-      result.sampled.push_back(samples != 0 ? 7 : -1);
-    }
+    StepResult result = AnswerTo(plan);
     for (size_t i = 0; i < plan.evictions.size(); ++i) {
       result.evictions.push_back(
           {.ok = true, .error = "", .counts = std::vector<int32_t>(4, kept)});
@@ -234,7 +221,8 @@ class WindowRegionsTest : public ::testing::Test {
     scheduler_->CheckInvariants();
   }
 
-  std::unique_ptr<Scheduler> scheduler_;
+  const std::unique_ptr<Scheduler> scheduler_ =
+      Scheduler::Create(WindowLayout(200, 0, {8, 40}), Options()).value();
   std::vector<StepPlan> plans_;
   Effects effects_;
 };
@@ -328,6 +316,19 @@ TEST_F(WindowRegionsTest, AnEngineThatDoesNotSayItEvictsThereIsNotAskedTo) {
   EXPECT_OK(scheduler->Submit(request));
 }
 
+TEST_F(WindowRegionsTest, AModelWithoutWindowsHasNothingToEvictThere) {
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Scheduler> scheduler,
+                       Scheduler::Create(WindowLayout(200, 0, {}), Options()));
+  Request request = MakeRequest("a", 60, 10);
+  request.eviction = HalfOfWindows();
+  EXPECT_THAT(
+      scheduler->Submit(request),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("eviction.target.window_keep_ratio: expected 1 for a "
+                         "model of which no group of layers has a window, got "
+                         "0.5")));
+}
+
 TEST_F(WindowRegionsTest, CommandsAreOfTheOthersOnly) {
   ASSERT_OK_AND_ASSIGN(const RequestId id,
                        scheduler_->Submit(MakeRequest("a", 60, 10)));
@@ -363,12 +364,9 @@ class SharedWindowRegionsTest : public testing::TestWithParam<int32_t> {
   // Runs a request to its end; how it started is in plan_.
   RequestId Serve(const Request& request) {
     const RequestId id = Submit(&driver_, request);
-    while (driver_.ok() && driver_.scheduler().has_unfinished_requests()) {
-      while (driver_.Issue()) {
-        if (!driver_.plan().starts.empty()) plan_ = driver_.plan();
-      }
-      driver_.Answer();
-    }
+    driver_.RunFull([&] {
+      if (!driver_.plan().starts.empty()) plan_ = driver_.plan();
+    });
     return id;
   }
   // Of the run of the request that started last.
@@ -519,22 +517,6 @@ TEST_P(SqueezedWindowsTest, WhoseSqueezeIsHalfRefusedIsComputedAgain) {
   for (const auto& [id, served] : driver_.all()) {
     EXPECT_EQ(served.finish->reason, FinishReason::kLength);
   }
-}
-
-class NoWindowsTest : public WindowRegionsTest {
- protected:
-  NoWindowsTest() : WindowRegionsTest({}) {}
-};
-
-TEST_F(NoWindowsTest, HaveNothingToEvict) {
-  Request request = MakeRequest("a", 60, 10);
-  request.eviction = HalfOfWindows();
-  EXPECT_THAT(
-      scheduler_->Submit(request),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("eviction.target.window_keep_ratio: expected 1 for a "
-                         "model of which no group of layers has a window, got "
-                         "0.5")));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Compressed prefixes that requests share.
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -29,20 +30,23 @@ Request Sharer(const char* id, int32_t num_prompt = 41, int32_t tokens = 8) {
   return request;
 }
 
+// The same in another mode: every 16 tokens, if it is that of chunks.
+Request SharerIn(EvictionMode mode, const char* id, int32_t num_prompt) {
+  Request request = Sharer(id, num_prompt);
+  request.eviction.mode = mode;
+  if (mode == EvictionMode::kEveryChunk) request.eviction.compress_every = 16;
+  return request;
+}
+
 class SharedCompressionTest : public testing::TestWithParam<int32_t> {
  protected:
   // Runs a request to its end; how it started is in start_.
   RequestId Serve(Request request) {
     const RequestId id = Submit(&driver_, std::move(request));
     start_ = SequenceStart();
-    while (driver_.ok() && driver_.scheduler().has_unfinished_requests()) {
-      while (driver_.Issue()) {
-        for (const SequenceStart& start : driver_.plan().starts) {
-          start_ = start;
-        }
-      }
-      driver_.Answer();
-    }
+    driver_.RunFull([&] {
+      if (!driver_.plan().starts.empty()) start_ = driver_.plan().starts.back();
+    });
     return id;
   }
 
@@ -143,22 +147,27 @@ TEST_P(SharedCompressionTest, IsNotFoundByOthers) {
   Serve(plain);
   EXPECT_EQ(start_.region, kNoRegion);
   EXPECT_GT(start_.num_cached_tokens, 0);
-  Request unshared = Sharer("unshared", 70);
-  unshared.eviction.share_prefix = false;
-  Serve(unshared);
-  EXPECT_EQ(start_.region, kNoRegion);
   // Another budget, another policy, another mode.
-  Serve(Sharer("budget", 70, 12));
-  EXPECT_EQ(start_.region, kNoRegion);
-  Request policy = Sharer("policy", 70);
-  policy.eviction.policy.scorer.kind = ScorerKind::kKnorm;
-  Serve(policy);
-  EXPECT_EQ(start_.region, kNoRegion);
-  Request chunks = Sharer("chunks", 70);
-  chunks.eviction.mode = EvictionMode::kEveryChunk;
-  chunks.eviction.compress_every = 16;
-  Serve(chunks);
-  EXPECT_EQ(start_.region, kNoRegion);
+  const std::vector<std::pair<const char*, std::function<void(Request*)>>>
+      others = {
+          {"unshared", [](auto* r) { r->eviction.share_prefix = false; }},
+          {"budget", [](auto* r) { r->eviction.target.tokens = 12; }},
+          {"policy",
+           [](auto* r) {
+             r->eviction.policy.scorer.kind = ScorerKind::kKnorm;
+           }},
+          {"chunks",
+           [](auto* r) {
+             r->eviction.mode = EvictionMode::kEveryChunk;
+             r->eviction.compress_every = 16;
+           }},
+      };
+  for (const auto& [id, change] : others) {
+    Request other = Sharer(id, 70);
+    change(&other);
+    Serve(other);
+    EXPECT_EQ(start_.region, kNoRegion) << id;
+  }
   // Another tenant finds nothing at all.
   Request tenant = Sharer("tenant", 70);
   tenant.scope.tenant = "other";
@@ -169,10 +178,7 @@ TEST_P(SharedCompressionTest, IsNotFoundByOthers) {
 
 TEST_P(SharedCompressionTest, EveryChunkGoesOnFromTheLastChunk) {
   const auto chunks = [](const char* id, int32_t num_prompt) {
-    Request request = Sharer(id, num_prompt);
-    request.eviction.mode = EvictionMode::kEveryChunk;
-    request.eviction.compress_every = 16;
-    return request;
+    return SharerIn(EvictionMode::kEveryChunk, id, num_prompt);
   };
   const RequestId a = Serve(chunks("a", 41));
   EXPECT_THAT(driver_.served(a).recorded, SizeIs(3));  // at 16, 32 and 40
@@ -227,16 +233,6 @@ TEST_P(SharedCompressionTest, WhatIsFoundFitsWhereItsSharerDoes) {
 // Budgets by a table are those of each length, whoever's prompt goes on: the
 // canary engine keeps the counts that it is told.
 TEST_P(SharedCompressionTest, TablesAreSharedByTheirContent) {
-  const auto sharer = [](const char* id, int32_t num_prompt, BudgetTable table,
-                         EvictionMode mode) {
-    Request request = Sharer(id, num_prompt);
-    request.eviction.mode = mode;
-    if (mode == EvictionMode::kEveryChunk) {
-      request.eviction.compress_every = 16;
-    }
-    UseTable(std::move(table), &request.eviction);
-    return request;
-  };
   int32_t topic = 0;
   for (const BudgetTable& table : {BudgetTable(SkewedScores(layout_, 1)),
                                    BudgetTable(PairedProfile(layout_, 1))}) {
@@ -245,7 +241,8 @@ TEST_P(SharedCompressionTest, TablesAreSharedByTheirContent) {
       SCOPED_TRACE(++topic);
       const auto serve = [&](const char* id, int32_t num_prompt,
                              const BudgetTable& used) {
-        Request request = sharer(id, num_prompt, used, mode);
+        Request request = SharerIn(mode, id, num_prompt);
+        UseTable(used, &request.eviction);
         for (int32_t& token : request.prompt) token += 1000 * topic;
         return Serve(std::move(request));
       };
@@ -283,12 +280,8 @@ TEST_P(SharedCompressionTest, IsComputedOnceForThoseWhoComeTogether) {
         options.min_prefix_wait_tokens = 4;
         SchedulerDriver driver(SmallLayout(4, 200, 2, 2), options);
         const auto submit = [&](int32_t number, int32_t num_prompt) {
-          Request request = Sharer(absl::StrCat(number).c_str(), num_prompt);
-          request.eviction.mode = mode;
-          if (mode == EvictionMode::kEveryChunk) {
-            request.eviction.compress_every = 16;
-          }
-          return Submit(&driver, std::move(request));
+          return Submit(&driver, SharerIn(mode, absl::StrCat(number).c_str(),
+                                          num_prompt));
         };
         if (has_turn) {
           submit(0, 41);
@@ -383,13 +376,10 @@ TEST_P(SharedCompressionTest, TheEngineHearsWhatIsDropped) {
   std::vector<RegionId> dropped;
   driver_.scheduler().ResetPrefixCache();
   Submit(&driver_, Sharer("b", 70));
-  while (driver_.ok() && driver_.scheduler().has_unfinished_requests()) {
-    while (driver_.Issue()) {
-      const std::vector<RegionId>& regions = driver_.plan().dropped_regions;
-      dropped.insert(dropped.end(), regions.begin(), regions.end());
-    }
-    driver_.Answer();
-  }
+  driver_.RunFull([&] {
+    const std::vector<RegionId>& regions = driver_.plan().dropped_regions;
+    dropped.insert(dropped.end(), regions.begin(), regions.end());
+  });
   EXPECT_THAT(dropped, SizeIs(1));
 }
 
@@ -401,16 +391,12 @@ TEST(SharedCompressionResumeTest, APreemptedOneGoesOnFromItsRegion) {
   sharer.max_tokens = 60;
   const RequestId b = Submit(&driver, sharer);
   int32_t most_cached = 0;
-  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-    if (driver.Issue()) {
-      for (const SequenceStart& start : driver.plan().starts) {
-        if (start.region != kNoRegion) {
-          most_cached = std::max(most_cached, start.num_cached_tokens);
-        }
-      }
+  driver.RunFull([&] {
+    for (const SequenceStart& start : driver.plan().starts) {
+      if (start.region == kNoRegion) continue;
+      most_cached = std::max(most_cached, start.num_cached_tokens);
     }
-    driver.Answer();
-  }
+  });
   EXPECT_EQ(driver.served(a).finish->reason, FinishReason::kLength);
   EXPECT_EQ(driver.served(b).finish->reason, FinishReason::kLength);
   EXPECT_GT(driver.served(b).finish->num_preemptions, 0);

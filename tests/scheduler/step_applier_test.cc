@@ -42,20 +42,6 @@ TEST(SchedulerApplyTest, AStartCarriesTheTokensAndTheQueryWindow) {
   EXPECT_THAT(plan.block_offsets, ElementsAre(0, 2, 7));
 }
 
-TEST(SchedulerApplyTest, OnlyTheChunkThatEndsThePromptSamples) {
-  SchedulerOptions options = PlainOptions();
-  options.max_num_batched_tokens = 8;
-  SchedulerDriver driver(SmallLayout(4, 20), options);
-  Submit(&driver, MakeRequest("a", 17, 2));
-  driver.Step();
-  EXPECT_THAT(driver.plan().samples, ElementsAre(0));
-  driver.Step();
-  EXPECT_THAT(driver.plan().samples, ElementsAre(0));
-  driver.Step();
-  EXPECT_THAT(driver.plan().samples, ElementsAre(1));
-  EXPECT_THAT(driver.plan().positions, ElementsAre(16));
-}
-
 TEST(SchedulerApplyTest, BlocksComeWhenPagesAreFull) {
   SchedulerDriver driver(SmallLayout(4, 20), PlainOptions());
   const RequestId id = Submit(&driver, MakeRequest("a", 6, 6));
@@ -189,22 +175,6 @@ TEST(SchedulerApplyTest, AReleasedSlotIsToldBeforeItIsUsedAgain) {
   EXPECT_EQ(driver.plan().starts[0].slot, SequenceSlot{0});
   driver.Step();
   EXPECT_THAT(driver.plan().released, IsEmpty());
-}
-
-TEST(SchedulerApplyTest, AResumedRequestBringsItsOutputs) {
-  SchedulerDriver driver(SmallLayout(4, 20), PlainOptions());
-  const RequestId id = Submit(&driver, MakeRequest("a", 5, 9));
-  driver.RunUntilOutputs(id, 3);
-  driver.LoseEngine();
-  ASSERT_TRUE(driver.Issue());
-  std::vector<int32_t> known = driver.served(id).request.prompt;
-  known.insert(known.end(), driver.served(id).outputs.begin(),
-               driver.served(id).outputs.end());
-  ASSERT_THAT(driver.plan().starts, SizeIs(1));
-  EXPECT_EQ(TokensOf(driver.plan(), driver.plan().starts[0]), known);
-  EXPECT_THAT(driver.plan().num_tokens, ElementsAre(8));
-  driver.Finish();
-  EXPECT_EQ(driver.scheduler().stats().num_recomputed_tokens, 7);
 }
 
 class EvictionOrderTest : public testing::Test {

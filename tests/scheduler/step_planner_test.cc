@@ -1,7 +1,6 @@
 // What a step runs: order, budgets, chunks, prefix hits, admission, preemption.
 
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -16,7 +15,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Submits what must be accepted.
 // Tokens that each step of the request's prompt runs.
 std::vector<int32_t> PrefillChunks(SchedulerDriver* driver, RequestId id) {
   std::vector<int32_t> chunks;
@@ -62,35 +60,17 @@ TEST(SchedulerPlanTest, ABigRequestIsNotOvertaken) {
   driver.Finish();
 }
 
-TEST(SchedulerPlanTest, HoldsAtMostMaxNumSeqs) {
-  SchedulerOptions options = PlainOptions();
-  options.max_num_seqs = 2;
-  SchedulerDriver driver(SmallLayout(4, 40), options);
-  const RequestId a = Submit(&driver, MakeRequest("a", 4, 3));
-  Submit(&driver, MakeRequest("b", 4, 9));
-  const RequestId c = Submit(&driver, MakeRequest("c", 4, 3));
-  driver.RunUntil([&] { return driver.served(a).finish.has_value(); });
-  EXPECT_EQ(driver.TokensInPlan(c), 0);
-  EXPECT_EQ(driver.scheduler().stats().num_running, 1);
-  driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(c), 4);
-  driver.Finish();
-}
-
-TEST(SchedulerPlanTest, ChunksLongPrompts) {
-  SchedulerOptions options = PlainOptions();
-  options.max_num_batched_tokens = 8;
-  SchedulerDriver driver(SmallLayout(4, 40), options);
-  const RequestId id = Submit(&driver, MakeRequest("a", 18, 2));
-  EXPECT_THAT(PrefillChunks(&driver, id), ElementsAre(8, 8, 2));
-}
-
-TEST(SchedulerPlanTest, ChunksAreNotAboveTheThreshold) {
-  SchedulerOptions options = PlainOptions();
-  options.long_prefill_token_threshold = 4;
-  SchedulerDriver driver(SmallLayout(4, 40), options);
-  const RequestId id = Submit(&driver, MakeRequest("a", 10, 2));
-  EXPECT_THAT(PrefillChunks(&driver, id), ElementsAre(4, 4, 2));
+TEST(SchedulerPlanTest, ChunksAreNotAboveTheBudgetNorTheThreshold) {
+  for (const int32_t threshold : {0, 4}) {
+    SchedulerOptions options = PlainOptions();
+    options.max_num_batched_tokens = 8;
+    options.long_prefill_token_threshold = threshold;
+    SchedulerDriver driver(SmallLayout(4, 40), options);
+    const RequestId id = Submit(&driver, MakeRequest("a", 18, 2));
+    EXPECT_EQ(PrefillChunks(&driver, id),
+              threshold == 0 ? std::vector<int32_t>({8, 8, 2})
+                             : std::vector<int32_t>({4, 4, 4, 4, 2}));
+  }
 }
 
 TEST(SchedulerPlanTest, TheLastChunkHoldsTheObservationWindow) {
@@ -108,64 +88,6 @@ TEST(SchedulerPlanTest, TheLastChunkHoldsTheObservationWindow) {
   const RequestId whole = Submit(&driver, request);
   EXPECT_THAT(PrefillChunks(&driver, whole), ElementsAre(8, 2, 8));
   driver.Finish();
-}
-
-class PrefixHitTest : public testing::Test {
- protected:
-  PrefixHitTest() : driver_(SmallLayout(2, 60), Options()) {
-    Submit(&driver_, MakeRequest("first", 16, 1));
-    driver_.Drain();
-  }
-
-  static SchedulerOptions Options() { return CachingOptions(); }
-  int32_t CachedTokens(Request request) {
-    const RequestId id = Submit(&driver_, std::move(request));
-    driver_.Drain();
-    return driver_.served(id).finish->num_cached_tokens;
-  }
-
-  SchedulerDriver driver_;
-};
-
-TEST_F(PrefixHitTest, LeavesAtLeastOneTokenToCompute) {
-  EXPECT_EQ(CachedTokens(MakeRequest("a", 1, 1)), 0);
-  EXPECT_EQ(CachedTokens(MakeRequest("b", 2, 1)), 0);
-  EXPECT_EQ(CachedTokens(MakeRequest("c", 3, 1)), 2);
-  EXPECT_EQ(CachedTokens(MakeRequest("d", 8, 1)), 6);
-  EXPECT_EQ(CachedTokens(MakeRequest("e", 9, 1)), 8);
-  EXPECT_EQ(CachedTokens(MakeRequest("f", 16, 1)), 14);
-  // Here the cache ends.
-  EXPECT_EQ(CachedTokens(MakeRequest("g", 40, 1)), 16);
-  EXPECT_EQ(CachedTokens(MakeRequest("h", 16, 1, 3)), 0);
-}
-
-TEST_F(PrefixHitTest, LeavesTheObservationWindowToCompute) {
-  Request request = MakeRequest("a", 12, 4);
-  request.eviction = SnapKv(3, 4);
-  EXPECT_EQ(CachedTokens(request), 8);  // not 10 of 12 - 3
-  request.id = "b";
-  request.eviction = SnapKv(4, 4);
-  EXPECT_EQ(CachedTokens(request), 8);
-  request.id = "c";
-  request.eviction = SnapKv(5, 6);
-  EXPECT_EQ(CachedTokens(request), 6);
-  request.id = "d";
-  request.eviction = Recency(4);
-  EXPECT_EQ(CachedTokens(request), 10);
-}
-
-TEST_F(PrefixHitTest, CompressedPastsAreNotPublished) {
-  Request request = MakeRequest("a", 13, 12, 5);
-  request.eviction = Recency(4);
-  const RequestId id = Submit(&driver_, request);
-  driver_.Drain();
-  // The prompt was computed before the eviction, the outputs after it.
-  Request longer = request;
-  longer.id = "b";
-  longer.eviction = {};
-  const std::vector<int32_t>& outputs = driver_.served(id).outputs;
-  longer.prompt.insert(longer.prompt.end(), outputs.begin(), outputs.end());
-  EXPECT_EQ(CachedTokens(longer), 12);
 }
 
 // What a step computes is found when that is answered, not before.
@@ -244,16 +166,6 @@ TEST(SchedulerAdmissionTest, CountsWhatAdmittedPromptsWillTake) {
   }
 }
 
-TEST(SchedulerAdmissionTest, AloneTheWatermarkDoesNotCount) {
-  SchedulerOptions options = PlainOptions();
-  options.watermark = 0.9;
-  SchedulerDriver driver(SmallLayout(1, 20), options);
-  const RequestId id = Submit(&driver, MakeRequest("a", 20, 1));
-  driver.Issue();
-  EXPECT_EQ(driver.TokensInPlan(id), 20);
-  driver.Finish();
-}
-
 // With all outputs it has by now it fits only because evictions are replayed.
 TEST(SchedulerAdmissionTest, ResumesWhatFitsThanksToItsEvictions) {
   SchedulerDriver driver(SmallLayout(1, 12), PlainOptions());
@@ -264,53 +176,6 @@ TEST(SchedulerAdmissionTest, ResumesWhatFitsThanksToItsEvictions) {
   driver.LoseEngine();
   driver.Finish();
   EXPECT_EQ(driver.served(id).finish->reason, FinishReason::kLength);
-}
-
-// Requests that hold blocks and a head that does not fit beside them: it waits
-// with nothing in its hands, so that they can end.
-void ServeTwo(int32_t num_active, int32_t num_head, int32_t num_usable) {
-  SchedulerOptions options = PlainOptions(2);
-  options.max_num_batched_tokens = 32;
-  options.max_model_len = 1024;
-  SchedulerDriver driver(SmallLayout(1, num_usable), options);
-  const RequestId active =
-      Submit(&driver, MakeRequest("active", num_active, 20));
-  driver.RunUntil([&] { return !driver.served(active).outputs.empty(); });
-  const RequestId head = Submit(&driver, MakeRequest("head", num_head, 20, 1));
-  while (driver.ok() && !driver.served(active).finish.has_value()) {
-    driver.Step();
-    EXPECT_EQ(driver.SlotOf(head), kNoSequenceSlot);
-  }
-  driver.Finish();
-  EXPECT_EQ(driver.served(head).finish->reason, FinishReason::kLength);
-  EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
-}
-
-TEST(SchedulerAdmissionTest, vllm_45388_two_shapes) {
-  ServeTwo(77, 200, 77 + 179);
-  ServeTwo(221, 76, 221 + 35);
-}
-
-TEST(SchedulerPreemptionTest, PreemptedRequestsKeepTheirPlace) {
-  SchedulerDriver driver(SmallLayout(1, 10), PlainOptions());
-  const RequestId a = Submit(&driver, MakeRequest("a", 4, 6));
-  const RequestId b = Submit(&driver, MakeRequest("b", 4, 6, 1));
-  const RequestId c = Submit(&driver, MakeRequest("c", 3, 6, 2));
-  std::vector<RequestId> starts;
-  while (driver.ok() && driver.scheduler().has_unfinished_requests()) {
-    driver.Step();
-    for (const SequenceStart& start : driver.plan().starts) {
-      starts.push_back(start.request);
-    }
-  }
-  ASSERT_GE(starts.size(), 4);
-  EXPECT_EQ(starts[0], a);
-  EXPECT_EQ(starts[1], b);
-  EXPECT_EQ(starts[2], b);
-  EXPECT_EQ(starts[3], c);
-  EXPECT_EQ(driver.served(a).finish->num_preemptions, 0);
-  EXPECT_EQ(driver.served(b).finish->num_preemptions, 1);
-  driver.CheckQuiescent();
 }
 
 TEST(SchedulerPreemptionTest, NobodyIsAdmittedInAStepThatPreempts) {

@@ -9,6 +9,8 @@
 
 #include "tests/testing/status_matchers.h"
 
+// Quotas are tested with request_lifecycle_test.cc and
+// scheduler_long_tenants_test.cc.
 namespace blockmgr {
 namespace {
 
@@ -40,44 +42,6 @@ TEST_F(TenantsTest, WithoutLimitsEverythingIsAllowed) {
   EXPECT_TRUE(tenants_.MayReserve(tenant, INT32_MAX));
 }
 
-TEST_F(TenantsTest, RefusesMoreRequestsThanTheQuota) {
-  options_.tenant_limits.max_requests = 2;
-  options_.tenants["b"].max_requests = 1;
-  const TenantId a = Submit("a");
-  Submit("a");
-  EXPECT_THAT(tenants_.CheckSubmit("a", {}), OverQuota("'a'", "max_requests"));
-  Submit("b");
-  EXPECT_THAT(tenants_.CheckSubmit("b", {}), OverQuota("'b'", "max_requests"));
-  // Running ones count as well; those that have ended do not.
-  tenants_.Admit(a, {}, true);
-  EXPECT_FALSE(tenants_.CheckSubmit("a", {}).ok());
-  tenants_.Finish(a, {}, true);
-  EXPECT_THAT(tenants_.CheckSubmit("a", {}), IsOk());
-}
-
-TEST_F(TenantsTest, QueuedTokensAreOfPromptsThatWait) {
-  options_.tenant_limits.max_queued_tokens = 100;
-  const TenantDemand demand{.prompt_tokens = 60};
-  const TenantId a = Submit("a", demand);
-  EXPECT_THAT(tenants_.CheckSubmit("a", {.prompt_tokens = 40}), IsOk());
-  EXPECT_THAT(tenants_.CheckSubmit("a", {.prompt_tokens = 41}),
-              OverQuota("'a'", "max_queued_tokens"));
-  const TenantId b = Submit("b", {.prompt_tokens = 7});
-  EXPECT_EQ(tenants_.queued_tokens(), 67);
-  tenants_.Finish(b, {.prompt_tokens = 7}, false);
-  tenants_.Admit(a, demand, true);
-  EXPECT_EQ(tenants_.queued_tokens(a), 0);
-  EXPECT_EQ(tenants_.queued_tokens(), 0);
-  // Preempted, it waits again, but its prompt was let in once.
-  tenants_.Admit(a, demand, false);
-  EXPECT_EQ(tenants_.queued_tokens(a), 0);
-  tenants_.Finish(a, demand, true);
-  Submit("a", demand);
-  tenants_.Finish(a, demand, false);
-  EXPECT_EQ(tenants_.queued_tokens(a), 0);
-  EXPECT_EQ(tenants_.num_requests(a), 0);
-}
-
 TEST_F(TenantsTest, UsesAreOfThoseThatAreNamedAndTheRest) {
   options_.tenants["named"].weight = 2;
   options_.tenants["idle"].weight = 2;
@@ -95,26 +59,6 @@ TEST_F(TenantsTest, UsesAreOfThoseThatAreNamedAndTheRest) {
   EXPECT_EQ(text(uses[0]), "idle 0 0 0");
   EXPECT_EQ(text(uses[1]), "named 2 60 5");
   EXPECT_EQ(text(uses[2]), "* 2 3 0");
-}
-
-TEST_F(TenantsTest, BlocksAreReservedWhileRequestsRun) {
-  options_.tenant_limits.max_blocks = 10;
-  EXPECT_THAT(tenants_.CheckSubmit("a", {.peak_blocks = 11}),
-              OverQuota("'a'", "max_blocks"));
-  const TenantDemand demand{.peak_blocks = 6};
-  const TenantId a = Submit("a", demand);
-  const TenantId b = Submit("b", demand);
-  tenants_.Admit(a, demand, true);
-  EXPECT_EQ(tenants_.reserved_blocks(a), 6);
-  EXPECT_TRUE(tenants_.MayReserve(a, 4));
-  EXPECT_FALSE(tenants_.MayReserve(a, 5));
-  EXPECT_TRUE(tenants_.MayReserve(b, 10));
-  tenants_.Reserve(a, -2);
-  EXPECT_EQ(tenants_.reserved_blocks(a), 4);
-  EXPECT_TRUE(tenants_.MayReserve(a, 6));
-  EXPECT_FALSE(tenants_.MayReserve(a, 7));
-  tenants_.Reserve(a, -4);
-  EXPECT_TRUE(tenants_.MayReserve(a, 10));
 }
 
 TEST_F(TenantsTest, ServiceIsDividedByWeight) {

@@ -286,21 +286,11 @@ std::vector<Scenario> SpeculatingScenarios() {
 }  // namespace
 
 std::vector<Scenario> FaultScenarios() {
-  std::vector<Scenario> all = PlainScenarios();
-  for (Scenario& scenario : SwappingScenarios()) {
-    all.push_back(std::move(scenario));
-  }
-  for (Scenario& scenario : EvictingScenarios()) {
-    all.push_back(std::move(scenario));
-  }
-  for (Scenario& scenario : MoreEvictingScenarios()) {
-    all.push_back(std::move(scenario));
-  }
-  for (Scenario& scenario : WindowEvictingScenarios()) {
-    all.push_back(std::move(scenario));
-  }
-  for (Scenario& scenario : SpeculatingScenarios()) {
-    all.push_back(std::move(scenario));
+  std::vector<Scenario> all;
+  for (const auto make :
+       {PlainScenarios, SwappingScenarios, EvictingScenarios,
+        MoreEvictingScenarios, WindowEvictingScenarios, SpeculatingScenarios}) {
+    for (Scenario& scenario : make()) all.push_back(std::move(scenario));
   }
   return all;
 }

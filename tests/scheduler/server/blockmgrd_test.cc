@@ -14,7 +14,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,7 +110,16 @@ class Daemon {
 
 class BlockmgrdTest : public ::testing::Test {
  protected:
-  std::vector<std::string> Flags() const { return {"--listen", address_}; }
+  std::vector<std::string> Flags(std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--listen", address_});
+    return more;
+  }
+  // Waits until the daemon serves.
+  std::unique_ptr<Daemon> StartDaemon(std::vector<std::string> more = {}) {
+    auto daemon = std::make_unique<Daemon>(log(), Flags(std::move(more)));
+    EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << daemon->Log();
+    return daemon;
+  }
   std::string log() const { return folder_.path() + "/log"; }
   std::string path() const { return folder_.path() + "/d.sock"; }
   std::vector<Descriptor> Connections(int count) const {
@@ -135,6 +143,20 @@ class BlockmgrdTest : public ::testing::Test {
                     });
     return done.get_future().get();
   }
+  // Attached, with its stream open. The daemon may not know of it yet.
+  std::unique_ptr<FakeEngine> StartEngine() const {
+    auto engine = std::make_unique<FakeEngine>(address_);
+    EXPECT_TRUE(engine->Attach(SmallLayout()).ok());
+    engine->OpenStream();
+    return engine;
+  }
+  // The daemon ends at once, and says why.
+  void ExpectRefused(const std::vector<std::string>& flags,
+                     const std::string& text) const {
+    Daemon daemon(log(), flags);
+    EXPECT_GT(daemon.Wait(), 0);
+    EXPECT_THAT(daemon.Log(), HasSubstr(text));
+  }
   bool Serving() const { return AskHealth(Connect(address_), "") == kServing; }
 
   TempFolder folder_;
@@ -144,161 +166,112 @@ class BlockmgrdTest : public ::testing::Test {
 
 TEST_F(BlockmgrdTest, TermEndsAnIdleDaemon) {
   for (const int signal : {SIGTERM, SIGINT}) {
-    Daemon daemon(log(), Flags());
-    ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
-    daemon.Signal(signal);
-    EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
+    const auto daemon = StartDaemon();
+    daemon->Signal(signal);
+    EXPECT_EQ(daemon->Wait(), 0) << daemon->Log();
     EXPECT_NE(access((folder_.path() + "/d.sock").c_str(), F_OK), 0);
   }
 }
 
 TEST_F(BlockmgrdTest, TermLetsRequestsFinish) {
-  Daemon daemon(log(), Flags());
-  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
-  FakeEngine engine(address_);
-  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
-  engine.OpenStream();
+  const auto daemon = StartDaemon();
+  const auto engine = StartEngine();
   FakeFrontend frontend(address_, "a");
   ASSERT_TRUE(WaitUntil([&] { return frontend.Submit("r", 5).ok(); }));
-  daemon.Signal(SIGTERM);
+  daemon->Signal(SIGTERM);
   ASSERT_TRUE(WaitUntil([&] {
     return frontend.Submit("s", 5).error_code() == grpc::UNAVAILABLE;
   }));
-  std::thread answers([&engine] { engine.AnswerAll(); });
+  engine->StartAnswers();
   const v1::TokenChunk chunk = frontend.ReadRequest("r");
   EXPECT_EQ(chunk.tokens_size(), 5);
   EXPECT_EQ(chunk.finish_reason(), v1::FINISH_REASON_LENGTH);
-  answers.join();
-  EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
+  EXPECT_EQ(daemon->Wait(), 0) << daemon->Log();
 }
 
 TEST_F(BlockmgrdTest, SecondSignalCancelsAtOnce) {
-  Daemon daemon(log(), {"--listen", address_, "--drain-timeout", "3600"});
-  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
-  FakeEngine engine(address_);  // hangs: it never answers
-  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
-  engine.OpenStream();
+  const auto daemon = StartDaemon({"--drain-timeout", "3600"});
+  const auto engine = StartEngine();  // hangs: it never answers
   FakeFrontend frontend(address_, "a");
   ASSERT_TRUE(WaitUntil([&] { return frontend.Submit("r", 5).ok(); }));
-  daemon.Signal(SIGTERM);
+  daemon->Signal(SIGTERM);
   ASSERT_TRUE(WaitUntil([&] {
     return frontend.Submit("s", 5).error_code() == grpc::UNAVAILABLE;
   }));
-  daemon.Signal(SIGTERM);
+  daemon->Signal(SIGTERM);
   EXPECT_EQ(frontend.ReadRequest("r").finish_reason(),
             v1::FINISH_REASON_CANCELLED);
-  EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
+  EXPECT_EQ(daemon->Wait(), 0) << daemon->Log();
 }
 
 // By somebody's SIGSTOP, or because the machine has slept.
 TEST_F(BlockmgrdTest, ADaemonThatWasStoppedCutsNobodyOff) {
-  std::vector<std::string> flags = Flags();
-  flags.insert(flags.end(), {"--step-timeout", "1"});
-  Daemon daemon(log(), flags);
-  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
-  FakeEngine engine(address_);
-  ASSERT_TRUE(engine.Attach(SmallLayout()).ok());
-  engine.OpenStream();
+  const auto daemon = StartDaemon({"--step-timeout", "1"});
+  const auto engine = StartEngine();
   FakeFrontend frontend(address_, "a");
   ASSERT_TRUE(WaitUntil([&] { return frontend.Submit("r", 2).ok(); }));
   v1::StepPlan plan;
-  ASSERT_TRUE(engine.ReadPlan(&plan));
-  daemon.Signal(SIGSTOP);
-  engine.Answer(plan);
+  ASSERT_TRUE(engine->ReadPlan(&plan));
+  daemon->Signal(SIGSTOP);
+  engine->Answer(plan);
   // Longer than the engine has.
   std::this_thread::sleep_for(std::chrono::seconds(5));
-  daemon.Signal(SIGCONT);
-  ASSERT_TRUE(engine.ReadPlan(&plan)) << engine.Finish().error_message();
-  engine.Answer(plan);
+  daemon->Signal(SIGCONT);
+  ASSERT_TRUE(engine->ReadPlan(&plan)) << engine->Finish().error_message();
+  engine->Answer(plan);
   EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 2);
-  EXPECT_EQ(daemon.Log().find("engine lost"), std::string::npos);
+  EXPECT_EQ(daemon->Log().find("engine lost"), std::string::npos);
 }
 
 TEST_F(BlockmgrdTest, ReplacesTheSocketOfADeadDaemonOnly) {
-  Daemon first(log(), Flags());
-  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << first.Log();
+  const auto first = StartDaemon();
   Daemon second(log() + "2", Flags());
   EXPECT_EQ(second.Wait(), 1);
   EXPECT_THAT(second.Log(), HasSubstr("another daemon is running"));
-  first.Signal(SIGKILL);
-  EXPECT_EQ(first.Wait(), -1);
-  Daemon third(log(), Flags());
-  EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << third.Log();
-}
-
-TEST_F(BlockmgrdTest, OfFortyThatStartAtOnceOneServes) {
-  constexpr int kStarts = 40;
-  std::vector<std::unique_ptr<Daemon>> daemons;
-  daemons.reserve(kStarts);
-  for (int i = 0; i < kStarts; ++i) {
-    daemons.push_back(
-        std::make_unique<Daemon>(log() + std::to_string(i), Flags()));
-  }
-  int num_refused = 0;
-  ASSERT_TRUE(WaitUntil([&] {
-    num_refused = 0;
-    for (const auto& daemon : daemons) {
-      num_refused += daemon->HasEnded() ? 1 : 0;
-    }
-    return num_refused == kStarts - 1;
-  })) << num_refused;
-  EXPECT_TRUE(Serving());
-  for (const auto& daemon : daemons) {
-    if (!daemon->HasEnded()) daemon->Signal(SIGTERM);
-  }
-  for (const auto& daemon : daemons) {
-    if (daemon->Wait() == 0) continue;
-    EXPECT_THAT(daemon->Log(), HasSubstr("another daemon is running"));
-  }
-  EXPECT_NE(access((path() + ".lock").c_str(), F_OK), 0);
+  first->Signal(SIGKILL);
+  EXPECT_EQ(first->Wait(), -1);
+  StartDaemon();
 }
 
 // CVE-2023-4785: gRPC's own listener never accepts again after this.
 TEST_F(BlockmgrdTest, SurvivesAFloodOfConnections) {
-  Daemon daemon(log(), Flags());
-  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
-  daemon.LimitDescriptors(64);
+  const auto daemon = StartDaemon();
+  daemon->LimitDescriptors(64);
   {
     const std::vector<Descriptor> flood = Connections(640);
     EXPECT_TRUE(WaitUntil([&] {
-      return daemon.Log().find("cannot accept") != std::string::npos;
+      return daemon->Log().find("cannot accept") != std::string::npos;
     }));
   }
-  EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << daemon->Log();
 }
 
 TEST_F(BlockmgrdTest, ClosesConnectionsAboveTheLimit) {
-  std::vector<std::string> flags = Flags();
-  flags.insert(flags.end(), {"--max-connections", "20"});
-  Daemon daemon(log(), flags);
-  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  const auto daemon = StartDaemon({"--max-connections", "20"});
   {
     const std::vector<Descriptor> flood = Connections(640);
     EXPECT_TRUE(WaitUntil([&] {
-      return daemon.Log().find("20 are open (max_connections)") !=
+      return daemon->Log().find("20 are open (max_connections)") !=
              std::string::npos;
     }));
   }
-  EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
+  EXPECT_TRUE(WaitUntil([this] { return Serving(); })) << daemon->Log();
 }
 
 // gRPC and protobuf log a line for every call that makes no sense.
 TEST_F(BlockmgrdTest, MalformedCallsDoNotFillTheLog) {
-  Daemon daemon(log(), Flags());
-  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
-  const size_t before = daemon.Log().size();
+  const auto daemon = StartDaemon();
+  const size_t before = daemon->Log().size();
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(Send("Cancel", kNoText).ok());
   EXPECT_TRUE(Serving());
-  EXPECT_LT(daemon.Log().size(), before + 2000) << daemon.Log();
+  EXPECT_LT(daemon->Log().size(), before + 2000) << daemon->Log();
 }
 
 // As `2>&1 | less` does it, which somebody has left.
 TEST_F(BlockmgrdTest, ALogThatNobodyReadsHoldsNobodyUp) {
   ASSERT_EQ(mkfifo(log().c_str(), 0600), 0);
   Descriptor reader(open(log().c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  std::vector<std::string> flags = Flags();
-  flags.insert(flags.end(), {"--log-level", "debug"});
-  Daemon daemon(log(), flags);
+  Daemon daemon(log(), Flags({"--log-level", "debug"}));
   ASSERT_TRUE(WaitUntil([this] { return Serving(); }));
   // Many times what a pipe holds, by the threads of gRPC and by the core's.
   for (int i = 0; i < 1000; ++i) EXPECT_FALSE(Send("Cancel", kNoText).ok());
@@ -319,13 +292,8 @@ TEST_F(BlockmgrdTest, ALogThatNobodyReadsHoldsNobodyUp) {
 // As systemd does it.
 TEST_F(BlockmgrdTest, TellsAServiceManager) {
   const std::string path = folder_.path() + "/notify";
-  const Descriptor manager(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  path.copy(name.sun_path, sizeof(name.sun_path) - 1);
-  ASSERT_EQ(bind(manager.get(), reinterpret_cast<const sockaddr*>(&name),
-                 sizeof(name)),
-            0);
+  const Descriptor manager = BindToUnix(SOCK_DGRAM, path);
+  ASSERT_GE(manager.get(), 0);
   const timeval patience{.tv_sec = 60, .tv_usec = 0};
   ASSERT_EQ(setsockopt(manager.get(), SOL_SOCKET, SO_RCVTIMEO, &patience,
                        sizeof(patience)),
@@ -349,45 +317,36 @@ TEST_F(BlockmgrdTest, TellsAServiceManager) {
 }
 
 TEST_F(BlockmgrdTest, RefusesBadFlags) {
-  const auto refused = [this](const std::vector<std::string>& flags,
-                              const std::string& text) {
-    Daemon daemon(log(), flags);
-    EXPECT_GT(daemon.Wait(), 0);
-    EXPECT_THAT(daemon.Log(), HasSubstr(text));
-  };
-  refused({"--listen", "0.0.0.0:0"}, "loopback");
-  refused({"--listen", "127.0.0.1:65536"},
-          "--listen: expected unix:PATH or HOST:PORT with a port of 0 to "
-          "65535, got \"127.0.0.1:65536\"");
-  refused({"--listen", "unix:/nonexistent/d.sock"},
-          "--listen: expected a folder in which this user can make "
-          "/nonexistent/d.sock.lock, got: No such file or directory");
-  refused({"--listen", address_, "--max-steps-in-flight", "9"},
-          "--max-steps-in-flight: expected 1 to 4, got 9");
-  refused({"--listen", address_, "--compaction", "sideways"}, "sideways");
-  refused({"--listen", address_, "--no-such-flag"}, "--no-such-flag");
-  refused({"--listen", address_, "--tenant", "\xC3(:weight=2"},
-          "expected UTF-8, got '\\xc3(:weight=2'");
-  refused({"--listen", address_, "--budget-table", "\xFF=/file"},
-          "expected UTF-8, got '\\xff=/file'");
-  refused({"--listen", address_, "--queue-capacity", "0"}, "--queue-capacity");
-  refused({"--listen", address_, "--max-connections", "0"},
-          "--max-connections");
-  refused({"--listen", address_, "--score-timeout", "0"}, "--score-timeout");
-  refused({"--listen", address_, "--metrics-listen", "9464"},
-          "--metrics-listen: expected HOST:PORT");
-  refused({"--listen", address_, "--kv-events-endpoint", "tcp://0.0.0.0:5557"},
-          "--kv-events-endpoint: expected a loopback address");
+  ExpectRefused({"--listen", "0.0.0.0:0"}, "loopback");
+  ExpectRefused({"--listen", "127.0.0.1:65536"},
+                "--listen: expected unix:PATH or HOST:PORT with a port of 0 to "
+                "65535, got \"127.0.0.1:65536\"");
+  ExpectRefused({"--listen", "unix:/nonexistent/d.sock"},
+                "--listen: expected a folder in which this user can make "
+                "/nonexistent/d.sock.lock, got: No such file or directory");
+  ExpectRefused(Flags({"--max-steps-in-flight", "9"}),
+                "--max-steps-in-flight: expected 1 to 4, got 9");
+  ExpectRefused(Flags({"--compaction", "sideways"}), "sideways");
+  ExpectRefused(Flags({"--no-such-flag"}), "--no-such-flag");
+  ExpectRefused(Flags({"--tenant", "\xC3(:weight=2"}),
+                "expected UTF-8, got '\\xc3(:weight=2'");
+  ExpectRefused(Flags({"--budget-table", "\xFF=/file"}),
+                "expected UTF-8, got '\\xff=/file'");
+  ExpectRefused(Flags({"--queue-capacity", "0"}), "--queue-capacity");
+  ExpectRefused(Flags({"--max-connections", "0"}), "--max-connections");
+  ExpectRefused(Flags({"--score-timeout", "0"}), "--score-timeout");
+  ExpectRefused(Flags({"--metrics-listen", "9464"}),
+                "--metrics-listen: expected HOST:PORT");
+  ExpectRefused(Flags({"--kv-events-endpoint", "tcp://0.0.0.0:5557"}),
+                "--kv-events-endpoint: expected a loopback address");
 }
 
 // Which no engine could carry out.
 TEST_F(BlockmgrdTest, RefusesFlagsThatExcludeEachOther) {
   const auto refused = [this](std::vector<std::string> flags,
                               const std::string& text) {
-    flags.insert(flags.end(), {"--listen", address_, "--keep-ratio", "0.2"});
-    Daemon daemon(log(), flags);
-    EXPECT_GT(daemon.Wait(), 0);
-    EXPECT_THAT(daemon.Log(), HasSubstr(text));
+    flags.insert(flags.end(), {"--keep-ratio", "0.2"});
+    ExpectRefused(Flags(std::move(flags)), text);
   };
   const std::string snapkv = "snapkv(window=32) | adakv | topk";
   refused({"--eviction", snapkv, "--max-num-batched-tokens", "256"},
@@ -415,25 +374,24 @@ TEST_F(BlockmgrdTest, RefusesFlagsThatExcludeEachOther) {
 }
 
 TEST_F(BlockmgrdTest, WarnsOfADefaultThatSharesWhatObservesQueries) {
-  Daemon daemon(log(), {"--listen", address_, "--keep-ratio", "0.2",
-                        "--share-compressed-prefixes", "--eviction",
-                        "snapkv(window=16) | adakv | topk"});
-  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
-  EXPECT_THAT(daemon.Log(),
+  const auto daemon =
+      StartDaemon({"--keep-ratio", "0.2", "--share-compressed-prefixes",
+                   "--eviction", "snapkv(window=16) | adakv | topk"});
+  EXPECT_THAT(daemon->Log(),
               HasSubstr("keeps what the last 16 tokens of a prefix attend to"));
 }
 
 TEST_F(BlockmgrdTest, SaysWhereMetricsAndEventsAre) {
-  Daemon daemon(log(), {"--listen", address_, "--metrics-listen", "127.0.0.1:0",
-                        "--kv-events-endpoint", "tcp://127.0.0.1:0",
-                        "--kv-events-replay-endpoint", "tcp://127.0.0.1:0"});
-  ASSERT_TRUE(WaitUntil([this] { return Serving(); })) << daemon.Log();
-  daemon.Signal(SIGTERM);
-  EXPECT_EQ(daemon.Wait(), 0) << daemon.Log();
-  EXPECT_THAT(daemon.Log(), ContainsRegex("metrics at "
-                                          "http://127.0.0.1:[1-9][0-9]+/"
-                                          "metrics"));
-  EXPECT_THAT(daemon.Log(),
+  const auto daemon =
+      StartDaemon({"--metrics-listen", "127.0.0.1:0", "--kv-events-endpoint",
+                   "tcp://127.0.0.1:0", "--kv-events-replay-endpoint",
+                   "tcp://127.0.0.1:0"});
+  daemon->Signal(SIGTERM);
+  EXPECT_EQ(daemon->Wait(), 0) << daemon->Log();
+  EXPECT_THAT(daemon->Log(), ContainsRegex("metrics at "
+                                           "http://127.0.0.1:[1-9][0-9]+/"
+                                           "metrics"));
+  EXPECT_THAT(daemon->Log(),
               ContainsRegex("KV events at tcp://127.0.0.1:[1-9][0-9]+, replays "
                             "at tcp://127.0.0.1:[1-9][0-9]+"));
 }

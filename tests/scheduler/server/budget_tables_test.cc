@@ -1,7 +1,5 @@
 #include "scheduler/server/budget_tables.h"
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 
 #include <absl/strings/str_cat.h>
@@ -9,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -20,22 +19,14 @@ constexpr char kScores[] = R"({"num_layers":1,"num_heads":2,"scores":[[4,1]]})";
 
 class BudgetTablesTest : public testing::Test {
  protected:
-  BudgetTablesTest()
-      : folder_(std::filesystem::path(testing::TempDir()) /
-                testing::UnitTest::GetInstance()->current_test_info()->name()) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~BudgetTablesTest() override { std::filesystem::remove_all(folder_); }
-
   // NAME=FILE of a new file.
   std::string Argument(const std::string& name,
                        const std::string& bytes) const {
-    const std::string path = (folder_ / absl::StrCat(name, ".table")).string();
-    std::ofstream(path, std::ios::binary) << bytes;
-    return absl::StrCat(name, "=", path);
+    return absl::StrCat(name, "=",
+                        folder_.Write(absl::StrCat(name, ".table"), bytes));
   }
 
-  std::filesystem::path folder_;
+  TempFolder folder_;
 };
 
 TEST_F(BudgetTablesTest, LoadsBothKindsByName) {

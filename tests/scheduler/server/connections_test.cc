@@ -48,7 +48,7 @@ class ConnectionsTest : public ServerTest {
     const auto denied = GrpcError(grpc::PERMISSION_DENIED,
                                   "replace: expected a caller of the daemon's "
                                   "own user, or root, on its unix socket");
-    const auto engine = StartEngine(SmallLayout());
+    const auto engine = StartEngine();
     EXPECT_THAT(stranger->Attach(SmallLayout(), true), denied);
     EXPECT_THAT(stranger->Attach(SmallLayout()),
                 GrpcError(grpc::ALREADY_EXISTS,
@@ -73,7 +73,7 @@ TEST_F(ConnectionsTest, AnotherUserCannotReplaceAnEngine) {
 TEST_F(ConnectionsTest, AnotherUserCannotTakeTheSessionOfAReplacement) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   OpenToAll();
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   FakeEngine next(address());
   ASSERT_TRUE(next.Attach(SmallLayout(), true).ok());
   FakeEngine stranger(ChannelOver(ConnectAs(kNobody, path())));
@@ -101,17 +101,6 @@ TEST_F(ConnectionsTest, NobodyReplacesAnEngineOverTcp) {
   Start(options);
   FakeEngine stranger(address());
   CannotReplace(&stranger);
-}
-
-TEST_F(ConnectionsTest, TheOwnerReplacesAnEngine) {
-  const auto engine = StartEngine(SmallLayout());
-  FakeEngine next(address());
-  ASSERT_TRUE(next.Attach(SmallLayout(), true).ok());
-  next.OpenStream();
-  v1::StepPlan plan;
-  EXPECT_FALSE(engine->ReadPlan(&plan));
-  EXPECT_THAT(engine->Finish(),
-              GrpcError(grpc::ABORTED, "has taken its place"));
 }
 
 }  // namespace

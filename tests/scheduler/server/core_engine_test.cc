@@ -171,22 +171,19 @@ TEST_F(AttachTest, LiveRequestsNeedAnEngineThatSamplesAsTheOneBefore) {
   const auto tokens = OpenStream("a");
   ASSERT_OK(Submit("a", "r", 2));
   Run(EngineLost{first});
-  const auto expect_refused = [this](const EngineSampling& sampling,
-                                     const std::string& text) {
-    EXPECT_THAT(Attach(SmallLayout(), 0, false, "next", sampling),
-                StatusIs(absl::StatusCode::kFailedPrecondition, text));
+  const auto attach = [this](const EngineSampling& sampling) {
+    return Attach(SmallLayout(), 0, false, "next", sampling);
   };
-  expect_refused({.fields = EngineSampling::BitOf(SamplingField::kTopP)},
-                 "sampling_fields: live requests need an engine with 2, got an "
-                 "engine without it");
-  expect_refused({.fields = kTopK, .vocabulary_size = 9},
-                 "vocabulary_size: live requests need 0, got 9");
-  expect_refused({.fields = kTopK, .end_token_ids = {1, 2}},
-                 "end_token_ids: live requests need [], got [1, 2]");
-  EXPECT_OK(
-      Attach(SmallLayout(), 0, false, "next", {.fields = kTopK}).status());
+  EXPECT_THAT(attach({.fields = EngineSampling::BitOf(SamplingField::kTopP)}),
+              RefusedFor("sampling_fields: live requests need an engine with "
+                         "2, got an engine without it"));
+  EXPECT_THAT(attach({.fields = kTopK, .vocabulary_size = 9}),
+              RefusedFor("vocabulary_size: live requests need 0, got 9"));
+  EXPECT_THAT(attach({.fields = kTopK, .end_token_ids = {1, 2}}),
+              RefusedFor("end_token_ids: live requests need [], got [1, 2]"));
+  EXPECT_OK(attach({.fields = kTopK}));
   EXPECT_OK(Cancel("r"));
-  EXPECT_OK(Attach(SmallLayout(), 0, false, "next", {.vocabulary_size = 9}));
+  EXPECT_OK(attach({.vocabulary_size = 9}));
 }
 
 TEST_F(AttachTest, LiveRequestsGoOnWithAnEngineThatCanDoMore) {
@@ -213,15 +210,14 @@ TEST_F(AttachTest, LiveRequestsGoOnWithAnEngineThatCanDoMore) {
   // From here on, requests may use what it can do more.
   ASSERT_OK(Submit("a", "s", 2));
   Run(EngineLost{next});
-  EXPECT_THAT(Attach(SmallLayout()),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "sampling_fields: live requests need an engine with 1, "
-                       "got an engine without it"));
+  EXPECT_THAT(
+      Attach(SmallLayout()),
+      RefusedFor("sampling_fields: live requests need an engine with 1, "
+                 "got an engine without it"));
   supports_window_evictions_ = false;
   EXPECT_THAT(Attach(SmallLayout(), 0, false, "last", all),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "supports_window_evictions: live requests need 1, got "
-                       "0"));
+              RefusedFor("supports_window_evictions: live requests need 1, got "
+                         "0"));
 }
 
 // Its prompts are tokens of the model, and its answer has begun in it.
@@ -229,19 +225,17 @@ TEST_F(AttachTest, LiveRequestsNeedTheirModel) {
   const auto set_model = [this](const ServedModel& model) {
     model_ = std::make_shared<const ServedModel>(model);
   };
-  const auto refused = [](const char* text) {
-    return StatusIs(absl::StatusCode::kFailedPrecondition, text);
-  };
   set_model({.name = "a", .context_tokens = 100});
   const auto first = AttachAndOpen();
   const auto tokens = OpenStream("a");
   ASSERT_OK(Submit("a", "r", 1));
   set_model({.name = "b", .context_tokens = 100});
   EXPECT_THAT(Attach(SmallLayout(), 0, true),
-              refused("model.name: live requests need \"a\", got \"b\""));
+              RefusedFor("model.name: live requests need \"a\", got \"b\""));
   set_model({.name = "a", .context_tokens = 99});
-  EXPECT_THAT(Attach(SmallLayout(), 0, true),
-              refused("model.context_tokens: live requests need 100, got 99"));
+  EXPECT_THAT(
+      Attach(SmallLayout(), 0, true),
+      RefusedFor("model.context_tokens: live requests need 100, got 99"));
   set_model({.name = "a", .context_tokens = 101});
   EXPECT_OK(Attach(SmallLayout(), 0, true));
   set_model({});  // it does not tell
@@ -269,9 +263,6 @@ TEST_F(AttachTest, LiveRequestsNeedTheirModelWhoeverServedThemSince) {
     model_ = std::make_shared<const ServedModel>(model);
     return Attach(SmallLayout());
   };
-  const auto refused = [](const char* text) {
-    return StatusIs(absl::StatusCode::kFailedPrecondition, text);
-  };
   const auto serve = [&](const ServedModel& model) {
     const absl::StatusOr<Attachment> attached = attach(model);
     EXPECT_OK(attached);
@@ -284,9 +275,10 @@ TEST_F(AttachTest, LiveRequestsNeedTheirModelWhoeverServedThemSince) {
   const auto second = serve({});
   Run(EngineLost{second});
   EXPECT_THAT(attach({.name = "b"}),
-              refused("model.name: live requests need \"a\", got \"b\""));
-  EXPECT_THAT(attach({.context_tokens = 99}),
-              refused("model.context_tokens: live requests need 100, got 99"));
+              RefusedFor("model.name: live requests need \"a\", got \"b\""));
+  EXPECT_THAT(
+      attach({.context_tokens = 99}),
+      RefusedFor("model.context_tokens: live requests need 100, got 99"));
 
   // A request of an engine that tells nothing is served by the next one, which
   // does: from then on it needs that model.
@@ -299,7 +291,7 @@ TEST_F(AttachTest, LiveRequestsNeedTheirModelWhoeverServedThemSince) {
   const auto fifth = serve({});
   Run(EngineLost{fifth});
   EXPECT_THAT(attach({.name = "b"}),
-              refused("model.name: live requests need \"c\", got \"b\""));
+              RefusedFor("model.name: live requests need \"c\", got \"b\""));
 
   // Once all requests have ended, an engine of any model may attach.
   const auto sixth = serve({});

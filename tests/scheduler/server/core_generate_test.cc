@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,23 +33,6 @@ class CoreGenerateTest : public CoreTest {
                 -> absl::StatusOr<std::unique_ptr<Scheduler>> {
               return std::make_unique<Recorder>(layout, options, &submitted_);
             }) {}
-
-  // Tells of a model with a context of 10 tokens.
-  std::shared_ptr<RecordingEngine> AttachModel() {
-    absl::StatusOr<Attachment> attached = absl::UnknownError("no reply");
-    const auto model = std::make_shared<ServedModel>();
-    model->context_tokens = 10;
-    Run(AttachEngine{
-        .layout = SmallLayout(),
-        .name = "fake",
-        .done = [&attached](
-                    absl::StatusOr<Attachment> a) { attached = std::move(a); },
-        .model = model});
-    EXPECT_OK(attached);
-    auto engine = std::make_shared<RecordingEngine>();
-    EXPECT_OK(Open(77, attached->session, engine));
-    return engine;
-  }
 
   static Request MakeRequest(size_t num_prompt, int32_t max_tokens) {
     Request request;
@@ -132,7 +114,8 @@ TEST_F(CoreGenerateTest, NoForkIsMadeOfARefusedRequest) {
 }
 
 TEST_F(CoreGenerateTest, TheContextLimitsPromptAndTokens) {
-  const auto engine = AttachModel();
+  model_ = std::make_shared<ServedModel>(ServedModel{.context_tokens = 10});
+  const auto engine = AttachAndOpen();
   EXPECT_THAT(Generate(MakeRequest(10, 1)),
               StatusIs(kInvalid, HasSubstr("prompt: expected at most 9")));
   EXPECT_THAT(Generate(MakeRequest(10, 1), 1, true),

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -53,13 +54,18 @@ struct RecordingEngine : EngineSink {
   void ReadNext() override { ++num_reads; }
   void Close(const absl::Status& status) override { closed = status; }
 
-  // An answer to plan `i`: every sequence samples 7.
+  // An answer to plan `i`: every run that samples has 7, every eviction keeps
+  // one entry per head of SmallLayout().
   StepResult Answer(size_t i) const {
     StepResult result;
     result.id = plans.at(i).id;
-    result.sampled.assign(plans[i].slots.size(), 7);
+    for (const uint8_t samples : plans[i].samples) {
+      result.sampled.push_back(samples != 0 ? 7 : -1);
+    }
     result.evictions.resize(plans[i].evictions.size());
-    for (EvictionOutcome& outcome : result.evictions) outcome.counts = {1, 2};
+    for (EvictionOutcome& outcome : result.evictions) {
+      outcome.counts.assign(SmallLayout().pages_per_block(), 1);
+    }
     return result;
   }
 
@@ -67,6 +73,11 @@ struct RecordingEngine : EngineSink {
   int num_reads = 0;
   std::optional<absl::Status> closed;
 };
+
+// What an engine is told that is not one for the requests that wait.
+inline auto RefusedFor(const std::string& text) {
+  return StatusIs(absl::StatusCode::kFailedPrecondition, text);
+}
 
 // Runs each command as a pass of its own, at a time the test sets.
 class CoreTest : public ::testing::Test {

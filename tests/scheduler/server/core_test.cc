@@ -1,6 +1,8 @@
 // What the core does with commands, one pass each.
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +25,13 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+// With an engine, and a client of the session "a".
+class ServedCoreTest : public CoreTest {
+ protected:
+  const std::shared_ptr<RecordingEngine> engine_ = AttachAndOpen();
+  const std::shared_ptr<RecordingTokens> tokens_ = OpenStream("a");
+};
 
 TEST_F(CoreTest, SubmitNeedsAnEngineAndAStream) {
   EXPECT_THAT(Submit("a", "r", 1),
@@ -54,15 +63,13 @@ TEST_F(CoreTest, TokensGoToTheClientThatAsked) {
   EXPECT_EQ(engine->num_reads, 3);  // one for each result
 }
 
-TEST_F(CoreTest, CancelEndsARequestOnce) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
+TEST_F(ServedCoreTest, CancelEndsARequestOnce) {
   ASSERT_OK(Submit("a", "r", 5));
   EXPECT_OK(Cancel("r"));
   EXPECT_THAT(Cancel("r"), StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_THAT(tokens->lines, ElementsAre("r ends 2"));
-  Answer(engine, 0);  // of a step that was out: nothing more comes
-  EXPECT_EQ(tokens->lines.size(), 1u);
+  EXPECT_THAT(tokens_->lines, ElementsAre("r ends 2"));
+  Answer(engine_, 0);  // of a step that was out: nothing more comes
+  EXPECT_EQ(tokens_->lines.size(), 1u);
 }
 
 TEST_F(CoreTest, TheEndOfAStreamCancelsItsRequestsOnly) {
@@ -166,34 +173,26 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
 
   ModelLayout other = SmallLayout();
   other.num_blocks = 63;
-  EXPECT_THAT(Attach(other),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "layout.num_blocks: live requests need 64, got 63"));
+  const std::vector<std::pair<std::string, std::function<void(ModelLayout*)>>>
+      cases = {
+          {"num_blocks: live requests need 64, got 63",
+           [](auto* layout) { layout->num_blocks = 63; }},
+          {"dtype: live requests need float32, got float16",
+           [](auto* layout) { layout->dtype = DType::kFloat16; }},
+          {"num_shards: live requests need 1, got 2",
+           [](auto* layout) { layout->num_shards = 2; }},
+          {"window: live requests need 0, got 64",
+           [](auto* layout) { layout->window = 64; }},
+          {"group_windows.size(): live requests need 0, got 1",
+           [](auto* layout) { layout->group_windows = {64}; }},
+      };
+  for (const auto& [text, change] : cases) {
+    ModelLayout layout = SmallLayout();
+    change(&layout);
+    EXPECT_THAT(Attach(layout), RefusedFor("layout." + text));
+  }
   EXPECT_THAT(Attach(SmallLayout(), 5),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "num_host_blocks: live requests need 0, got 5"));
-  ModelLayout halved = SmallLayout();
-  halved.dtype = DType::kFloat16;
-  EXPECT_THAT(Attach(halved),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "layout.dtype: live requests need float32, got "
-                       "float16"));
-  ModelLayout sharded = SmallLayout();
-  sharded.num_shards = 2;
-  EXPECT_THAT(Attach(sharded),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "layout.num_shards: live requests need 1, got 2"));
-  ModelLayout windowed = SmallLayout();
-  windowed.window = 64;
-  EXPECT_THAT(Attach(windowed),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "layout.window: live requests need 0, got 64"));
-  ModelLayout grouped = SmallLayout();
-  grouped.group_windows = {64};
-  EXPECT_THAT(
-      Attach(grouped),
-      StatusIs(absl::StatusCode::kFailedPrecondition,
-               "layout.group_windows.size(): live requests need 0, got 1"));
+              RefusedFor("num_host_blocks: live requests need 0, got 5"));
   const auto second = AttachAndOpen();
   ASSERT_EQ(second->plans.size(), 1u);
   Answer(second, 0);
@@ -207,9 +206,7 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
   EXPECT_EQ(Stats(false).layout->num_blocks, 63);
 }
 
-TEST_F(CoreTest, WithoutALimitAnEngineMayTakeForEver) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
+TEST_F(ServedCoreTest, WithoutALimitAnEngineMayTakeForEver) {
   ASSERT_OK(Submit("a", "r", 2));
   now_ += 1e9;
   EXPECT_TRUE(Stats(false).engine_attached);
@@ -224,9 +221,8 @@ TEST_F(CoreTest, TheNextEngineHasTheSameWindows) {
   Run(EngineLost{first});
   layout.group_windows = {16, 48};
   EXPECT_THAT(Attach(layout),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "layout.group_windows[1]: live requests need 64, got "
-                       "48"));
+              RefusedFor("layout.group_windows[1]: live requests need 64, got "
+                         "48"));
 }
 
 TEST_F(CoreTest, TheNextEngineHasAtLeastTheSameQueryStats) {
@@ -235,44 +231,45 @@ TEST_F(CoreTest, TheNextEngineHasAtLeastTheSameQueryStats) {
   const auto tokens = OpenStream("a");
   ASSERT_OK(Submit("a", "r", 2));
   Run(EngineLost{first});
-  const auto refused = [](const char* message) {
-    return StatusIs(absl::StatusCode::kFailedPrecondition, message);
-  };
   query_stats_["code"] = "5e6f";
   EXPECT_THAT(Attach(SmallLayout()),
-              refused("query_stats['code']: live requests need 3c4d, got "
-                      "5e6f"));
+              RefusedFor("query_stats['code']: live requests need 3c4d, got "
+                         "5e6f"));
   query_stats_.erase("code");
   EXPECT_THAT(
       Attach(SmallLayout()),
-      refused("query_stats['code']: live requests need 3c4d, got none"));
+      RefusedFor("query_stats['code']: live requests need 3c4d, got none"));
   query_stats_ = {{"chat", "1a2b"}, {"code", "3c4d"}, {"talk", ""}};
   EXPECT_OK(Attach(SmallLayout()));
 }
 
-TEST_F(CoreTest, WrongResultEndsTheEngine) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
+TEST_F(ServedCoreTest, WrongResultEndsTheEngine) {
   ASSERT_OK(Submit("a", "r", 2));
-  StepResult wrong = engine->Answer(0);
+  StepResult wrong = engine_->Answer(0);
   wrong.sampled.clear();
-  Run(EngineResult{engine, &wrong});
-  ASSERT_TRUE(engine->closed.has_value());
-  EXPECT_THAT(*engine->closed, StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_EQ(engine->num_reads, 0);
+  Run(EngineResult{engine_, &wrong});
+  ASSERT_TRUE(engine_->closed.has_value());
+  EXPECT_THAT(*engine_->closed, StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(engine_->num_reads, 0);
   EXPECT_FALSE(Stats(false).engine_attached);
   EXPECT_EQ(AttachAndOpen()->plans.size(), 1u);  // the request goes on
 }
 
 class EvictCoreTest : public CoreTest {
  protected:
+  using CoreTest::CoreTest;
+  EvictCoreTest() = default;
+
+  static EvictionCommand AtCut(int32_t cut) {
+    EvictionCommand command;
+    command.cut = cut;
+    return command;
+  }
   // The reply, once there is one.
   std::shared_ptr<std::optional<absl::StatusOr<EvictionEffect>>> Evict(
-      const std::string& id) {
+      const std::string& id, const EvictionCommand& command = AtCut(16)) {
     auto reply =
         std::make_shared<std::optional<absl::StatusOr<EvictionEffect>>>();
-    EvictionCommand command;
-    command.cut = 16;
     Run(EvictCommand{id, command,
                      [reply](absl::StatusOr<EvictionEffect> effect) {
                        *reply = std::move(effect);
@@ -297,7 +294,7 @@ TEST_F(EvictCoreTest, RepliesWhenTheEvictionHasEnded) {
   ASSERT_TRUE(reply->has_value());
   ASSERT_OK(**reply);
   EXPECT_EQ((**reply)->cut, 16);
-  EXPECT_THAT((**reply)->kept_entries, ElementsAre(1, 2));
+  EXPECT_THAT((**reply)->kept_entries, ElementsAre(1, 1, 1, 1));
 }
 
 TEST_F(EvictCoreTest, RepliesWhenTheRequestOrTheEngineEndsFirst) {
@@ -315,24 +312,9 @@ TEST_F(EvictCoreTest, RepliesWhenTheRequestOrTheEngineEndsFirst) {
   EXPECT_THAT((*s)->status(), StatusIs(absl::StatusCode::kAborted));
 }
 
-class RealCoreTest : public CoreTest {
+class RealCoreTest : public EvictCoreTest {
  protected:
-  RealCoreTest() : CoreTest(Scheduler::Create) {}
-
-  // Every sequence samples 7, every eviction keeps one entry per head.
-  void AnswerAll(const std::shared_ptr<RecordingEngine>& engine, size_t plan) {
-    const StepPlan& answered = engine->plans.at(plan);
-    StepResult result;
-    result.id = answered.id;
-    for (const uint8_t samples : answered.samples) {
-      result.sampled.push_back(samples != 0 ? 7 : -1);
-    }
-    result.evictions.resize(answered.evictions.size());
-    for (EvictionOutcome& outcome : result.evictions) {
-      outcome.counts.assign(SmallLayout().pages_per_block(), 1);
-    }
-    Run(EngineResult{engine, &result});
-  }
+  RealCoreTest() : EvictCoreTest(Scheduler::Create) {}
 };
 
 // It had been part of no step, and is to be part of none.
@@ -346,40 +328,60 @@ TEST_F(RealCoreTest, AnEvictionAnsweredWithTheEnginesEndIsNotCarriedOut) {
   request.prompt.assign(20, 3);
   request.max_tokens = 20;
   ASSERT_OK(Submit("a", std::move(request)));
-  AnswerAll(first, 0);
-  AnswerAll(first, 1);
+  Answer(first, 0);
+  Answer(first, 1);
   // As many steps are in flight as may be.
-  EvictionCommand command;
-  command.policy.scorer.kind = ScorerKind::kStreaming;
-  command.policy.scorer.sinks = 0;
-  command.target.kind = EvictionTarget::Kind::kTokens;
-  command.target.tokens = 4;
-  std::optional<absl::StatusOr<EvictionEffect>> reply;
-  Run(EvictCommand{"r", command, [&reply](absl::StatusOr<EvictionEffect> e) {
-                     reply = std::move(e);
-                   }});
+  const auto lost = Evict("r", RecencyCommand(4));
   for (const StepPlan& plan : first->plans) EXPECT_TRUE(plan.evictions.empty());
-  EXPECT_FALSE(reply.has_value());
+  EXPECT_FALSE(lost->has_value());
   Run(EngineLost{first});
-  ASSERT_TRUE(reply.has_value());
-  EXPECT_THAT(reply->status(), StatusIs(absl::StatusCode::kAborted));
+  ASSERT_TRUE(lost->has_value());
+  EXPECT_THAT((*lost)->status(), StatusIs(absl::StatusCode::kAborted));
   const auto second = AttachAndOpen(layout);
-  AnswerAll(second, 0);
-  AnswerAll(second, 1);
+  Answer(second, 0);
+  Answer(second, 1);
   EXPECT_GT(second->plans.size(), 2u);
   for (const StepPlan& plan : second->plans) {
     EXPECT_TRUE(plan.evictions.empty());
   }
   // Whoever still wants it asks again.
-  reply.reset();
-  Run(EvictCommand{"r", command, [&reply](absl::StatusOr<EvictionEffect> e) {
-                     reply = std::move(e);
-                   }});
-  for (size_t i = 2; i < second->plans.size() && !reply.has_value(); ++i) {
-    AnswerAll(second, i);
+  const auto reply = Evict("r", RecencyCommand(4));
+  for (size_t i = 2; i < second->plans.size() && !reply->has_value(); ++i) {
+    Answer(second, i);
   }
-  ASSERT_TRUE(reply.has_value());
-  EXPECT_OK(reply->status());
+  ASSERT_TRUE(reply->has_value());
+  EXPECT_OK((*reply)->status());
+}
+
+// An eviction ends and the next one is ordered before the pass is over.
+TEST_F(RealCoreTest, EvictsAgainInThePassOfTheAnswer) {
+  ModelLayout layout = SmallLayout();
+  layout.page_size = 2;
+  const auto engine = AttachAndOpen(layout);
+  const auto tokens = OpenStream("a");
+  ASSERT_OK(Submit("a", MakeRequest("r", 20, 12)));
+  Answer(engine, 0);
+  const auto first = Evict("r", RecencyCommand(8));
+  size_t next = 1;
+  while (engine->plans.at(next).evictions.empty()) Answer(engine, next++);
+  EXPECT_FALSE(first->has_value());
+  std::optional<absl::Status> second;
+  const StepResult result = engine->Answer(next++);
+  Command answer = EngineResult{engine, &result};
+  Command evict = EvictCommand{
+      "r", RecencyCommand(2), [&second](absl::StatusOr<EvictionEffect> effect) {
+        EXPECT_FALSE(second.has_value()) << "answered twice";
+        second = std::move(effect).status();
+      }};
+  core_.BeginPass(now_);
+  core_.Handle(&answer);
+  core_.Handle(&evict);
+  core_.EndPass();
+  ASSERT_TRUE(first->has_value());
+  EXPECT_OK((*first)->status());
+  while (next < engine->plans.size()) Answer(engine, next++);
+  ASSERT_TRUE(second.has_value());
+  EXPECT_OK(*second);
 }
 
 class RetentionCoreTest : public CoreTest {
@@ -418,16 +420,14 @@ TEST_F(RetentionCoreTest, AWishEndsWithItsDuration) {
   }
 }
 
-TEST_F(CoreTest, IntegratesRunningRequestsOverTime) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
+TEST_F(ServedCoreTest, IntegratesRunningRequestsOverTime) {
   EXPECT_DOUBLE_EQ(Stats(false).running_request_seconds, 0);
   now_ = 101;
   ASSERT_OK(Submit("a", "r", 1));
   now_ = 103;
   ASSERT_OK(Submit("a", "s", 1));
   now_ = 104.5;  // r ran 2 s alone and 1.5 s beside s
-  Answer(engine, 0);
+  Answer(engine_, 0);
   now_ = 110;  // s ran 5.5 s alone
   const CoreStats stats = Stats(true);
   EXPECT_DOUBLE_EQ(stats.running_request_seconds, 2 + 2 * 1.5 + 5.5);
@@ -439,32 +439,29 @@ TEST_F(CoreTest, IntegratesRunningRequestsOverTime) {
   EXPECT_EQ(after.max_used_blocks, 10);
 }
 
-TEST_F(CoreTest, DrainWaitsForRequestsAndRefusesNewOnes) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
+TEST_F(ServedCoreTest, DrainWaitsForRequestsAndRefusesNewOnes) {
   ASSERT_OK(Submit("a", "r", 1));
   bool drained = false;
   Run(Drain{[&drained](const absl::Status& s) { drained = s.ok(); }});
   EXPECT_THAT(Submit("a", "s", 1), StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_FALSE(drained);
-  tokens->has_sent_all = false;
-  Answer(engine, 0);
+  tokens_->has_sent_all = false;
+  Answer(engine_, 0);
   EXPECT_FALSE(drained);
-  tokens->has_sent_all = true;
+  tokens_->has_sent_all = true;
   Stats(false);
   EXPECT_TRUE(drained);
-  EXPECT_FALSE(tokens->closed.has_value());
+  EXPECT_FALSE(tokens_->closed.has_value());
 }
 
-TEST_F(CoreTest, CloseAllCancelsAndCloses) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
+TEST_F(ServedCoreTest, CloseAllCancelsAndCloses) {
   ASSERT_OK(Submit("a", "r", 5));
   Run(CloseAll{absl::UnavailableError("bye")});
-  EXPECT_THAT(tokens->lines, ElementsAre("r ends 2"));
-  ASSERT_TRUE(tokens->closed.has_value());
-  EXPECT_THAT(*tokens->closed, StatusIs(absl::StatusCode::kUnavailable, "bye"));
-  ASSERT_TRUE(engine->closed.has_value());
+  EXPECT_THAT(tokens_->lines, ElementsAre("r ends 2"));
+  ASSERT_TRUE(tokens_->closed.has_value());
+  EXPECT_THAT(*tokens_->closed,
+              StatusIs(absl::StatusCode::kUnavailable, "bye"));
+  ASSERT_TRUE(engine_->closed.has_value());
   EXPECT_THAT(Attach(SmallLayout()), StatusIs(absl::StatusCode::kUnavailable));
 }
 
@@ -481,17 +478,15 @@ void ExpectDurations(const DurationHistogram& got,
   EXPECT_DOUBLE_EQ(got.sum_seconds, Durations(seconds).sum_seconds);
 }
 
-TEST_F(CoreTest, MeasuresHowLongRequestsTake) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
+TEST_F(ServedCoreTest, MeasuresHowLongRequestsTake) {
   now_ = 200;
   ASSERT_OK(Submit("a", "r", 3));  // its first step is issued at once
   now_ = 200.25;
-  Answer(engine, 0);  // the first token, and the second step
+  Answer(engine_, 0);  // the first token, and the second step
   now_ = 201;
-  Answer(engine, 1);
+  Answer(engine_, 1);
   now_ = 203.25;
-  Answer(engine, 2);  // the end
+  Answer(engine_, 2);  // the end
   const RequestMetrics metrics = Stats(false).requests;
   ExpectDurations(metrics.queue, {0});
   ExpectDurations(metrics.first_token, {0.25});
@@ -500,28 +495,24 @@ TEST_F(CoreTest, MeasuresHowLongRequestsTake) {
   ExpectDurations(metrics.step, {0.25, 0.75, 2.25});
 }
 
-TEST_F(CoreTest, ARequestIsInTheQueueUntilItsFirstStep) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
+TEST_F(ServedCoreTest, ARequestIsInTheQueueUntilItsFirstStep) {
   now_ = 200;
   ASSERT_OK(Submit("a", "r", 1));
   ASSERT_OK(Submit("a", "s", 1));
   now_ = 210;
   ASSERT_OK(Submit("a", "late", 1));  // both steps are out
   now_ = 214;
-  Answer(engine, 0);
+  Answer(engine_, 0);
   ExpectDurations(Stats(false).requests.queue, {0, 0, 4});
 }
 
-TEST_F(CoreTest, TimesAreOfRequestsThatWereNotCutShort) {
-  const auto engine = AttachAndOpen();
-  const auto tokens = OpenStream("a");
+TEST_F(ServedCoreTest, TimesAreOfRequestsThatWereNotCutShort) {
   ASSERT_OK(Submit("a", "one", 1));
   now_ += 5;
-  Answer(engine, 0);
+  Answer(engine_, 0);
   ASSERT_OK(Submit("a", "cancelled", 9));
   now_ += 7;
-  Answer(engine, 1);
+  Answer(engine_, 1);
   ASSERT_OK(Cancel("cancelled"));
   const RequestMetrics metrics = Stats(false).requests;
   ExpectDurations(metrics.first_token, {5, 7});
@@ -581,11 +572,7 @@ class DefaultEvictionTest : public CoreTest {
     int count = 0;
     for (size_t i = 0; i < engine->plans.size(); ++i) {
       count += static_cast<int>(engine->plans[i].evictions.size());
-      StepResult result = engine->Answer(i);
-      for (EvictionOutcome& outcome : result.evictions) {
-        outcome.counts.assign(4, 4);  // of 2 layers x 2 heads
-      }
-      Run(EngineResult{engine, &result});
+      Answer(engine, i);
     }
     EXPECT_EQ(tokens->lines.back(), "r ends 0");
     return count;

@@ -98,31 +98,38 @@ class AnsweringEngine : public EngineSink,
   std::thread thread_;
 };
 
-std::shared_ptr<AnsweringEngine> AttachEngineTo(CoreThread* core) {
-  std::promise<absl::StatusOr<Attachment>> attached;
-  core->Post(AttachEngine{SmallLayout(), "test",
-                          [&attached](absl::StatusOr<Attachment> a) {
-                            attached.set_value(std::move(a));
-                          }});
-  const absl::StatusOr<Attachment> attachment = attached.get_future().get();
-  EXPECT_OK(attachment);
-  auto engine = std::make_shared<AnsweringEngine>(core);
-  std::promise<absl::Status> opened;
+// Posts the command that `make` makes of a reply, and waits for that.
+template <typename Result, typename Make>
+Result Ask(CoreThread* core, Make make) {
+  std::promise<Result> reply;
   core->Post(
-      OpenSteps{attachment->epoch, attachment->session, engine,
-                [&opened](absl::Status s) { opened.set_value(std::move(s)); }});
-  EXPECT_OK(opened.get_future().get());
+      make([&reply](Result result) { reply.set_value(std::move(result)); }));
+  return reply.get_future().get();
+}
+
+void AttachEngineTo(CoreThread* core, const std::shared_ptr<EngineSink>& sink) {
+  const auto attachment = Ask<absl::StatusOr<Attachment>>(core, [](auto reply) {
+    return AttachEngine{SmallLayout(), "test", std::move(reply)};
+  });
+  ASSERT_OK(attachment);
+  EXPECT_OK(Ask<absl::Status>(core, [&](auto reply) {
+    return OpenSteps{attachment->epoch, attachment->session, sink,
+                     std::move(reply)};
+  }));
+}
+
+std::shared_ptr<AnsweringEngine> AttachEngineTo(CoreThread* core) {
+  auto engine = std::make_shared<AnsweringEngine>(core);
+  AttachEngineTo(core, engine);
   return engine;
 }
 
 std::shared_ptr<CountingTokens> OpenStream(CoreThread* core,
                                            const std::string& session) {
   auto tokens = std::make_shared<CountingTokens>();
-  std::promise<absl::Status> opened;
-  core->Post(OpenClient{session, tokens, [&opened](absl::Status s) {
-                          opened.set_value(std::move(s));
-                        }});
-  EXPECT_OK(opened.get_future().get());
+  EXPECT_OK(Ask<absl::Status>(core, [&](auto reply) {
+    return OpenClient{session, tokens, std::move(reply)};
+  }));
   return tokens;
 }
 
@@ -167,10 +174,8 @@ void RunManyProducers(int32_t queue_capacity, int32_t spin_us) {
   while (accepted + refused < kProducers * kRequests) {
     std::this_thread::yield();
   }
-  std::promise<absl::Status> drained;
-  core.Post(
-      Drain{[&drained](absl::Status s) { drained.set_value(std::move(s)); }});
-  EXPECT_OK(drained.get_future().get());
+  EXPECT_OK(Ask<absl::Status>(
+      &core, [](auto reply) { return Drain{std::move(reply)}; }));
   core.Stop();
   EXPECT_EQ(accepted + refused, kProducers * kRequests);
   int finished = 0;
@@ -213,13 +218,11 @@ TEST(CoreThreadTest, AReaderOfThePrefixCacheMissesNothing) {
       continue;
     }
     version = core.prefix_cache_version();
-    std::promise<absl::StatusOr<PrefixCacheReading>> read;
-    core.Post(ReadPrefixCache{
-        cursor, 7, 7 * 16, [&read](absl::StatusOr<PrefixCacheReading> reading) {
-          read.set_value(std::move(reading));
-        }});
-    ASSERT_OK_AND_ASSIGN(const PrefixCacheReading reading,
-                         read.get_future().get());
+    using Answer = absl::StatusOr<PrefixCacheReading>;
+    ASSERT_OK_AND_ASSIGN(
+        const PrefixCacheReading reading, Ask<Answer>(&core, [&](auto reply) {
+          return ReadPrefixCache{cursor, 7, 7 * 16, std::move(reply)};
+        }));
     cursor = reading.cursor;
     current = reading.delta.current;
     num_blocks += static_cast<int32_t>(reading.delta.blocks.size());
@@ -291,18 +294,7 @@ struct CountingEngine : EngineSink {
 TEST(CoreThreadTest, AnAnswerOfACallCountsAsACommandOfItsPass) {
   CoreThread core(Options(16, 0), FakeScheduler::Make);
   const auto engine = std::make_shared<CountingEngine>();
-  std::promise<uint64_t> attached;
-  core.Post(AttachEngine{
-      .layout = SmallLayout(),
-      .name = "counting",
-      .done = [&attached](const absl::StatusOr<Attachment>& attachment) {
-        attached.set_value(attachment.value().session);
-      }});
-  const uint64_t session = attached.get_future().get();
-  std::promise<void> opened;
-  core.Post(OpenSteps{5, session, engine,
-                      [&opened](const absl::Status&) { opened.set_value(); }});
-  opened.get_future().wait();
+  AttachEngineTo(&core, engine);
   Obstacle obstacle(&core);
   std::promise<absl::Status> last;
   for (int i = 0; i < 3; ++i) {
@@ -372,11 +364,9 @@ TEST(CoreThreadTest, StopAbortsWaitingReplies) {
     const auto engine = AttachEngineTo(&core);
     engine->StopAnswering();
     const auto tokens = OpenStream(&core, "a");
-    std::promise<absl::Status> submitted;
-    core.Post(MakeSubmit("a", "r", [&submitted](absl::Status s) {
-      submitted.set_value(std::move(s));
+    EXPECT_OK(Ask<absl::Status>(&core, [](auto reply) {
+      return MakeSubmit("a", "r", std::move(reply));
     }));
-    EXPECT_OK(submitted.get_future().get());
     core.Post(
         Drain{[&drained](absl::Status s) { drained.set_value(std::move(s)); }});
   }

@@ -20,7 +20,7 @@ TEST_F(ServerTest, HealthFollowsTheEngineAndTheDrain) {
   const auto channel = Connect(address());
   EXPECT_EQ(AskHealth(channel, ""), 1);
   EXPECT_EQ(AskHealth(channel, service), 2);
-  auto engine = StartEngine(SmallLayout());
+  auto engine = StartEngine();
   EXPECT_EQ(AskHealth(channel, service), 1);
   engine->Break();
   EXPECT_TRUE(WaitUntil([&] { return AskHealth(channel, service) == 2; }));
@@ -47,31 +47,25 @@ TEST_F(ServerTest, HealthTellsACoreThatIsStuck) {
         [](const ModelLayout& layout, const SchedulerOptions& options) {
           return std::make_unique<StuckScheduler>(layout, options);
         });
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   const auto channel = Connect(address());
   std::atomic<bool> is_stuck{true};
   StuckScheduler::is_stuck = &is_stuck;
   std::thread asks([this] { Stats(); });
-  EXPECT_TRUE(WaitUntil([&] {
-    server_->UpdateHealth();
-    return AskHealth(channel, "") == 2;
-  }));
+  EXPECT_TRUE(WaitUpdating([&] { return AskHealth(channel, "") == 2; }));
   EXPECT_EQ(AskHealth(channel, service), 2);
   is_stuck = false;
   is_stuck.notify_all();
-  EXPECT_TRUE(WaitUntil([&] {
-    server_->UpdateHealth();
-    return AskHealth(channel, "") == 1;
-  }));
+  EXPECT_TRUE(WaitUpdating([&] { return AskHealth(channel, "") == 1; }));
   EXPECT_EQ(AskHealth(channel, service), 1);
   asks.join();
   StuckScheduler::is_stuck = nullptr;
 }
 
 TEST_F(ServerTest, DrainWaitsForAClientThatReadsLate) {
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   engine->token_data.assign(1000, 'x');
-  std::thread answers([&engine] { engine->AnswerAll(); });
+  engine->StartAnswers();
   FakeFrontend late(address(), "late");
   // 1 MB, far more than what is sent ahead of it.
   constexpr int kRequests = 10;
@@ -87,16 +81,11 @@ TEST_F(ServerTest, DrainWaitsForAClientThatReadsLate) {
   for (int i = 0; i < kRequests; ++i) {
     EXPECT_EQ(late.ReadRequest(absl::StrCat("r", i)).tokens_size(), kTokens);
   }
-  EXPECT_TRUE(WaitUntil([this] {
-    server_->UpdateHealth();
-    return server_->drained();
-  }));
-  engine->Break();
-  answers.join();
+  EXPECT_TRUE(WaitUpdating([&] { return server_->drained(); }));
 }
 
 TEST_F(ServerTest, DrainFinishesRequestsAndRefusesOthers) {
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   FakeFrontend frontend(address(), "a");
   ASSERT_TRUE(frontend.Submit("r", 3).ok());
   server_->BeginDrain();
@@ -104,21 +93,18 @@ TEST_F(ServerTest, DrainFinishesRequestsAndRefusesOthers) {
     return frontend.Submit("s", 3).error_code() == grpc::UNAVAILABLE;
   }));
   EXPECT_FALSE(server_->drained());
-  std::thread answers([&engine] { engine->AnswerAll(); });
-  EXPECT_TRUE(WaitUntil([this] {
-    server_->UpdateHealth();
-    return server_->drained();
-  }));
+  engine->StartAnswers();
+  EXPECT_TRUE(WaitUpdating([&] { return server_->drained(); }));
   EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 3);
   server_->Shutdown(std::chrono::milliseconds(1000));
   EXPECT_THAT(frontend.Drain(), GrpcError(grpc::UNAVAILABLE, "shutting down"));
-  answers.join();
+  engine->JoinAnswers();
   EXPECT_THAT(engine->Finish(), GrpcError(grpc::UNAVAILABLE, "shutting down"));
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/s.sock"));
 }
 
 TEST_F(ServerTest, ShutdownDoesNotWaitForSilentPeers) {
-  const auto engine = StartEngine(SmallLayout());  // never answers
+  const auto engine = StartEngine();  // never answers
   FakeFrontend frontend(address(), "a");
   ASSERT_TRUE(frontend.Submit("r", 3).ok());
   const auto start = std::chrono::steady_clock::now();

@@ -15,7 +15,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 // 2 layers x 2 heads x 16 positions.
 constexpr int kCut = 16;
@@ -30,19 +29,10 @@ class EvictionServiceTest : public ServerTest {
   }
   void SetUp() override {
     Start(Options());
-    engine_ = StartEngine(SmallLayout());
+    engine_ = StartEngine();
     frontend_ = std::make_unique<FakeFrontend>(address(), "a");
     ASSERT_TRUE(frontend_->Submit("r", 1 << 30).ok());
     stub_ = v1::EvictionService::NewStub(Connect(address()));
-  }
-
-  // Answers every step in the background.
-  void RunEngine() {
-    answers_ = std::thread([this] { engine_->AnswerAll(); });
-  }
-  void TearDown() override {
-    engine_->Break();
-    if (answers_.joinable()) answers_.join();
   }
 
   static v1::EvictRequest Header() {
@@ -79,22 +69,14 @@ class EvictionServiceTest : public ServerTest {
     return message;
   }
 
-  void ExpectRefused(const std::vector<v1::EvictByScoresRequest>& messages,
-                     grpc::StatusCode code, const std::string& text) {
-    const grpc::Status status = Upload(messages);
-    EXPECT_EQ(status.error_code(), code) << status.error_message();
-    EXPECT_THAT(status.error_message(), HasSubstr(text));
-  }
-
   std::unique_ptr<FakeEngine> engine_;
   std::unique_ptr<FakeFrontend> frontend_;
   std::unique_ptr<v1::EvictionService::Stub> stub_;
   v1::EvictResponse response_;
-  std::thread answers_;
 };
 
 TEST_F(EvictionServiceTest, EvictAnswersWhatWasFreed) {
-  RunEngine();
+  engine_->StartAnswers();
   v1::EvictRequest request = Header();
   request.mutable_policy()->mutable_streaming()->set_sinks(2);
   grpc::ClientContext context;
@@ -109,9 +91,8 @@ TEST_F(EvictionServiceTest, EvictRefusesMistakes) {
   const auto refused = [this](const v1::EvictRequest& request,
                               grpc::StatusCode code, const std::string& text) {
     grpc::ClientContext context;
-    const grpc::Status status = stub_->Evict(&context, request, &response_);
-    EXPECT_EQ(status.error_code(), code) << status.error_message();
-    EXPECT_THAT(status.error_message(), HasSubstr(text));
+    EXPECT_THAT(stub_->Evict(&context, request, &response_),
+                GrpcError(code, text));
   };
   refused(Header(), grpc::INVALID_ARGUMENT, "EvictByScores");
   v1::EvictRequest request = Header();
@@ -155,39 +136,41 @@ TEST_F(EvictionServiceTest, ScoresReachTheEngine) {
 }
 
 TEST_F(EvictionServiceTest, CountsScores) {
-  const std::string expected = "expected layers x heads x cut = 64 values";
-  ExpectRefused({First(Header()), Scores(kScores - 1)}, grpc::INVALID_ARGUMENT,
-                expected);
-  ExpectRefused({First(Header()), Scores(kScores), Scores(1)},
-                grpc::INVALID_ARGUMENT, expected);
-  ExpectRefused({First(Header())}, grpc::INVALID_ARGUMENT, expected);
+  const auto refused = GrpcError(grpc::INVALID_ARGUMENT,
+                                 "expected layers x heads x cut = 64 values");
+  EXPECT_THAT(Upload({First(Header()), Scores(kScores - 1)}), refused);
+  EXPECT_THAT(Upload({First(Header()), Scores(kScores), Scores(1)}), refused);
+  EXPECT_THAT(Upload({First(Header())}), refused);
 }
 
 TEST_F(EvictionServiceTest, LimitsScores) {
   v1::EvictRequest header = Header();
-  header.set_cut(2 * kCut);
-  ExpectRefused({First(header)}, grpc::RESOURCE_EXHAUSTED, "scores");
-  header.set_cut(2147483647);
-  ExpectRefused({First(header)}, grpc::RESOURCE_EXHAUSTED, "scores");
-  ExpectRefused({First(Header()), Scores((1 << 18) + 1)},
-                grpc::INVALID_ARGUMENT, "262144 in a message");
+  for (const int32_t cut : {2 * kCut, 2147483647}) {
+    header.set_cut(cut);
+    EXPECT_THAT(Upload({First(header)}),
+                GrpcError(grpc::RESOURCE_EXHAUSTED, "scores"));
+  }
+  EXPECT_THAT(Upload({First(Header()), Scores((1 << 18) + 1)}),
+              GrpcError(grpc::INVALID_ARGUMENT, "262144 in a message"));
 }
 
 TEST_F(EvictionServiceTest, TakesOneHeaderAndItFirst) {
-  ExpectRefused({}, grpc::INVALID_ARGUMENT, "header");
-  ExpectRefused({Scores(kScores)}, grpc::INVALID_ARGUMENT, "header");
-  ExpectRefused({First(Header()), First(Header())}, grpc::INVALID_ARGUMENT,
-                "header");
+  const auto no_header = GrpcError(grpc::INVALID_ARGUMENT, "header");
+  EXPECT_THAT(Upload({}), no_header);
+  EXPECT_THAT(Upload({Scores(kScores)}), no_header);
+  EXPECT_THAT(Upload({First(Header()), First(Header())}), no_header);
   v1::EvictRequest header = Header();
   header.mutable_policy()->mutable_streaming();
-  ExpectRefused({First(header)}, grpc::INVALID_ARGUMENT, "external_scores");
+  EXPECT_THAT(Upload({First(header)}),
+              GrpcError(grpc::INVALID_ARGUMENT, "external_scores"));
   header = Header();
   header.set_cut(0);
-  ExpectRefused({First(header)}, grpc::INVALID_ARGUMENT, "cut");
+  EXPECT_THAT(Upload({First(header)}),
+              GrpcError(grpc::INVALID_ARGUMENT, "cut"));
   header = Header();
   header.set_request_id("unknown");
-  ExpectRefused({First(header), Scores(kScores)}, grpc::NOT_FOUND,
-                "request_id");
+  EXPECT_THAT(Upload({First(header), Scores(kScores)}),
+              GrpcError(grpc::NOT_FOUND, "request_id"));
 }
 
 TEST_F(EvictionServiceTest, MistakesAreKnownBeforeThereAreScores) {
@@ -210,11 +193,11 @@ TEST_F(EvictionServiceTest, ACancelledCallEvictsNothing) {
   EXPECT_TRUE(WaitUntil([this] {
     return Upload({First(Header())}).error_code() == grpc::INVALID_ARGUMENT;
   }));
-  RunEngine();
+  engine_->StartAnswers();
   const grpc::Status status = Upload({First(Header()), Scores(kScores)});
   EXPECT_TRUE(status.ok()) << status.error_message();
   engine_->Break();
-  answers_.join();
+  engine_->JoinAnswers();
   EXPECT_EQ(engine_->num_evictions, 1);
 }
 
@@ -233,10 +216,9 @@ TEST_F(StalledUploadTest, ScoresThatDoNotComeLoseTheirRoom) {
     const auto writer = stub_->EvictByScores(&context, &response_);
     ASSERT_TRUE(writer->Write(First(Header())));
     writer->Write(Scores(3));
-    const grpc::Status status = writer->Finish();
-    EXPECT_EQ(status.error_code(), grpc::DEADLINE_EXCEEDED);
-    EXPECT_THAT(status.error_message(),
-                HasSubstr("expected all 64 within 50ms, got "));
+    EXPECT_THAT(writer->Finish(),
+                GrpcError(grpc::DEADLINE_EXCEEDED,
+                          "expected all 64 within 50ms, got "));
   }
 }
 

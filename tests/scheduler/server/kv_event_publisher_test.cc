@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -141,49 +141,19 @@ std::vector<uint32_t> Cached(const std::vector<Batch>& batches) {
   return tokens;
 }
 
-class KvEventPublisherTest : public ServerTest {
+class KvEventPublisherTest : public CachingServerTest {
  protected:
   void SetUp() override { StartEvents({}); }
-  void TearDown() override { Detach(); }
 
-  void StartEvents(KvEventOptions events) {
+  void StartEvents(KvEventOptions events,
+                   SchedulerFactory factory = FakeScheduler::Make) {
     Detach();
     ServerOptions options;
     if (events.endpoint.empty()) events.endpoint = "tcp://127.0.0.1:0";
     events.replay_endpoint = "ipc://" + folder_.path() + "/replay";
     options.kv_events = events;
-    Start(options);
-    Attach(SmallLayout());
-  }
-  void Attach(const ModelLayout& layout) {
-    engine_ = StartEngine(layout);
-    answers_ = std::thread([this] { engine_->AnswerAll(); });
-    frontend_ = std::make_unique<FakeFrontend>(address(), "a");
-  }
-  void Detach() {
-    frontend_.reset();
-    if (engine_ != nullptr) engine_->Break();
-    if (answers_.joinable()) answers_.join();
-    engine_.reset();
-  }
-  // Caches a page of `token`, or, of a longer prompt, a region.
-  void Serve(uint32_t token, int num_tokens = SmallLayout().page_size) {
-    const std::string id = std::to_string(num_served_++);
-    v1::SubmitRequest request = MakeSubmit("a", id, 1);
-    request.clear_prompt_token_ids();
-    for (int i = 0; i < num_tokens; ++i) request.add_prompt_token_ids(token);
-    ASSERT_TRUE(frontend_->Submit(request).ok());
-    ASSERT_EQ(frontend_->ReadRequest(id).finish_reason(),
-              v1::FINISH_REASON_LENGTH);
-  }
-  void ResetPrefixCache() {
-    const auto admin = v1::AdminService::NewStub(Connect(address()));
-    grpc::ClientContext context;
-    v1::ResetPrefixCacheResponse response;
-    ASSERT_TRUE(admin
-                    ->ResetPrefixCache(&context, v1::ResetPrefixCacheRequest(),
-                                       &response)
-                    .ok());
+    Start(options, std::move(factory));
+    Attach();
   }
   std::string endpoint() const { return server_->kv_events()->endpoint(); }
   std::vector<Batch> Kept(uint64_t begin = 0, const std::string& topic = "") {
@@ -193,11 +163,6 @@ class KvEventPublisherTest : public ServerTest {
   [[nodiscard]] bool WaitForCached(const std::vector<uint32_t>& tokens) {
     return WaitUntil([&] { return Cached(Kept()) == tokens; });
   }
-
-  std::unique_ptr<FakeEngine> engine_;
-  std::thread answers_;
-  std::unique_ptr<FakeFrontend> frontend_;
-  int num_served_ = 0;
 };
 
 TEST_F(KvEventPublisherTest, TellsWhatChanges) {
@@ -245,18 +210,6 @@ TEST_F(KvEventPublisherTest, SubscribersGetTheBatchesThatAreKept) {
     EXPECT_EQ(kept[i].bytes, told[i].bytes);
   }
   EXPECT_FALSE(other.Next(std::chrono::milliseconds(0)).has_value());
-}
-
-TEST_F(KvEventPublisherTest, AnotherLayoutBeginsAnew) {
-  Serve(7);
-  EXPECT_TRUE(WaitForCached({7}));
-  Detach();
-  ModelLayout layout = SmallLayout();
-  layout.num_blocks = 50;
-  ASSERT_TRUE(WaitUntil([&] { return !Stats().engine_attached(); }));
-  Attach(layout);
-  Serve(8);
-  EXPECT_TRUE(WaitForCached({8}));
 }
 
 TEST_F(KvEventPublisherTest, CompressedPrefixesHaveATopicOfTheirOwn) {
@@ -308,19 +261,14 @@ class FullScheduler : public FakeScheduler {
 TEST_F(KvEventPublisherTest, ASubscriberThatDoesNotReadHoldsUpNobody) {
   constexpr int32_t kPages = KvEventPublisher::kMaxUnreadBatches + 250;
   constexpr int32_t kLongPage = 8192;
-  Detach();
-  ServerOptions options;
-  options.kv_events.endpoint = "tcp://127.0.0.1:0";
-  options.kv_events.replay_endpoint = "ipc://" + folder_.path() + "/replay";
-  Start(options,
-        [](const ModelLayout& layout, const SchedulerOptions& of_scheduler)
-            -> absl::StatusOr<std::unique_ptr<Scheduler>> {
-          if (layout.page_size < kLongPage) {
-            return FakeScheduler::Make(layout, of_scheduler);
-          }
-          return std::make_unique<FullScheduler>(layout, of_scheduler);
-        });
-  Attach(SmallLayout());
+  StartEvents({},
+              [](const ModelLayout& layout, const SchedulerOptions& options)
+                  -> absl::StatusOr<std::unique_ptr<Scheduler>> {
+                if (layout.page_size < kLongPage) {
+                  return FakeScheduler::Make(layout, options);
+                }
+                return std::make_unique<FullScheduler>(layout, options);
+              });
   Subscriber stalled(endpoint(), "", 1);
   Subscriber reader(endpoint(), "");
   std::optional<Batch> first;
@@ -332,12 +280,10 @@ TEST_F(KvEventPublisherTest, ASubscriberThatDoesNotReadHoldsUpNobody) {
     if (!first.has_value()) first = reader.Next(wait);
     if (!first_of_stalled.has_value()) first_of_stalled = stalled.Next(wait);
   }
-  Detach();
-  ASSERT_TRUE(WaitUntil([&] { return !Stats().engine_attached(); }));
   ModelLayout layout = SmallLayout();
   layout.page_size = kLongPage;
   layout.num_blocks = kPages + 1;
-  Attach(layout);
+  Reattach(layout);
   // The other is told of every page.
   int64_t newest = first->number;
   for (int32_t num_pages = 0; num_pages < kPages;) {

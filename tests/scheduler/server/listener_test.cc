@@ -15,7 +15,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -264,13 +263,8 @@ TEST_F(ListenerTest, OfManyThatStartOneListens) {
   constexpr int kStarts = 40;
   for (int round = 0; round < 20; ++round) {
     // Nobody listens here any more.
-    const Descriptor dead(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un name{};
-    name.sun_family = AF_UNIX;
-    path_.copy(name.sun_path, sizeof(name.sun_path) - 1);
-    ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&name),
-                   sizeof(name)),
-              0);
+    const Descriptor dead = BindToUnix(SOCK_STREAM, path_);
+    ASSERT_GE(dead.get(), 0);
     std::vector<absl::StatusOr<std::unique_ptr<Listener>>> opened(kStarts);
     std::vector<std::thread> threads;
     for (auto& each : opened) {

@@ -162,8 +162,8 @@ class MetricsServerTest : public ServerTest {
 
 TEST_F(MetricsServerTest, ServesWhatTheDaemonCounts) {
   EXPECT_EQ(Scrape().at("blockmgr_engine_attached"), 0);
-  const auto engine = StartEngine(SmallLayout());
-  std::thread answers([&engine] { engine->AnswerAll(); });
+  const auto engine = StartEngine();
+  engine->StartAnswers();
   {
     FakeFrontend frontend(address(), "a", /*opens=*/false);
     EXPECT_FALSE(frontend.Submit("too early", 1).ok());
@@ -196,8 +196,6 @@ TEST_F(MetricsServerTest, ServesWhatTheDaemonCounts) {
     expect("blockmgr_step_seconds_count",
            static_cast<double>(stats.num_steps()));
   }
-  engine->Break();
-  answers.join();
 }
 
 TEST_F(MetricsServerTest, ServesNothingElse) {

@@ -8,13 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include <gmock/gmock.h>
+#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 namespace blockmgr {
 namespace {
-
-using ::testing::ElementsAre;
 
 constexpr int64_t kMuch = int64_t{1} << 30;
 
@@ -85,37 +83,35 @@ TEST(PrefixCacheUpdatesTest, HasAllOfADelta) {
                             .content = Content(nullptr, 4, chain.Media(0, 4))}};
   const auto all = All(std::move(reading), kMuch);
   ASSERT_EQ(all.size(), 1u);
-  const v1::PrefixCacheUpdate& update = all[0];
-  EXPECT_FALSE(update.reset());
-  EXPECT_FALSE(update.current());
-  EXPECT_THAT(update.removed(), ElementsAre(5, 6));
-  ASSERT_EQ(update.scopes_size(), 1);
-  EXPECT_EQ(update.scopes(0).id(), 40u);
-  EXPECT_EQ(update.scopes(0).tenant(), "t");
-  EXPECT_EQ(update.scopes(0).lora(), "l");
-  EXPECT_EQ(update.scopes(0).cache_salt(), "s");
-  ASSERT_EQ(update.blocks_size(), 2);
-  EXPECT_EQ(update.blocks(0).id(), 41u);
-  EXPECT_EQ(update.blocks(0).parent_id(), 40u);
-  EXPECT_THAT(update.blocks(0).token_ids(), ElementsAre(100, 101));
-  EXPECT_EQ(update.blocks(0).media_size(), 0);
-  EXPECT_EQ(update.blocks(1).parent_id(), 41u);
-  EXPECT_THAT(update.blocks(1).token_ids(), ElementsAre(102, 103));
-  ASSERT_EQ(update.blocks(1).media_size(), 1);
-  EXPECT_EQ(update.blocks(1).media(0).begin(), -1);
-  EXPECT_EQ(update.blocks(1).media(0).length(), 2);
-  EXPECT_EQ(update.blocks(1).media(0).hash(), "m");
-  ASSERT_EQ(update.regions_size(), 1);
-  EXPECT_EQ(update.regions(0).id(), 43u);
-  EXPECT_EQ(update.regions(0).scope_id(), 40u);
-  EXPECT_EQ(update.regions(0).tail_id(), 42u);
-  EXPECT_EQ(update.regions(0).length(), 4);
-  EXPECT_EQ(update.regions(0).plan(), "p");
-  EXPECT_EQ(update.regions(0).first_token(), 0);
-  EXPECT_TRUE(update.regions(0).last());
-  EXPECT_THAT(update.regions(0).token_ids(), ElementsAre(0, 1, 2, 3));
-  ASSERT_EQ(update.regions(0).media_size(), 1);
-  EXPECT_EQ(update.regions(0).media(0).begin(), 1);
+  v1::PrefixCacheUpdate expected;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      R"pb(removed: [ 5, 6 ]
+           scopes { id: 40 tenant: "t" lora: "l" cache_salt: "s" }
+           blocks {
+             id: 41
+             parent_id: 40
+             token_ids: [ 100, 101 ]
+           }
+           blocks {
+             id: 42
+             parent_id: 41
+             token_ids: [ 102, 103 ]
+             media { begin: -1 length: 2 hash: "m" }
+           }
+           regions {
+             id: 43
+             scope_id: 40
+             tail_id: 42
+             length: 4
+             plan: "p"
+             last: true
+             token_ids: [ 0, 1, 2, 3 ]
+             media { begin: 1 length: 2 hash: "m" }
+           })pb",
+      &expected));
+  expected.set_page_size(2);
+  *expected.mutable_position() = all[0].position();
+  EXPECT_EQ(all[0].DebugString(), expected.DebugString());
 }
 
 // 300 blocks, and regions of a prompt of 300,000 tokens, in parts of which one

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -16,7 +15,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // A router's side of one stream.
@@ -78,6 +76,16 @@ class Router {
   void ReadUntil(size_t num_blocks) {
     while (!is_current_ || blocks_.size() != num_blocks) ASSERT_TRUE(Read());
   }
+  // Until it knows one block, which begins with `token`.
+  void ReadUntilOnly(uint32_t token) {
+    while (tokens() != std::vector<uint32_t>{token}) ASSERT_TRUE(Read());
+  }
+  // Until it has read a part of a reading.
+  void ReadInPart() {
+    do {
+      ASSERT_TRUE(Read());
+    } while (has_all_of_reading_);
+  }
   // First tokens of the blocks it knows.
   std::vector<uint32_t> tokens() const {
     std::vector<uint32_t> tokens;
@@ -85,8 +93,6 @@ class Router {
     return tokens;
   }
   int num_resets() const { return num_resets_; }
-  // The last update was the end of a reading.
-  bool has_all_of_reading() const { return has_all_of_reading_; }
   // Tokens of the regions it knows, as far as it was told.
   std::vector<int32_t> region_tokens() const {
     std::vector<int32_t> tokens;
@@ -101,65 +107,23 @@ class Router {
   std::map<uint64_t, uint32_t> blocks_;
   std::map<uint64_t, int32_t> regions_;
   v1::PrefixCachePosition position_;
-  bool has_all_of_reading_ = false;
+  bool has_all_of_reading_ = false;  // by the last update
   bool is_current_ = false;
   int num_resets_ = 0;
 };
 
-class PrefixCacheWatchesTest : public ServerTest {
+class PrefixCacheWatchesTest : public CachingServerTest {
  protected:
   void SetUp() override {
     ServerTest::SetUp();
     Attach();
   }
-  void TearDown() override {
-    frontend_.reset();
-    Detach();
-  }
-
-  void Attach(const ModelLayout& layout = SmallLayout()) {
-    engine_ = StartEngine(layout);
-    answers_ = std::thread([this] { engine_->AnswerAll(); });
-    frontend_ = std::make_unique<FakeFrontend>(address(), "a");
-  }
-  void Detach() {
-    engine_->Break();
-    if (answers_.joinable()) answers_.join();
-  }
-  // Caches a page of `token`, or, of a longer prompt, a region.
-  void Serve(uint32_t token, int num_tokens = SmallLayout().page_size) {
-    const std::string id = std::to_string(num_served_++);
-    v1::SubmitRequest request = MakeSubmit("a", id, 1);
-    request.clear_prompt_token_ids();
-    for (int i = 0; i < num_tokens; ++i) {
-      request.add_prompt_token_ids(token);
-    }
-    ASSERT_TRUE(frontend_->Submit(request).ok());
-    ASSERT_EQ(frontend_->ReadRequest(id).finish_reason(),
-              v1::FINISH_REASON_LENGTH);
-  }
-  void ResetPrefixCache() {
-    const auto admin = v1::AdminService::NewStub(Connect(address()));
-    grpc::ClientContext context;
-    v1::ResetPrefixCacheResponse response;
-    ASSERT_TRUE(admin
-                    ->ResetPrefixCache(&context, v1::ResetPrefixCacheRequest(),
-                                       &response)
-                    .ok());
-  }
-
   // Pages of so many tokens that one is 40 KB on the wire: those of a cache do
   // not fit into what gRPC takes from a stream that nobody reads.
   static ModelLayout LongPages() {
     ModelLayout layout = SmallLayout();
     layout.page_size = 8192;
     return layout;
-  }
-  void AttachLongPages() {
-    frontend_.reset();
-    Detach();
-    ASSERT_TRUE(WaitUntil([&] { return !Stats().engine_attached(); }));
-    Attach(LongPages());
   }
   // Caches `count` long pages from kLargeToken + first on.
   void ServeLongPages(uint32_t first, uint32_t count) {
@@ -169,11 +133,6 @@ class PrefixCacheWatchesTest : public ServerTest {
   }
 
   static constexpr uint32_t kLargeToken = 1u << 29;  // five bytes
-
-  std::unique_ptr<FakeEngine> engine_;
-  std::thread answers_;
-  std::unique_ptr<FakeFrontend> frontend_;
-  int num_served_ = 0;
 };
 
 TEST_F(PrefixCacheWatchesTest, TellsWhatIsThereAndThenWhatChanges) {
@@ -220,16 +179,11 @@ TEST_F(PrefixCacheWatchesTest, AnotherLayoutBeginsAnewInTheSameStream) {
   Router router(address());
   router.Open();
   router.ReadUntil(1);
-  frontend_.reset();
-  Detach();
   ModelLayout layout = SmallLayout();
   layout.num_blocks = 50;
-  ASSERT_TRUE(WaitUntil([&] { return !Stats().engine_attached(); }));
-  Attach(layout);
+  Reattach(layout);
   Serve(2);
-  do {
-    ASSERT_TRUE(router.Read());
-  } while (router.tokens() != std::vector<uint32_t>{2});
+  router.ReadUntilOnly(2);
   EXPECT_GE(router.num_resets(), 2);
 }
 
@@ -242,9 +196,8 @@ TEST_F(PrefixCacheWatchesTest, RoutersBeyondTheLimitAreRefused) {
   }
   Router late(address());
   late.Open();
-  const grpc::Status status = late.Finish();
-  EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("fewer than 64 open streams"));
+  EXPECT_THAT(late.Finish(), GrpcError(grpc::RESOURCE_EXHAUSTED,
+                                       "fewer than 64 open streams"));
   // All are told.
   Serve(1);
   for (const auto& router : routers) router->ReadUntil(1);
@@ -261,7 +214,7 @@ TEST_F(PrefixCacheWatchesTest, RoutersBeyondTheLimitAreRefused) {
 // Routers that never read wait for themselves only.
 TEST_F(PrefixCacheWatchesTest, RoutersThatDoNotReadHoldUpNobody) {
   constexpr uint32_t kPages = 40;
-  AttachLongPages();
+  Reattach(LongPages());
   ServeLongPages(0, kPages);
   std::vector<std::unique_ptr<Router>> stalled;
   for (int i = 0; i < 20; ++i) {
@@ -281,9 +234,7 @@ TEST_F(PrefixCacheWatchesTest, RoutersThatDoNotReadHoldUpNobody) {
   // They catch up when they read.
   int num_lapsed = 0;
   for (const auto& late : stalled) {
-    do {
-      ASSERT_TRUE(late->Read());
-    } while (late->tokens() != std::vector<uint32_t>{kLargeToken + 7});
+    late->ReadUntilOnly(kLargeToken + 7);
     num_lapsed += late->num_resets() > 1 ? 1 : 0;
   }
   EXPECT_GT(num_lapsed, 0) << "nobody had been held up";
@@ -300,14 +251,12 @@ TEST_F(PrefixCacheWatchesTest, EndWithTheDaemon) {
   ASSERT_TRUE(gone.Read());
   gone.Close();
   server_->Shutdown(std::chrono::seconds(20));
-  const grpc::Status status = idle.Finish();
-  EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
-  EXPECT_THAT(status.error_message(), HasSubstr("shutting down"));
+  EXPECT_THAT(idle.Finish(), GrpcError(grpc::UNAVAILABLE, "shutting down"));
   EXPECT_EQ(stalled.Finish().error_code(), grpc::UNAVAILABLE);
 }
 
 TEST_F(PrefixCacheWatchesTest, TheEndOfTheDaemonWaitsForNoRouter) {
-  AttachLongPages();
+  Reattach(LongPages());
   ServeLongPages(0, 40);
   Router stalled(address());
   stalled.Open();
@@ -330,9 +279,7 @@ TEST_F(PrefixCacheWatchesTest, ARouterMayBreakOffWithinAReading) {
   router.Open();
   router.ReadUntil(1);
   Serve(kLargeToken, kTokens);
-  do {
-    ASSERT_TRUE(router.Read());
-  } while (router.has_all_of_reading());
+  router.ReadInPart();
   EXPECT_THAT(router.region_tokens(), ElementsAre(testing::Lt(kTokens)));
   router.Close();
   // It is told again.
@@ -344,9 +291,7 @@ TEST_F(PrefixCacheWatchesTest, ARouterMayBreakOffWithinAReading) {
   Serve(kLargeToken + 1, kTokens);
   router.Close();
   router.Open();
-  do {
-    ASSERT_TRUE(router.Read());
-  } while (router.has_all_of_reading());
+  router.ReadInPart();
   router.Close();
   ResetPrefixCache();
   Serve(2);

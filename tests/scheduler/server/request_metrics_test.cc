@@ -34,12 +34,5 @@ TEST(DurationHistogramTest, EveryDurationIsCountedOnce) {
   EXPECT_EQ(histogram.counts.back(), 2u);
 }
 
-TEST(DurationHistogramTest, SumsUpWhatItCounts) {
-  DurationHistogram histogram;
-  histogram.Observe(0.25);
-  histogram.Observe(4);
-  EXPECT_DOUBLE_EQ(histogram.sum_seconds, 4.25);
-}
-
 }  // namespace
 }  // namespace blockmgr

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <future>
 #include <thread>
 #include <utility>
@@ -15,6 +16,19 @@
 #include "wire/policy_wire.h"
 
 namespace blockmgr {
+
+Descriptor BindToUnix(int type, const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  const auto length =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
+  Descriptor bound(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  return bind(bound.get(), reinterpret_cast<const sockaddr*>(&address),
+              length) == 0
+             ? std::move(bound)
+             : Descriptor(-1);
+}
 
 bool ConnectToUnix(const Descriptor& client, const std::string& path) {
   sockaddr_un address{};
@@ -74,11 +88,20 @@ v1::AttachRequest AttachRequestFor(const ModelLayout& layout) {
   return request;
 }
 
-grpc::Status FakeEngine::Attach(const ModelLayout& layout, bool replace) {
+FakeEngine::~FakeEngine() {
+  if (context_ != nullptr) Break();
+  JoinAnswers();
+}
+
+grpc::Status FakeEngine::Attach(const v1::AttachRequest& request) {
   grpc::ClientContext context;
+  return stub_->Attach(&context, request, &attached);
+}
+
+grpc::Status FakeEngine::Attach(const ModelLayout& layout, bool replace) {
   v1::AttachRequest request = AttachRequestFor(layout);
   request.set_replace(replace);
-  return stub_->Attach(&context, request, &attached);
+  return Attach(request);
 }
 
 void FakeEngine::OpenStream() {
@@ -127,6 +150,14 @@ void FakeEngine::Answer(const v1::StepPlan& plan) {
 void FakeEngine::AnswerAll() {
   v1::StepPlan plan;
   while (stream_->Read(&plan)) Answer(plan);
+}
+
+void FakeEngine::StartAnswers() {
+  answers_ = std::thread([this] { AnswerAll(); });
+}
+
+void FakeEngine::JoinAnswers() {
+  if (answers_.joinable()) answers_.join();
 }
 
 grpc::Status FakeEngine::Finish() {
@@ -224,12 +255,56 @@ v1::GetStatsResponse ServerTest::Stats() {
   return response;
 }
 
-std::unique_ptr<FakeEngine> ServerTest::StartEngine(const ModelLayout& layout) {
+bool ServerTest::WaitUpdating(const std::function<bool()>& condition) {
+  return WaitUntil([&] {
+    server_->UpdateHealth();
+    return condition();
+  });
+}
+
+std::unique_ptr<FakeEngine> ServerTest::StartEngine(
+    const v1::AttachRequest& request) {
   auto engine = std::make_unique<FakeEngine>(address());
-  EXPECT_TRUE(engine->Attach(layout).ok());
+  EXPECT_TRUE(engine->Attach(request).ok());
   engine->OpenStream();
   EXPECT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
   return engine;
+}
+
+v1::ResetPrefixCacheResponse ServerTest::ResetPrefixCache() {
+  const auto stub = v1::AdminService::NewStub(Connect(address()));
+  grpc::ClientContext context;
+  v1::ResetPrefixCacheResponse response;
+  const v1::ResetPrefixCacheRequest request;
+  EXPECT_TRUE(stub->ResetPrefixCache(&context, request, &response).ok());
+  return response;
+}
+
+void CachingServerTest::Attach(const ModelLayout& layout) {
+  engine_ = StartEngine(AttachRequestFor(layout));
+  engine_->StartAnswers();
+  frontend_ = std::make_unique<FakeFrontend>(address(), "a");
+}
+
+void CachingServerTest::Detach() {
+  frontend_.reset();
+  engine_.reset();
+}
+
+void CachingServerTest::Reattach(const ModelLayout& layout) {
+  Detach();
+  ASSERT_TRUE(WaitUntil([this] { return !Stats().engine_attached(); }));
+  Attach(layout);
+}
+
+void CachingServerTest::Serve(uint32_t token, int num_tokens) {
+  const std::string id = std::to_string(num_served_++);
+  v1::SubmitRequest request = MakeSubmit("a", id, 1);
+  request.clear_prompt_token_ids();
+  for (int i = 0; i < num_tokens; ++i) request.add_prompt_token_ids(token);
+  ASSERT_TRUE(frontend_->Submit(request).ok());
+  ASSERT_EQ(frontend_->ReadRequest(id).finish_reason(),
+            v1::FINISH_REASON_LENGTH);
 }
 
 }  // namespace blockmgr

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <unistd.h>
@@ -52,6 +53,9 @@ class Descriptor {
   int descriptor_;
 };
 
+// A socket of `type` bound to a path, or to a name that begins with a zero; -1:
+// it cannot be bound.
+Descriptor BindToUnix(int type, const std::string& path);
 // False: nobody listens there.
 bool ConnectToUnix(const Descriptor& client, const std::string& path);
 // A connection, or -1.
@@ -70,14 +74,16 @@ int AskHealth(const std::shared_ptr<grpc::Channel>& channel,
 
 v1::AttachRequest AttachRequestFor(const ModelLayout& layout);
 
-// An engine that answers when it is told to.
+// An engine that answers when it is told to. At its end its stream breaks.
 class FakeEngine {
  public:
   explicit FakeEngine(const std::shared_ptr<grpc::Channel>& channel)
       : stub_(v1::EngineService::NewStub(channel)) {}
   explicit FakeEngine(const std::string& address)
       : FakeEngine(Connect(address)) {}
+  ~FakeEngine();
 
+  grpc::Status Attach(const v1::AttachRequest& request);
   grpc::Status Attach(const ModelLayout& layout, bool replace = false);
   // Opens the stream with the attachment's epoch and session.
   void OpenStream();
@@ -87,6 +93,10 @@ class FakeEngine {
   void Answer(const v1::StepPlan& plan);
   // Reads and answers plans until the stream ends.
   void AnswerAll();
+  // The same in a thread of its own. Nobody else may read then.
+  void StartAnswers();
+  // Waits for that thread.
+  void JoinAnswers();
   grpc::Status Finish();
   void Break() { context_->TryCancel(); }
 
@@ -103,6 +113,7 @@ class FakeEngine {
   std::unique_ptr<grpc::ClientReaderWriter<v1::EngineMessage, v1::StepPlan>>
       stream_;
   std::map<int32_t, v1::RequestInfo> infos_;  // by slot
+  std::thread answers_;
 };
 
 v1::SubmitRequest MakeSubmit(const std::string& session, const std::string& id,
@@ -145,11 +156,34 @@ class ServerTest : public ::testing::Test {
 
   const std::string& address() const { return server_->address(); }
   v1::GetStatsResponse Stats();
+  // Waits as long for what the daemon's regular looks bring about.
+  [[nodiscard]] bool WaitUpdating(const std::function<bool()>& condition);
   // Attached, with its stream open and known to the daemon.
-  std::unique_ptr<FakeEngine> StartEngine(const ModelLayout& layout);
+  std::unique_ptr<FakeEngine> StartEngine(
+      const v1::AttachRequest& request = AttachRequestFor(SmallLayout()));
+  v1::ResetPrefixCacheResponse ResetPrefixCache();
 
   TempFolder folder_;
   std::unique_ptr<Server> server_;
+};
+
+// With an engine that answers everything, and a frontend of requests that put
+// prompts into the prefix cache.
+class CachingServerTest : public ServerTest {
+ protected:
+  void TearDown() override { Detach(); }
+
+  void Attach(const ModelLayout& layout = SmallLayout());
+  void Detach();
+  // Waits until the daemon knows that there is no engine, and attaches another.
+  void Reattach(const ModelLayout& layout);
+  // Caches a page of `token`, or, of a longer prompt, a region.
+  void Serve(uint32_t token, int num_tokens = SmallLayout().page_size);
+
+ private:
+  std::unique_ptr<FakeEngine> engine_;
+  std::unique_ptr<FakeFrontend> frontend_;
+  int num_served_ = 0;
 };
 
 }  // namespace blockmgr

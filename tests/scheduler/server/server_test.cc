@@ -1,8 +1,6 @@
 #include "scheduler/server/server.h"
 
-#include <atomic>
 #include <string>
-#include <thread>
 
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
@@ -19,26 +17,28 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST_F(ServerTest, TokensOfARequestArriveInOrder) {
-  const auto engine = StartEngine(SmallLayout());
-  std::thread answers([&engine] { engine->AnswerAll(); });
-  {
-    FakeFrontend frontend(address(), "a");
-    ASSERT_TRUE(frontend.Submit("r", 20).ok());
-    ASSERT_TRUE(frontend.Submit("s", 3).ok());
-    const v1::TokenChunk s = frontend.ReadRequest("s");
-    EXPECT_EQ(s.tokens_size(), 3);
-    EXPECT_EQ(s.finish_reason(), v1::FINISH_REASON_LENGTH);
-    const v1::TokenChunk r = frontend.ReadRequest("r");
-    EXPECT_EQ(r.tokens_size(), 20);
-    EXPECT_THAT(r.tokens(), Each(42u));
+TEST_F(ServerTest, TokensArriveInOrderWithWhatTheEngineSaysOfThem) {
+  const auto engine = StartEngine();
+  engine->token_data = "-0.5";
+  engine->StartAnswers();
+  FakeFrontend frontend(address(), "a");
+  ASSERT_TRUE(frontend.Submit("r", 20).ok());
+  ASSERT_TRUE(frontend.Submit("s", 3).ok());
+  const v1::TokenChunk s = frontend.ReadRequest("s");
+  EXPECT_EQ(s.tokens_size(), 3);
+  EXPECT_EQ(s.finish_reason(), v1::FINISH_REASON_LENGTH);
+  const v1::TokenChunk r = frontend.ReadRequest("r");
+  EXPECT_EQ(r.tokens_size(), 20);
+  EXPECT_THAT(r.tokens(), Each(42u));
+  ASSERT_EQ(r.token_data_size(), 20);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(r.token_data(i).index(), i);
+    EXPECT_EQ(r.token_data(i).data(), "-0.5");
   }
-  engine->Break();
-  answers.join();
 }
 
 TEST_F(ServerTest, TheEngineIsToldWhatToRun) {
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   FakeFrontend frontend(address(), "a");
   v1::SubmitRequest request = MakeSubmit("a", "r", 3);
   request.set_lora("adapter");
@@ -50,12 +50,11 @@ TEST_F(ServerTest, TheEngineIsToldWhatToRun) {
   EXPECT_EQ(plan.starts(0).info().request_id(), "r");
   EXPECT_EQ(plan.starts(0).info().lora(), "adapter");
   EXPECT_EQ(plan.starts(0).info().engine_data(), "temperature 0.7");
-  engine->Break();
 }
 
 TEST_F(ServerTest, WarnsOfSharedPrefixesThatObserveQueries) {
   const CapturedLog log;
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   FakeFrontend frontend(address(), "a");
   v1::SubmitRequest request = MakeSubmit("a", "keydiff", 3);
   v1::RequestEviction* eviction = request.mutable_eviction();
@@ -70,39 +69,16 @@ TEST_F(ServerTest, WarnsOfSharedPrefixesThatObserveQueries) {
   ASSERT_TRUE(frontend.Submit(request).ok());
   EXPECT_THAT(log.text(),
               HasSubstr("keeps what the last 16 tokens of a prefix attend to"));
-  engine->Break();
-}
-
-TEST_F(ServerTest, WhatTheEngineSaysOfTokensArrives) {
-  const auto engine = StartEngine(SmallLayout());
-  engine->token_data = "-0.5";
-  std::thread answers([&engine] { engine->AnswerAll(); });
-  FakeFrontend frontend(address(), "a");
-  ASSERT_TRUE(frontend.Submit("r", 20).ok());
-  const v1::TokenChunk r = frontend.ReadRequest("r");
-  ASSERT_EQ(r.tokens_size(), 20);
-  ASSERT_EQ(r.token_data_size(), 20);
-  for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(r.token_data(i).index(), i);
-    EXPECT_EQ(r.token_data(i).data(), "-0.5");
-  }
-  engine->Break();
-  answers.join();
 }
 
 TEST_F(ServerTest, AStopStringEndsARequestAndIsNamed) {
   Start(ServerOptions(), &Scheduler::Create);
-  const auto stub = v1::EngineService::NewStub(Connect(address()));
   v1::AttachRequest attach = AttachRequestFor(SmallLayout());
   attach.add_sampling_fields(v1::SAMPLING_FIELD_STOP);
   attach.add_sampling_fields(v1::SAMPLING_FIELD_MIN_TOKENS);
-  FakeEngine engine(address());
-  grpc::ClientContext context;
-  ASSERT_TRUE(stub->Attach(&context, attach, &engine.attached).ok());
-  engine.OpenStream();
-  ASSERT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
-  engine.finds_stops = true;
-  std::thread answers([&engine] { engine.AnswerAll(); });
+  const auto engine = StartEngine(attach);
+  engine->finds_stops = true;
+  engine->StartAnswers();
   FakeFrontend frontend(address(), "a");
   v1::SubmitRequest submit = MakeSubmit("a", "r", 20);
   submit.mutable_sampling()->set_temperature(0);
@@ -122,12 +98,10 @@ TEST_F(ServerTest, AStopStringEndsARequestAndIsNamed) {
   const v1::TokenChunk s = frontend.ReadRequest("s");
   EXPECT_EQ(s.finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_FALSE(s.has_stop());
-  engine.Break();
-  answers.join();
 }
 
 TEST_F(ServerTest, AnotherEngineTakesThePlaceOfOneThatHangs) {
-  const auto hung = StartEngine(SmallLayout());
+  const auto hung = StartEngine();
   FakeFrontend frontend(address(), "a");
   ASSERT_TRUE(frontend.Submit("r", 2).ok());
   FakeEngine next(address());
@@ -140,10 +114,8 @@ TEST_F(ServerTest, AnotherEngineTakesThePlaceOfOneThatHangs) {
   ASSERT_TRUE(next.ReadPlan(&plan));
   EXPECT_THAT(hung->Finish(), GrpcError(grpc::ABORTED, "taken its place"));
   next.Answer(plan);
-  std::thread answers([&next] { next.AnswerAll(); });
+  next.StartAnswers();
   EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 2);
-  next.Break();
-  answers.join();
 }
 
 TEST_F(ServerTest, NeedsAnEngine) {
@@ -161,10 +133,7 @@ TEST_F(ServerTest, RefusesBadGeometry) {
               GrpcError(grpc::INVALID_ARGUMENT, "num_blocks"));
   v1::AttachRequest request = AttachRequestFor(SmallLayout());
   request.mutable_layout()->clear_dtype();
-  const auto stub = v1::EngineService::NewStub(Connect(address()));
-  grpc::ClientContext context;
-  v1::AttachResponse response;
-  EXPECT_THAT(stub->Attach(&context, request, &response),
+  EXPECT_THAT(engine.Attach(request),
               GrpcError(grpc::INVALID_ARGUMENT, "layout.dtype"));
 }
 
@@ -185,53 +154,49 @@ TEST_F(ServerTest, AttachTellsTheLimits) {
 }
 
 TEST_F(ServerTest, OnlyATokenizerMakesAnAttachmentLarge) {
-  const auto stub = v1::EngineService::NewStub(Connect(address()));
-  const auto attach = [&stub](const v1::AttachRequest& request) {
-    v1::AttachResponse response;
-    grpc::ClientContext context;
-    return stub->Attach(&context, request, &response);
-  };
+  FakeEngine engine(address());
   v1::AttachRequest request = AttachRequestFor(SmallLayout());
   request.mutable_model()->set_tokenizer_zip("PK\x03\x04" +
                                              std::string(100'000, 'z'));
   request.set_engine_name(std::string(256, 'x'));
-  EXPECT_TRUE(attach(request).ok());
+  EXPECT_TRUE(engine.Attach(request).ok());
   v1::AttachRequest large = request;
   large.set_engine_name(std::string(257, 'x'));
-  EXPECT_THAT(attach(large),
+  EXPECT_THAT(engine.Attach(large),
               GrpcError(grpc::INVALID_ARGUMENT,
                         "engine_name: expected at most 256 bytes, got 257"));
   large = request;
   (*large.mutable_query_stats())["x"] = std::string(70'000, 'x');
-  EXPECT_THAT(attach(large),
+  EXPECT_THAT(engine.Attach(large),
               GrpcError(grpc::RESOURCE_EXHAUSTED, "tokenizer_zip"));
 }
 
 TEST_F(ServerTest, RefusesMalformedRequests) {
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   FakeFrontend frontend(address(), "a");
-  const v1::SubmitRequest good = MakeSubmit("a", "r", 1);
+  v1::SubmitRequest bad;
   const auto refused = [&](const v1::SubmitRequest& request,
                            const char* field) {
     EXPECT_THAT(frontend.Submit(request),
                 GrpcError(grpc::INVALID_ARGUMENT, field));
   };
-  v1::SubmitRequest bad = good;
-  bad.clear_prompt_token_ids();
-  refused(bad, "prompt_token_ids");
-  bad = good;
-  bad.set_prompt_token_ids(2, 1u << 31);
-  refused(bad, "prompt_token_ids[2]");
-  bad = good;
-  bad.set_max_tokens(0);
-  refused(bad, "max_tokens");
-  bad = good;
-  bad.set_request_id(std::string(129, 'x'));
-  refused(bad, "request_id");
-  bad = good;
-  bad.clear_client_session();
-  refused(bad, "client_session");
-  bad = good;
+  const std::vector<
+      std::pair<const char*, std::function<void(v1::SubmitRequest*)>>>
+      cases = {
+          {"prompt_token_ids", [](auto* r) { r->clear_prompt_token_ids(); }},
+          {"prompt_token_ids[2]",
+           [](auto* r) { r->set_prompt_token_ids(2, 1u << 31); }},
+          {"max_tokens", [](auto* r) { r->set_max_tokens(0); }},
+          {"request_id",
+           [](auto* r) { r->set_request_id(std::string(129, 'x')); }},
+          {"client_session", [](auto* r) { r->clear_client_session(); }},
+      };
+  for (const auto& [field, spoil] : cases) {
+    bad = MakeSubmit("a", "r", 1);
+    spoil(&bad);
+    refused(bad, field);
+  }
+  bad = MakeSubmit("a", "r", 1);
   bad.mutable_eviction()->set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
   refused(bad, "policy");
   bad.mutable_eviction()->mutable_policy()->mutable_streaming()->set_sinks(4);
@@ -276,43 +241,46 @@ TEST_F(ServerTest, RefusesStaleEpochs) {
   EXPECT_FALSE(Stats().engine_attached());
 }
 
-TEST_F(ServerTest, StaleEpochInAResultHasNoEffect) {
-  const auto engine = StartEngine(SmallLayout());
+TEST_F(ServerTest, AWrongResultEndsTheStreamAndHasNoEffect) {
+  struct Case {
+    std::function<void(v1::EngineMessage*)> spoil;
+    grpc::StatusCode code;
+    const char* text;
+  };
+  const std::vector<Case> cases = {
+      {[](auto* m) { m->set_session(m->session() + 1); },
+       grpc::FAILED_PRECONDITION, "STALE_EPOCH"},
+      {[](auto* m) { m->mutable_result()->set_step(99); },
+       grpc::INVALID_ARGUMENT, "step"},
+      // An engine that thinks its text is UTF-8 should not seem to have
+      // detached.
+      {[](auto* m) { m->mutable_result()->add_evictions()->set_error("\xFF"); },
+       grpc::INVALID_ARGUMENT, "EngineMessage: expected"}};
   FakeFrontend frontend(address(), "a");
-  ASSERT_TRUE(frontend.Submit("r", 2).ok());
-  v1::StepPlan plan;
-  ASSERT_TRUE(engine->ReadPlan(&plan));
-  engine->attached.set_session(engine->attached.session() + 1);
-  engine->Answer(plan);
-  EXPECT_THAT(engine->Finish(),
-              GrpcError(grpc::FAILED_PRECONDITION, "STALE_EPOCH"));
-  const v1::GetStatsResponse stats = Stats();
-  EXPECT_EQ(stats.num_steps(), 0u);
-  EXPECT_EQ(stats.num_running(), 1);
-}
-
-// An engine that thinks its text is UTF-8 should not seem to have detached.
-TEST_F(ServerTest, SaysThatAMessageOfAnEngineCannotBeParsed) {
-  const auto engine = StartEngine(SmallLayout());
-  FakeFrontend frontend(address(), "a");
-  ASSERT_TRUE(frontend.Submit("r", 2).ok());
-  v1::StepPlan plan;
-  ASSERT_TRUE(engine->ReadPlan(&plan));
-  v1::EngineMessage message;
-  message.set_epoch(engine->attached.epoch());
-  message.set_session(engine->attached.session());
-  message.mutable_result()->set_step(plan.step());
-  message.mutable_result()->add_evictions()->set_error("\xFF");
-  engine->Send(message);
-  EXPECT_THAT(engine->Finish(),
-              GrpcError(grpc::INVALID_ARGUMENT, "EngineMessage: expected"));
-  EXPECT_EQ(Stats().num_running(), 1);
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.text);
+    const auto engine = StartEngine();
+    frontend.Submit("r", 2);  // once; it waits for the next engine then
+    v1::StepPlan plan;
+    ASSERT_TRUE(engine->ReadPlan(&plan));
+    v1::EngineMessage message;
+    message.set_epoch(engine->attached.epoch());
+    message.set_session(engine->attached.session());
+    message.mutable_result()->set_step(plan.step());
+    message.mutable_result()->add_sampled(42);
+    c.spoil(&message);
+    engine->Send(message);
+    EXPECT_THAT(engine->Finish(), GrpcError(c.code, c.text));
+    const v1::GetStatsResponse stats = Stats();
+    EXPECT_EQ(stats.num_steps(), 0u);
+    EXPECT_EQ(stats.num_running(), 1);
+  }
 }
 
 TEST_F(ServerTest, RefusedEvictionsAreALineOfTheLogWhateverTheEngineSays) {
   const CapturedLog log;
   for (int i = 0; i < 3; ++i) {
-    const auto engine = StartEngine(SmallLayout());
+    const auto engine = StartEngine();
     v1::EngineMessage message;
     message.set_epoch(engine->attached.epoch());
     message.set_session(engine->attached.session());
@@ -332,53 +300,22 @@ TEST_F(ServerTest, RefusedEvictionsAreALineOfTheLogWhateverTheEngineSays) {
   EXPECT_LT(text.size(), 20'000);
 }
 
-TEST_F(ServerTest, RefusesAResultOfAnotherStep) {
-  const auto engine = StartEngine(SmallLayout());
-  FakeFrontend frontend(address(), "a");
-  ASSERT_TRUE(frontend.Submit("r", 2).ok());
-  v1::StepPlan plan;
-  ASSERT_TRUE(engine->ReadPlan(&plan));
-  plan.set_step(plan.step() + 1);
-  engine->Answer(plan);
-  EXPECT_THAT(engine->Finish(), GrpcError(grpc::INVALID_ARGUMENT, "step"));
-}
-
-TEST_F(ServerTest, RequestCompletesOnTheNextEngine) {
-  auto first = StartEngine(SmallLayout());
-  EXPECT_THAT(FakeEngine(address()).Attach(SmallLayout()),
-              GrpcError(grpc::ALREADY_EXISTS, "fake"));
-  FakeFrontend frontend(address(), "a");
-  ASSERT_TRUE(frontend.Submit("r", 3).ok());
-  v1::StepPlan plan;
-  ASSERT_TRUE(first->ReadPlan(&plan));
-  first->Answer(plan);
-  ASSERT_TRUE(first->ReadPlan(&plan));
-  first->Break();
-  ASSERT_TRUE(WaitUntil([this] { return !Stats().engine_attached(); }));
-
-  ModelLayout other = SmallLayout();
-  other.head_dim = 16;
-  EXPECT_THAT(FakeEngine(address()).Attach(other),
-              GrpcError(grpc::FAILED_PRECONDITION, "layout.head_dim"));
-  const auto second = StartEngine(SmallLayout());
-  std::thread answers([&second] { second->AnswerAll(); });
-  EXPECT_EQ(frontend.ReadRequest("r").tokens_size(), 3);
-  second->Break();
-  answers.join();
-}
-
 TEST_F(ServerTest, CancelEndsTheRequest) {
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   FakeFrontend frontend(address(), "a");
   ASSERT_TRUE(frontend.Submit("r", 3).ok());
   EXPECT_TRUE(frontend.Cancel("r").ok());
   EXPECT_EQ(frontend.ReadRequest("r").finish_reason(),
             v1::FINISH_REASON_CANCELLED);
   EXPECT_THAT(frontend.Cancel("r"), GrpcError(grpc::NOT_FOUND, ""));
+  for (const std::string& id : {std::string(), std::string(10'000, 'x')}) {
+    EXPECT_THAT(frontend.Cancel(id),
+                GrpcError(grpc::INVALID_ARGUMENT, "request_id"));
+  }
 }
 
 TEST_F(ServerTest, DisconnectCancelsTheClientsRequests) {
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   FakeFrontend stays(address(), "stays");
   ASSERT_TRUE(stays.Submit("s", 3).ok());
   {
@@ -394,8 +331,8 @@ TEST_F(ServerTest, CutsOffAClientThatDoesNotRead) {
   ServerOptions options;
   options.max_pending_token_bytes = 64 << 10;
   Start(options);
-  const auto engine = StartEngine(SmallLayout());
-  std::thread answers([&engine] { engine->AnswerAll(); });
+  const auto engine = StartEngine();
+  engine->StartAnswers();
   FakeFrontend slow(address(), "slow");
   // It may be cut off before the last of them.
   ASSERT_TRUE(slow.Submit(std::string(100, 'x'), 1 << 30).ok());
@@ -409,13 +346,11 @@ TEST_F(ServerTest, CutsOffAClientThatDoesNotRead) {
   EXPECT_EQ(quick.ReadRequest("q").tokens_size(), 200);
   EXPECT_TRUE(WaitUntil([this] { return Stats().num_running() == 0; }));
   EXPECT_THAT(slow.Drain(), GrpcError(grpc::RESOURCE_EXHAUSTED, "tokens"));
-  engine->Break();
-  answers.join();
 }
 
 TEST_F(ServerTest, CoalescesTokensOfASlowReader) {
-  const auto engine = StartEngine(SmallLayout());
-  std::thread answers([&engine] { engine->AnswerAll(); });
+  const auto engine = StartEngine();
+  engine->StartAnswers();
   FakeFrontend frontend(address(), "a");
   constexpr int kTokens = 5000;  // more than the transport takes
   ASSERT_TRUE(frontend.Submit("r", kTokens).ok());
@@ -423,13 +358,11 @@ TEST_F(ServerTest, CoalescesTokensOfASlowReader) {
   const v1::TokenChunk chunk = frontend.ReadRequest("r");
   EXPECT_EQ(chunk.tokens_size(), kTokens);
   EXPECT_EQ(chunk.finish_reason(), v1::FINISH_REASON_LENGTH);
-  engine->Break();
-  answers.join();
 }
 
 TEST_F(ServerTest, ReportsStats) {
   EXPECT_FALSE(Stats().has_layout());
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   FakeFrontend frontend(address(), "a");
   ASSERT_TRUE(frontend.Submit("r", 1).ok());
   const v1::GetStatsResponse stats = Stats();
@@ -446,39 +379,25 @@ TEST_F(ServerTest, ReportsStats) {
   EXPECT_EQ(stats.tenants(0).queued_tokens(), 7);
   EXPECT_EQ(stats.tenants(0).reserved_blocks(), 8);
   EXPECT_GT(stats.clock_seconds(), stats.running_request_seconds());
-
-  const auto admin = v1::AdminService::NewStub(Connect(address()));
-  grpc::ClientContext context;
-  v1::ResetPrefixCacheResponse response;
-  ASSERT_TRUE(
-      admin
-          ->ResetPrefixCache(&context, v1::ResetPrefixCacheRequest(), &response)
-          .ok());
-  EXPECT_GT(response.in_use_blocks(), 0);
+  EXPECT_GT(ResetPrefixCache().in_use_blocks(), 0);
 }
 
 TEST_F(ServerTest, AnEngineThatDoesNotAnswerIsLost) {
   ServerOptions options;
   options.step_timeout_s = 0.05;
   Start(options);
-  const auto engine = StartEngine(SmallLayout());
   FakeFrontend frontend(address(), "a");
-  ASSERT_TRUE(frontend.Submit("r", 3).ok());
-  EXPECT_TRUE(WaitUntil([&] {
-    server_->UpdateHealth();
-    return !Stats().engine_attached();
-  }));
-  EXPECT_THAT(engine->Finish(),
-              GrpcError(grpc::DEADLINE_EXCEEDED, "--step-timeout"));
-  // Also while draining.
-  const auto next = StartEngine(SmallLayout());
-  server_->BeginDrain();
-  EXPECT_TRUE(WaitUntil([&] {
-    server_->UpdateHealth();
-    return !Stats().engine_attached();
-  }));
-  EXPECT_THAT(next->Finish(),
-              GrpcError(grpc::DEADLINE_EXCEEDED, "--step-timeout"));
+  for (const bool drains : {false, true}) {
+    const auto engine = StartEngine();
+    if (drains) {
+      server_->BeginDrain();
+    } else {
+      ASSERT_TRUE(frontend.Submit("r", 3).ok());
+    }
+    EXPECT_TRUE(WaitUpdating([&] { return !Stats().engine_attached(); }));
+    EXPECT_THAT(engine->Finish(),
+                GrpcError(grpc::DEADLINE_EXCEEDED, "--step-timeout"));
+  }
 }
 
 TEST(ServerOptionsTest, LimitsAreChecked) {
@@ -494,34 +413,6 @@ TEST(ServerOptionsTest, LimitsAreChecked) {
                                            HasSubstr("max_score_bytes")));
   options.max_score_bytes = int64_t{1} << 30;
   EXPECT_OK(options.Validate());
-}
-
-TEST_F(ServerTest, CancelNamesARequest) {
-  FakeFrontend frontend(address(), "a");
-  EXPECT_THAT(frontend.Cancel(""),
-              GrpcError(grpc::INVALID_ARGUMENT, "request_id"));
-  EXPECT_THAT(frontend.Cancel(std::string(10'000, 'x')),
-              GrpcError(grpc::INVALID_ARGUMENT, "request_id"));
-}
-
-TEST_F(ServerTest, RefusesASocketInUse) {
-  ServerOptions options;
-  options.listen = address();
-  EXPECT_THAT(
-      Server::Start(options, FakeScheduler::Make),
-      StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("another daemon")));
-  EXPECT_FALSE(Stats().engine_attached());  // the first one is unharmed
-}
-
-TEST_F(ServerTest, ServesLoopbackTcp) {
-  ServerOptions options;
-  options.listen = "127.0.0.1:0";
-  ASSERT_OK_AND_ASSIGN(const auto server,
-                       Server::Start(options, FakeScheduler::Make));
-  EXPECT_EQ(AskHealth(Connect(server->address()), ""), 1);
-  options.listen = server->address();
-  EXPECT_THAT(Server::Start(options, FakeScheduler::Make),
-              StatusIs(absl::StatusCode::kUnavailable));
 }
 
 }  // namespace

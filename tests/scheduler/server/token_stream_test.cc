@@ -2,9 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -35,8 +33,8 @@ TEST_F(ServerTest, CutsOffCallsOfWhichTooMuchWaits) {
   options.scheduler.max_model_len = kMaxModelLen;
   options.max_pending_token_bytes = 64 << 10;
   Start(options);
-  const auto fake = StartEngine(SmallLayout());
-  std::thread answers([&fake] { fake->AnswerAll(); });
+  const auto fake = StartEngine();
+  fake->StartAnswers();
   const auto stub = engine::VllmEngine::NewStub(Connect(address()));
   for (const bool stream : {false, true}) {
     grpc::ClientContext context;
@@ -51,8 +49,6 @@ TEST_F(ServerTest, CutsOffCallsOfWhichTooMuchWaits) {
     EXPECT_THAT(reader->Finish(),
                 GrpcError(grpc::RESOURCE_EXHAUSTED, "bytes of tokens wait"));
   }
-  fake->Break();
-  answers.join();
 }
 
 // Its entries would take more than what may be pending.
@@ -61,8 +57,8 @@ TEST_F(ServerTest, ALongAnswerAtTheEndNeedsLittleMemory) {
   ServerOptions options;
   options.max_pending_token_bytes = 512 << 10;
   Start(options);
-  const auto fake = StartEngine(SmallLayout());
-  std::thread answers([&fake] { fake->AnswerAll(); });
+  const auto fake = StartEngine();
+  fake->StartAnswers();
   const auto stub = engine::VllmEngine::NewStub(Connect(address()));
   grpc::ClientContext context;
   const auto reader = stub->Generate(&context, MakeRequest(kNumTokens, false));
@@ -71,12 +67,10 @@ TEST_F(ServerTest, ALongAnswerAtTheEndNeedsLittleMemory) {
   EXPECT_EQ(response.complete().output_ids_size(), kNumTokens);
   const grpc::Status status = reader->Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  fake->Break();
-  answers.join();
 }
 
 TEST_F(ServerTest, AStoppedDaemonHasNotAnswered) {
-  const auto fake = StartEngine(SmallLayout());
+  const auto fake = StartEngine();
   const auto stub = engine::VllmEngine::NewStub(Connect(address()));
   grpc::ClientContext context;
   const auto reader = stub->Generate(&context, MakeRequest(5, false));

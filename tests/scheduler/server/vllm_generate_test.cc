@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,23 +34,19 @@ class LogProbsEngine {
  public:
   explicit LogProbsEngine(const std::string& address,
                           const ModelLayout& layout = SmallLayout())
-      : stub_(v1::EngineService::NewStub(Connect(address))) {
+      : engine_(address) {
     v1::AttachRequest attach = AttachRequestFor(layout);
     for (int field = 1; field <= kNumSamplingFields; ++field) {
       attach.add_sampling_fields(static_cast<v1::SamplingField>(field));
     }
-    v1::AttachResponse attached;
-    grpc::ClientContext context;
-    EXPECT_TRUE(stub_->Attach(&context, attach, &attached).ok());
-    max_drafts_ = attached.num_speculative_tokens();
-    stream_ = stub_->RunSteps(&context_);
-    message_.set_epoch(attached.epoch());
-    message_.set_session(attached.session());
-    stream_->Write(message_);
+    EXPECT_TRUE(engine_.Attach(attach).ok());
+    engine_.OpenStream();
+    message_.set_epoch(engine_.attached.epoch());
+    message_.set_session(engine_.attached.session());
     thread_ = std::thread([this] { Run(); });
   }
   ~LogProbsEngine() {
-    context_.TryCancel();
+    engine_.Break();
     thread_.join();
   }
 
@@ -73,7 +68,7 @@ class LogProbsEngine {
     v1::StepPlan plan;
     std::vector<uint32_t> prompt;
     v1::SamplingParams sampling;
-    while (stream_->Read(&plan)) {
+    while (engine_.ReadPlan(&plan)) {
       ++num_plans_;
       v1::StepResult& result = *message_.mutable_result();
       result.Clear();
@@ -100,23 +95,19 @@ class LogProbsEngine {
             plan.num_drafts().empty() ? 0 : plan.num_drafts(i);
         result.add_num_accepted(num_drafts);
         for (int32_t k = 0; k < num_drafts; ++k) result.add_accepted(42);
-        result.add_num_drafts(samples ? max_drafts_ : 0);
+        result.add_num_drafts(
+            samples ? engine_.attached.num_speculative_tokens() : 0);
         for (int32_t p = end - 1 - num_drafts;
              samples && sampling.has_logprobs() && p < end; ++p) {
           AddRow(42, p, sampling.logprobs(), rows.mutable_outputs());
         }
       }
-      stream_->Write(message_);
+      engine_.Send(message_);
     }
-    stream_->Finish();
   }
 
-  std::unique_ptr<v1::EngineService::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::EngineMessage, v1::StepPlan>>
-      stream_;
+  FakeEngine engine_;
   v1::EngineMessage message_;
-  int32_t max_drafts_ = 0;
   std::atomic<int> num_plans_{0};
   std::thread thread_;
 };

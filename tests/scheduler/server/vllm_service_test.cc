@@ -96,33 +96,30 @@ struct OpenStream {
   std::unique_ptr<grpc::ClientReader<Message>> reader;
 };
 
+// `open(&context)` opens streams: as many as may be, and one that is refused.
+template <typename Message, typename Open>
+void ExpectMostStreams(int most, const char* method, Open open) {
+  std::vector<std::unique_ptr<OpenStream<Message>>> streams;
+  Message message;
+  for (int i = 0; i <= most; ++i) {
+    streams.push_back(std::make_unique<OpenStream<Message>>());
+    streams.back()->reader = open(&streams.back()->context);
+    EXPECT_EQ(streams.back()->reader->Read(&message), i < most) << i;
+  }
+  EXPECT_THAT(streams.back()->reader->Finish(),
+              GrpcError(grpc::RESOURCE_EXHAUSTED, method));
+}
+
 class VllmServiceTest : public ServerTest {
  protected:
-  void TearDown() override { StopAnswers(); }
   void Connect() {
     channel_ = blockmgr::Connect(address());
     stub_ = VllmEngine::NewStub(channel_);
   }
-  void StartAnswers(const ModelLayout& layout = SmallLayout()) {
+  void StartAnswers() {
     Connect();
-    engine_ = StartEngine(layout);
-    answers_ = std::thread([this] { engine_->AnswerAll(); });
-  }
-  // An engine that announces what the request says.
-  std::unique_ptr<FakeEngine> Attach(const v1::AttachRequest& attach) {
-    auto fake = std::make_unique<FakeEngine>(address());
-    grpc::ClientContext context;
-    EXPECT_TRUE(v1::EngineService::NewStub(channel_)
-                    ->Attach(&context, attach, &fake->attached)
-                    .ok());
-    fake->OpenStream();
-    EXPECT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
-    return fake;
-  }
-  void StopAnswers() {
-    if (!answers_.joinable()) return;
-    engine_->Break();
-    answers_.join();
+    engine_ = StartEngine();
+    engine_->StartAnswers();
   }
   grpc::Status Error(const engine::GenerateRequest& request,
                      const std::string& options = "") {
@@ -139,32 +136,29 @@ class VllmServiceTest : public ServerTest {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<VllmEngine::Stub> stub_;
   std::unique_ptr<FakeEngine> engine_;
-  std::thread answers_;
 };
 
-TEST_F(VllmServiceTest, StreamsTokensThenTheWholeAnswer) {
+TEST_F(VllmServiceTest, TellsTheWholeAnswerAtTheEndBehindItsStream) {
   StartAnswers();
-  Call call(stub_.get(), MakeGenerate("r", 20, true));
-  EXPECT_TRUE(call.Finish().ok());
-  EXPECT_THAT(call.streamed[0], SizeIs(20));
-  EXPECT_THAT(call.streamed[0], Each(42u));
-  ASSERT_THAT(call.complete, SizeIs(1));
-  const engine::GenerateComplete& complete = call.complete[0];
-  EXPECT_EQ(complete.output_ids_size(), 20);
-  EXPECT_EQ(complete.finish_reason(), "length");
-  EXPECT_EQ(complete.prompt_tokens(), 4u);
-  EXPECT_EQ(complete.completion_tokens(), 20u);
-  EXPECT_FALSE(complete.has_matched_token_id());
-}
-
-TEST_F(VllmServiceTest, AnswersAtTheEndWithoutStream) {
-  StartAnswers();
-  Call call(stub_.get(), MakeGenerate("r", 20, false));
-  EXPECT_TRUE(call.Finish().ok());
-  EXPECT_THAT(call.streamed, IsEmpty());
-  ASSERT_THAT(call.complete, SizeIs(1));
-  EXPECT_EQ(call.complete[0].output_ids_size(), 20);
-  EXPECT_THAT(call.complete[0].output_ids(), Each(42u));
+  for (const bool stream : {false, true}) {
+    SCOPED_TRACE(stream);
+    Call call(stub_.get(), MakeGenerate("r", 20, stream));
+    EXPECT_TRUE(call.Finish().ok());
+    if (stream) {
+      EXPECT_THAT(call.streamed[0], SizeIs(20));
+      EXPECT_THAT(call.streamed[0], Each(42u));
+    } else {
+      EXPECT_THAT(call.streamed, IsEmpty());
+    }
+    ASSERT_THAT(call.complete, SizeIs(1));
+    const engine::GenerateComplete& complete = call.complete[0];
+    EXPECT_EQ(complete.output_ids_size(), 20);
+    EXPECT_THAT(complete.output_ids(), Each(42u));
+    EXPECT_EQ(complete.finish_reason(), "length");
+    EXPECT_EQ(complete.prompt_tokens(), 4u);
+    EXPECT_EQ(complete.completion_tokens(), 20u);
+    EXPECT_FALSE(complete.has_matched_token_id());
+  }
 }
 
 TEST_F(VllmServiceTest, AnswersAreForksOfTheFirst) {
@@ -205,9 +199,9 @@ TEST_F(VllmServiceTest, StopStringsEndEveryAnswerAndAreNamed) {
   v1::AttachRequest attach = AttachRequestFor(SmallLayout());
   attach.add_sampling_fields(v1::SAMPLING_FIELD_STOP);
   attach.add_sampling_fields(v1::SAMPLING_FIELD_MIN_TOKENS);
-  engine_ = Attach(attach);
+  engine_ = StartEngine(attach);
   engine_->finds_stops = true;
-  answers_ = std::thread([this] { engine_->AnswerAll(); });
+  engine_->StartAnswers();
   engine::GenerateRequest request = MakeGenerate("r", 9, true);
   engine::SamplingParams& sampling = *request.mutable_sampling_params();
   sampling.set_n(2);
@@ -258,7 +252,7 @@ TEST_F(VllmServiceTest, ARequestWithoutALimitMayFillThePool) {
 
 TEST_F(VllmServiceTest, AbortEndsAllAnswersOfACall) {
   Connect();
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   engine::GenerateRequest request = MakeGenerate("r", 5, true);
   request.mutable_sampling_params()->set_n(2);
   Call call(stub_.get(), request);
@@ -273,12 +267,11 @@ TEST_F(VllmServiceTest, AbortEndsAllAnswersOfACall) {
   EXPECT_TRUE(Abort(std::vector<std::string>(1024, "r")).ok());
   EXPECT_THAT(Abort(std::vector<std::string>(1025, "r")),
               GrpcError(grpc::INVALID_ARGUMENT, "request_ids: expected"));
-  engine->Break();
 }
 
 TEST_F(VllmServiceTest, TheEndOfACallCancelsItsRequests) {
   Connect();
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   engine::GenerateRequest request = MakeGenerate("r", 5, true);
   request.mutable_sampling_params()->set_n(2);
   {
@@ -289,12 +282,11 @@ TEST_F(VllmServiceTest, TheEndOfACallCancelsItsRequests) {
   // The id is free again.
   const Call again(stub_.get(), request);
   EXPECT_TRUE(WaitUntil([this] { return Stats().num_running() == 2; }));
-  engine->Break();
 }
 
 TEST_F(VllmServiceTest, ADeadlineCancels) {
   Connect();
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::milliseconds(200));
@@ -303,12 +295,11 @@ TEST_F(VllmServiceTest, ADeadlineCancels) {
   EXPECT_FALSE(reader->Read(&response));
   EXPECT_EQ(reader->Finish().error_code(), grpc::DEADLINE_EXCEEDED);
   EXPECT_TRUE(WaitUntil([this] { return Stats().num_running() == 0; }));
-  engine->Break();
 }
 
 TEST_F(VllmServiceTest, TwoCallsOfOneIdAreRefused) {
   Connect();
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   const Call call(stub_.get(), MakeGenerate("r", 5, true));
   ASSERT_TRUE(WaitUntil([this] { return Stats().num_running() == 1; }));
   EXPECT_THAT(Error(MakeGenerate("r", 5, true)),
@@ -320,7 +311,6 @@ TEST_F(VllmServiceTest, TwoCallsOfOneIdAreRefused) {
   request.mutable_sampling_params()->set_n(2);
   EXPECT_THAT(Error(request), GrpcError(grpc::ALREADY_EXISTS, "request_id"));
   EXPECT_EQ(Stats().num_running(), 2);
-  engine->Break();
 }
 
 TEST_F(VllmServiceTest, RefusesWithoutAnEngine) {
@@ -347,7 +337,7 @@ TEST_F(VllmServiceTest, NamesTheFieldsThatTheSchedulerRefuses) {
   v1::AttachRequest attach = AttachRequestFor(SmallLayout());
   attach.set_vocabulary_size(100);
   attach.mutable_model()->set_context_tokens(9);
-  const auto fake = Attach(attach);
+  const auto fake = StartEngine(attach);
   const auto refused =
       [this](const std::function<void(engine::GenerateRequest*)>& spoil,
              const char* text) {
@@ -382,7 +372,6 @@ TEST_F(VllmServiceTest, NamesTheFieldsThatTheSchedulerRefuses) {
         for (int i = 0; i < 5; ++i) r->mutable_tokenized()->add_input_ids(1);
       },
       "tokenized.input_ids: expected at most 8");
-  fake->Break();
 }
 
 TEST_F(VllmServiceTest, AQuotaLimitsWhatARequestWithoutALimitMayTake) {
@@ -452,7 +441,7 @@ TEST_F(VllmServiceTest, TellsTheModelTheServerAndTheLoad) {
   attach.mutable_model()->set_name("m");
   attach.mutable_model()->set_model_type("llama");
   attach.mutable_model()->set_context_tokens(512);
-  const auto fake = Attach(attach);
+  const auto fake = StartEngine(attach);
 
   grpc::ClientContext model_context;
   engine::GetModelInfoResponse model;
@@ -486,7 +475,6 @@ TEST_F(VllmServiceTest, TellsTheModelTheServerAndTheLoad) {
   EXPECT_EQ(loads.loads(0).num_used_tokens(), 160);  // 10 blocks
   EXPECT_EQ(loads.loads(0).max_total_num_tokens(), 63 * 16);
   EXPECT_DOUBLE_EQ(loads.loads(0).token_usage(), 10.0 / 63);
-  fake->Break();
 }
 
 TEST_F(VllmServiceTest, FewReadTheTokenizerAtATime) {
@@ -495,7 +483,7 @@ TEST_F(VllmServiceTest, FewReadTheTokenizerAtATime) {
   const std::string zip =
       "PK\x03\x04" + std::string((size_t{1} << 20) + 5, 'z');
   attach.mutable_model()->set_tokenizer_zip(zip);
-  const auto fake = Attach(attach);
+  const auto fake = StartEngine(attach);
   grpc::ClientContext context;
   const auto reader =
       stub_->GetTokenizer(&context, common::GetTokenizerRequest());
@@ -512,22 +500,15 @@ TEST_F(VllmServiceTest, FewReadTheTokenizerAtATime) {
   EXPECT_EQ(digests[3], "");
   EXPECT_EQ(digests[4], Sha256Hex(zip));
 
-  std::vector<std::unique_ptr<OpenStream<common::GetTokenizerChunk>>> readers;
-  for (int i = 0; i < 17; ++i) {
-    readers.push_back(
-        std::make_unique<OpenStream<common::GetTokenizerChunk>>());
-    readers.back()->reader = stub_->GetTokenizer(&readers.back()->context,
-                                                 common::GetTokenizerRequest());
-    EXPECT_EQ(readers.back()->reader->Read(&chunk), i < 16) << i;
-  }
-  EXPECT_THAT(readers.back()->reader->Finish(),
-              GrpcError(grpc::RESOURCE_EXHAUSTED, "GetTokenizer"));
-  fake->Break();
+  ExpectMostStreams<common::GetTokenizerChunk>(
+      16, "GetTokenizer", [this](grpc::ClientContext* of_stream) {
+        return stub_->GetTokenizer(of_stream, common::GetTokenizerRequest());
+      });
 }
 
 TEST_F(VllmServiceTest, FlushCacheWaitsForRequests) {
   Connect();
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   const auto flush = [this](float timeout_s) {
     grpc::ClientContext context;
     common::FlushCacheRequest request;
@@ -546,12 +527,11 @@ TEST_F(VllmServiceTest, FlushCacheWaitsForRequests) {
   std::thread ends([&call] { call.reset(); });
   EXPECT_EQ(flush(60), "1");
   ends.join();
-  engine->Break();
 }
 
 TEST_F(VllmServiceTest, FewCallsWaitToFlushAndNoneThatIsCancelled) {
   Connect();
-  const auto engine = StartEngine(SmallLayout());
+  const auto engine = StartEngine();
   const Call call(stub_.get(), MakeGenerate("r", 5, true));
   ASSERT_TRUE(WaitUntil([this] { return Stats().num_running() == 1; }));
   const auto flush = [this](grpc::ClientContext* context, float timeout_s) {
@@ -584,21 +564,15 @@ TEST_F(VllmServiceTest, FewCallsWaitToFlushAndNoneThatIsCancelled) {
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(num_refused, 1);
   EXPECT_TRUE(WaitUntil([&] { return code_now() == grpc::OK; }));
-  engine->Break();
 }
 
 TEST_F(VllmServiceTest, FewSubscribe) {
   StartAnswers();
-  std::vector<std::unique_ptr<OpenStream<common::KvEventBatch>>> readers;
-  common::KvEventBatch batch;
-  for (int i = 0; i < 9; ++i) {
-    readers.push_back(std::make_unique<OpenStream<common::KvEventBatch>>());
-    readers.back()->reader = stub_->SubscribeKvEvents(
-        &readers.back()->context, common::SubscribeKvEventsRequest());
-    EXPECT_EQ(readers.back()->reader->Read(&batch), i < 8) << i;
-  }
-  EXPECT_THAT(readers.back()->reader->Finish(),
-              GrpcError(grpc::RESOURCE_EXHAUSTED, "SubscribeKvEvents"));
+  ExpectMostStreams<common::KvEventBatch>(
+      8, "SubscribeKvEvents", [this](grpc::ClientContext* of_stream) {
+        return stub_->SubscribeKvEvents(of_stream,
+                                        common::SubscribeKvEventsRequest());
+      });
 }
 
 TEST_F(VllmServiceTest, MethodsThatAreNotThereAreUnimplemented) {
