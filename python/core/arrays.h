@@ -22,6 +22,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include "python/core/argument.h"
 #include "python/core/errors.h"
 
 namespace blockmgr::python {
@@ -29,20 +30,17 @@ namespace blockmgr::python {
 namespace nb = nanobind;
 
 // An argument that In<T> will look into.
-struct ArrayArgument {
-  nb::handle value;
-  bool is_none() const { return value.is_none(); }
+struct ArrayArgument : Argument {
+  static constexpr auto kType =
+      nb::detail::const_name("numpy.typing.ArrayLike");
 };
 // An argument that CopyInts will look into.
-struct IntsArgument {
-  nb::handle value;
-  bool is_none() const { return value.is_none(); }
+struct IntsArgument : Argument {
+  static constexpr auto kType = ArrayArgument::kType;
 };
-
 // An argument that ImportTensor will look into.
-struct TensorArgument {
-  nb::handle value;
-  bool is_none() const { return value.is_none(); }
+struct TensorArgument : Argument {
+  static constexpr auto kType = nb::detail::const_name("blockmgr.cuda.Tensor");
 };
 
 using AnyArray = nb::ndarray<nb::ro>;
@@ -164,6 +162,15 @@ ConstArray<T> ViewOf(const std::vector<T>& values, nb::handle owner) {
 template <typename T>
 using Self = nb::pointer_and_handle<T>;
 
+template <typename T, typename Member>
+T ClassOf(Member T::*member);
+
+// The getter of a property: a view of a member that is a vector.
+template <auto kMember>
+auto ViewMember(Self<decltype(ClassOf(kMember))> self) {
+  return ViewOf(self.p->*kMember, self.h);
+}
+
 // Returns an array that takes over the elements. REQUIRES: the shape has as
 // many.
 template <size_t kDimensions, typename T>
@@ -184,42 +191,5 @@ OwnArray<T> Own(std::vector<T> values) {
 }
 
 }  // namespace blockmgr::python
-
-namespace nanobind::detail {
-
-template <>
-struct type_caster<blockmgr::python::ArrayArgument> {
-  NB_TYPE_CASTER(blockmgr::python::ArrayArgument,
-                 const_name("numpy.typing.ArrayLike"))
-  bool from_python(handle source, uint32_t /*flags*/,
-                   cleanup_list* /*cleanup*/) noexcept {
-    value.value = source;
-    return true;
-  }
-};
-
-template <>
-struct type_caster<blockmgr::python::IntsArgument> {
-  NB_TYPE_CASTER(blockmgr::python::IntsArgument,
-                 const_name("numpy.typing.ArrayLike"))
-  bool from_python(handle source, uint32_t /*flags*/,
-                   cleanup_list* /*cleanup*/) noexcept {
-    value.value = source;
-    return true;
-  }
-};
-
-template <>
-struct type_caster<blockmgr::python::TensorArgument> {
-  NB_TYPE_CASTER(blockmgr::python::TensorArgument,
-                 const_name("blockmgr.cuda.Tensor"))
-  bool from_python(handle source, uint32_t /*flags*/,
-                   cleanup_list* /*cleanup*/) noexcept {
-    value.value = source;
-    return true;
-  }
-};
-
-}  // namespace nanobind::detail
 
 #endif  // PYTHON_CORE_ARRAYS_H_

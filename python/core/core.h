@@ -6,30 +6,32 @@
 #ifndef PYTHON_CORE_CORE_H_
 #define PYTHON_CORE_CORE_H_
 
-#include <cstdint>
 #include <memory>
-#include <string>
+#include <utility>
 
 #include <nanobind/nanobind.h>
 
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/policy.h"
+#include "python/core/argument.h"
 
 namespace blockmgr::python {
 
 namespace nb = nanobind;
 
 // A Policy, or text or stages to parse.
-struct PolicyArgument {
-  nb::handle value;
+struct PolicyArgument : Argument {
+  static constexpr auto kType =
+      nb::detail::const_name("Policy | blockmgr.policies.Stages | str");
 };
 // Raises InvalidArgumentError.
 EvictionPolicy PolicyOf(const PolicyArgument& argument);
 
 // A Target, a ratio (float or text) or tokens per head (int).
-struct TargetArgument {
-  nb::handle value;
+struct TargetArgument : Argument {
+  static constexpr auto kType =
+      nb::detail::const_name("Target | float | int | str");
 };
 // Raises InvalidArgumentError.
 EvictionTarget TargetOf(const TargetArgument& argument);
@@ -41,6 +43,20 @@ struct PyBudgetTable {
 };
 // Returns null for None.
 TableHandle TableOf(const PyBudgetTable* table);
+
+// Returns an __init__ that stores what `make` returns.
+template <typename T, typename... Arguments>
+auto InitBy(T (*make)(Arguments...)) {
+  return [make](T* self, Arguments... arguments) {
+    new (self) T(make(std::forward<Arguments>(arguments)...));
+  };
+}
+
+// __eq__ of a class whose objects equal no object of another class.
+template <typename T>
+bool IsEqual(const T& self, nb::handle other) {
+  return nb::isinstance<T>(other) && self == nb::cast<const T&>(other);
+}
 
 void BindCuda(nb::module_& m);       // cuda.cc
 void BindLayout(nb::module_& m);     // layout.cc
@@ -55,31 +71,5 @@ void BindScheduler(nb::module_& m);  // scheduler.cc
 void BindTables(nb::module_& m);     // tables.cc
 
 }  // namespace blockmgr::python
-
-namespace nanobind::detail {
-
-template <>
-struct type_caster<blockmgr::python::PolicyArgument> {
-  NB_TYPE_CASTER(blockmgr::python::PolicyArgument,
-                 const_name("Policy | blockmgr.policies.Stages | str"))
-  bool from_python(handle source, uint32_t /*flags*/,
-                   cleanup_list* /*cleanup*/) noexcept {
-    value.value = source;
-    return true;
-  }
-};
-
-template <>
-struct type_caster<blockmgr::python::TargetArgument> {
-  NB_TYPE_CASTER(blockmgr::python::TargetArgument,
-                 const_name("Target | float | int | str"))
-  bool from_python(handle source, uint32_t /*flags*/,
-                   cleanup_list* /*cleanup*/) noexcept {
-    value.value = source;
-    return true;
-  }
-};
-
-}  // namespace nanobind::detail
 
 #endif  // PYTHON_CORE_CORE_H_

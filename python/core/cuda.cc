@@ -1,6 +1,5 @@
 // blockmgr.cuda: CudaKernels and its lists.
 #include <array>
-#include <memory>
 #include <optional>
 
 #include <nanobind/nanobind.h>
@@ -29,10 +28,7 @@ void BindPlans(nb::module_& m) {
       "makes it.")
       .def_ro("num_tokens", &PyPrefillPlan::num_tokens)
       .def_prop_ro(
-          "words",
-          [](Self<PyPrefillPlan> self) {
-            return ViewOf(self.p->words, self.h);
-          },
+          "words", &ViewMember<&PyPrefillPlan::words>,
           "int32 [n]: to be copied to the device once for all layers.");
   nb::class_<PyEntryPlan>(
       m, "EntryPlan",
@@ -40,8 +36,7 @@ void BindPlans(nb::module_& m) {
       "it.")
       .def_prop_ro("num_entries", &PyEntryPlan::num_entries)
       .def_prop_ro(
-          "words",
-          [](Self<PyEntryPlan> self) { return ViewOf(self.p->words, self.h); },
+          "words", &ViewMember<&PyEntryPlan::words>,
           "int32 [n]: to be copied to the device once for all launches.");
   nb::class_<PyEntryLists>(
       m, "EntryLists",
@@ -52,21 +47,15 @@ void BindPlans(nb::module_& m) {
       m, "IndexPlan",
       "What the host knows of an index of entries. CudaKernels.plan_index "
       "makes it.")
-      .def_prop_ro(
-          "words",
-          [](Self<PyIndexPlan> self) { return ViewOf(self.p->words, self.h); },
-          "int32 [n]: to be copied to the device.")
+      .def_prop_ro("words", &ViewMember<&PyIndexPlan::words>,
+                   "int32 [n]: to be copied to the device.")
       .def_prop_ro("workspace_bytes", &PyIndexPlan::workspace_bytes);
   nb::class_<PySelectionPlan>(
       m, "SelectionPlan",
       "What a selection shares out, and among which heads. "
       "CudaKernels.plan_selection makes it.")
-      .def_prop_ro(
-          "words",
-          [](Self<PySelectionPlan> self) {
-            return ViewOf(self.p->words, self.h);
-          },
-          "int32 [n]: to be copied to the device.")
+      .def_prop_ro("words", &ViewMember<&PySelectionPlan::words>,
+                   "int32 [n]: to be copied to the device.")
       .def_prop_ro("workspace_bytes", &PySelectionPlan::workspace_bytes)
       .def_prop_ro("num_survivor_words", &PySelectionPlan::num_survivor_words,
                    "Elements of `survivors`.");
@@ -396,19 +385,13 @@ void BindCuda(nb::module_& m) {
       "caller keeps the memory of arguments until the stream has come past the "
       "launch. What\nis in the lists is not checked on the host. Kernels that "
       "copy rows, decode,\nadd_decode_attention and index_entries refuse ids "
-      "or "
-      "lengths that do not fit: check() "
-      "raises what they refused.");
-  type.def(
-          "__init__",
-          [](PyCudaKernels* self, const ModelLayout& layout, nb::object pool) {
-            new (self) PyCudaKernels(layout, pool);
-          },
-          nb::arg("layout"), nb::arg("pool"),
-          nb::sig("def __init__(self, layout: KvLayout, pool: "
-                  "blockmgr.cuda.Tensor | "
-                  "collections.abc.Sequence[blockmgr.cuda.Tensor]) -> None"),
-          "Waits for the device. Not while a graph is being captured.")
+      "or lengths that do not fit: check() raises what they refused.");
+  type.def(nb::init<const ModelLayout&, nb::object>(), nb::arg("layout"),
+           nb::arg("pool"),
+           nb::sig("def __init__(self, layout: KvLayout, pool: "
+                   "blockmgr.cuda.Tensor | "
+                   "collections.abc.Sequence[blockmgr.cuda.Tensor]) -> None"),
+           "Waits for the device. Not while a graph is being captured.")
       .def_prop_ro("layout", &PyCudaKernels::layout)
       .def_prop_ro("device", &PyCudaKernels::device,
                    "The number of the CUDA device.")

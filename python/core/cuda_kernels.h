@@ -9,7 +9,6 @@
 #include <optional>
 #include <vector>
 
-#include <absl/strings/string_view.h>
 #include <nanobind/nanobind.h>
 
 #include "blockmgr/base/bits.h"
@@ -25,8 +24,8 @@
 namespace blockmgr::python {
 
 // A stream: a cudaStream_t as an integer, or an object that has one.
-struct StreamArgument {
-  nb::handle value;
+struct StreamArgument : Argument {
+  static constexpr auto kType = nb::detail::const_name("blockmgr.cuda.Stream");
 };
 
 // The tensors of a call of score. Each policy reads some of them.
@@ -249,20 +248,5 @@ class PyCudaKernels {
 };
 
 }  // namespace blockmgr::python
-
-namespace nanobind::detail {
-
-template <>
-struct type_caster<blockmgr::python::StreamArgument> {
-  NB_TYPE_CASTER(blockmgr::python::StreamArgument,
-                 const_name("blockmgr.cuda.Stream"))
-  bool from_python(handle source, uint32_t /*flags*/,
-                   cleanup_list* /*cleanup*/) noexcept {
-    value.value = source;
-    return true;
-  }
-};
-
-}  // namespace nanobind::detail
 
 #endif  // PYTHON_CORE_CUDA_KERNELS_H_

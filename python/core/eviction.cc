@@ -1,8 +1,6 @@
 // Entries, keep sets, regions, and the pure functions between them.
 #include "python/core/eviction.h"
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -438,23 +436,16 @@ OwnArray<int32_t, 2> CountsOf(const PyKeepSets& keep) {
 }
 
 void BindEntries(nb::module_& m) {
-  using Entries = Self<PyEntries>;
   nb::class_<PyEntries>(
       m, "Entries",
       "The entries of every (layer, head), in ascending position order, as CSR "
       "arrays.")
-      .def(
-          "__init__",
-          [](PyEntries* self, Shape shape, ArrayArgument offsets,
-             ArrayArgument positions, ArrayArgument slots) {
-            new (self) PyEntries(MakeEntries(shape, offsets, positions, slots));
-          },
-          nb::arg("shape"), nb::arg("offsets"), nb::arg("positions"),
-          nb::arg("slots") = nb::none(),
-          "shape is (num_layers, num_heads). offsets: int64 [num_layers * "
-          "num_heads + 1];\npositions: int32 and slots: int64, [offsets[-1]]. "
-          "The "
-          "arrays are copied.")
+      .def("__init__", InitBy(&MakeEntries), nb::arg("shape"),
+           nb::arg("offsets"), nb::arg("positions"),
+           nb::arg("slots") = nb::none(),
+           "shape is (num_layers, num_heads). offsets: int64 [num_layers * "
+           "num_heads + 1];\npositions: int32 and slots: int64, [offsets[-1]]. "
+           "The arrays are copied.")
       .def_static("dense", &DenseEntries, nb::arg("shape"),
                   nb::arg("num_positions"),
                   "The positions [0, num_positions) of every head.")
@@ -464,17 +455,12 @@ void BindEntries(nb::module_& m) {
             return Shape(self.num_layers, self.num_heads);
           },
           "(num_layers, num_heads)")
-      .def_prop_ro(
-          "offsets",
-          [](Entries self) { return ViewOf(self.p->offsets, self.h); },
-          "int64 [num_layers * num_heads + 1]")
-      .def_prop_ro(
-          "positions",
-          [](Entries self) { return ViewOf(self.p->positions, self.h); },
-          "int32 [offsets[-1]], tokens")
-      .def_prop_ro(
-          "slots", [](Entries self) { return ViewOf(self.p->slots, self.h); },
-          "int64 [offsets[-1]]: page * page_size + offset")
+      .def_prop_ro("offsets", &ViewMember<&PyEntries::offsets>,
+                   "int64 [num_layers * num_heads + 1]")
+      .def_prop_ro("positions", &ViewMember<&PyEntries::positions>,
+                   "int32 [offsets[-1]], tokens")
+      .def_prop_ro("slots", &ViewMember<&PyEntries::slots>,
+                   "int64 [offsets[-1]]: page * page_size + offset")
       .def("__len__",
            [](const PyEntries& self) { return self.positions.size(); });
 }
@@ -486,12 +472,8 @@ void BindKeepSets(nb::module_& m) {
       "The entries that survive an eviction: ascending ranks into the entries "
       "of each head.")
       .def(
-          "__init__",
-          [](PyKeepSets* self, Shape shape, ArrayArgument offsets,
-             ArrayArgument ranks) {
-            new (self) PyKeepSets(MakeKeepSets(shape, offsets, ranks));
-          },
-          nb::arg("shape"), nb::arg("offsets"), nb::arg("ranks"),
+          "__init__", InitBy(&MakeKeepSets), nb::arg("shape"),
+          nb::arg("offsets"), nb::arg("ranks"),
           "shape is (num_layers, num_heads). offsets: int64 [num_layers * "
           "num_heads + 1];\nranks: int32 [offsets[-1]]. The arrays are copied.")
       .def_static("of_mask", &KeepSetsOfMask, nb::arg("mask"),
@@ -511,6 +493,11 @@ void BindKeepSets(nb::module_& m) {
           "Entries whose score was NaN.");
 }
 
+template <auto kArray>
+auto ViewRegion(Self<PyRegion> self) {
+  return ViewOf((self.p->region.*kArray)(), self.h);
+}
+
 void BindRegion(nb::module_& m) {
   using Region = Self<PyRegion>;
   nb::class_<PyRegion>(
@@ -520,10 +507,8 @@ void BindRegion(nb::module_& m) {
       .def_prop_ro(
           "cut", [](const PyRegion& self) { return self.region.cut(); },
           "Tokens.")
-      .def_prop_ro(
-          "blocks",
-          [](Region self) { return ViewOf(self.p->region.blocks(), self.h); },
-          "int32 [blocks]: those with a page in some list.")
+      .def_prop_ro("blocks", &ViewRegion<&RaggedRegion::blocks>,
+                   "int32 [blocks]: those with a page in some list.")
       .def_prop_ro(
           "kept",
           [](Region self) {
@@ -537,18 +522,11 @@ void BindRegion(nb::module_& m) {
           },
           "int32 [num_layers, num_heads]: the pages behind them are borrowed.")
       .def_prop_ro(
-          "page_offsets",
-          [](Region self) {
-            return ViewOf(self.p->region.page_offsets(), self.h);
-          },
+          "page_offsets", &ViewRegion<&RaggedRegion::page_offsets>,
           "int32 [num_layers * num_heads + 1]: the list of head index i is\n"
           "pages[page_offsets[i]:page_offsets[i + 1]].")
-      .def_prop_ro(
-          "pages",
-          [](Region self) {
-            return ViewOf(self.p->region.page_list(), self.h);
-          },
-          "int32 [page_offsets[-1]]: page ids.")
+      .def_prop_ro("pages", &ViewRegion<&RaggedRegion::page_list>,
+                   "int32 [page_offsets[-1]]: page ids.")
       .def_prop_ro(
           "num_entries",
           [](const PyRegion& self) { return self.region.num_entries(); },
@@ -565,11 +543,9 @@ void BindPlacement(nb::module_& m) {
   using Placement = Self<PyPlacement>;
   nb::class_<PyPlacement>(m, "Placement",
                           "The rows to move, and what a region then contains.")
-      .def_prop_ro(
-          "positions",
-          [](Placement self) { return ViewOf(self.p->positions, self.h); },
-          "int32 [kept]: the token of every slot, head after head in list "
-          "order.")
+      .def_prop_ro("positions", &ViewMember<&PyPlacement::positions>,
+                   "int32 [kept]: the token of every slot, head after head in "
+                   "list order.")
       .def_prop_ro(
           "moves",
           [](Placement self) {
@@ -590,8 +566,7 @@ void BindPlacement(nb::module_& m) {
           "in_place",
           [](const PyPlacement& self) { return self.moves.in_place; },
           "Whether a slot may be both source and destination. If not, all "
-          "moves "
-          "may\nbe carried out at once.");
+          "moves may\nbe carried out at once.");
 }
 
 void BindFunctions(nb::module_& m) {
@@ -622,10 +597,9 @@ void BindFunctions(nb::module_& m) {
       "entries, with\nscores [len(entries)], and the cut: the eviction covers "
       "positions [0, cut) of a\nsequence of length tokens (default: cut). The "
       "scorers streaming and random need\nno scores. critical needs "
-      "value_norms "
-      "(or products, with gqa_product), float32\n[entries]; external budgets "
-      "are "
-      "int32 [num_layers, num_heads]; headkv and lukv need\na table.");
+      "value_norms (or products, with gqa_product), float32\n[entries]; "
+      "external budgets are int32 [num_layers, num_heads]; headkv and lukv "
+      "need\na table.");
   m.def("place_survivors", &Place, nb::arg("layout"), nb::arg("entries"),
         nb::arg("keep"), nb::arg("region"),
         "The moves that put the kept entries into the region, in position "

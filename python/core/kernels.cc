@@ -305,13 +305,8 @@ void BindKernels(nb::module_& m) {
       "num_blocks,\nnum_heads, 2 (K, V), page_size, head_dim], C-contiguous. "
       "This object keeps its memory\nalive and never writes it. Calls let "
       "other threads run, and take turns.")
-      .def(
-          "__init__",
-          [](PyCpuKernels* self, const ModelLayout& layout, ArrayArgument pool,
-             int32_t num_threads) {
-            new (self) PyCpuKernels(layout, pool, num_threads);
-          },
-          nb::arg("layout"), nb::arg("pool"), nb::arg("num_threads") = 1)
+      .def(nb::init<const ModelLayout&, ArrayArgument, int32_t>(),
+           nb::arg("layout"), nb::arg("pool"), nb::arg("num_threads") = 1)
       .def_prop_ro("layout", &PyCpuKernels::layout)
       .def(
           "attend", &PyCpuKernels::Attend, nb::arg("layer"), nb::arg("queries"),

@@ -1,10 +1,7 @@
 // KvLayout: ModelLayout for Python.
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <absl/strings/str_join.h>
 #include <absl/strings/string_view.h>
@@ -108,28 +105,17 @@ void BindLayout(nb::module_& m) {
       "A page is page_size tokens of K and V of one KV head of one layer. A "
       "block is one\npage for each (layer, head). Page ids are "
       "(layer * num_blocks + block) * num_heads + head,\nand the slot of a "
-      "token "
-      "is page * page_size + offset. Block 0 is never handed out.");
-  type.def(
-          "__init__",
-          [](ModelLayout* self, int32_t num_layers, int32_t num_heads,
-             int32_t num_blocks, int32_t head_dim,
-             std::optional<int32_t> num_q_heads, int32_t page_size,
-             const std::string& dtype, int32_t num_shards, int32_t window,
-             IntsArgument group_windows) {
-            new (self) ModelLayout(MakeLayout(
-                num_layers, num_heads, num_blocks, head_dim, num_q_heads,
-                page_size, dtype, num_shards, window, group_windows));
-          },
-          nb::kw_only(), nb::arg("num_layers"), nb::arg("num_heads"),
-          nb::arg("num_blocks"), nb::arg("head_dim"),
-          nb::arg("num_q_heads") = nb::none(), nb::arg("page_size") = 16,
-          nb::arg("dtype") = "bfloat16", nb::arg("num_shards") = 1,
-          nb::arg("window") = 0, nb::arg("group_windows") = nb::tuple(),
-          "num_heads are KV heads; num_q_heads (default: num_heads) are query "
-          "heads.\nhead_dim counts elements, page_size tokens, window and "
-          "group_windows tokens (0: all).\ndtype is float32, bfloat16 or "
-          "float16. num_blocks includes the null block.")
+      "token is page * page_size + offset. Block 0 is never handed out.");
+  type.def("__init__", InitBy(&MakeLayout), nb::kw_only(),
+           nb::arg("num_layers"), nb::arg("num_heads"), nb::arg("num_blocks"),
+           nb::arg("head_dim"), nb::arg("num_q_heads") = nb::none(),
+           nb::arg("page_size") = 16, nb::arg("dtype") = "bfloat16",
+           nb::arg("num_shards") = 1, nb::arg("window") = 0,
+           nb::arg("group_windows") = nb::tuple(),
+           "num_heads are KV heads; num_q_heads (default: num_heads) are query "
+           "heads.\nhead_dim counts elements, page_size tokens, window and "
+           "group_windows tokens (0: all).\ndtype is float32, bfloat16 or "
+           "float16. num_blocks includes the null block.")
       .def_ro("num_layers", &ModelLayout::num_layers)
       .def_ro("num_heads", &ModelLayout::num_heads)
       .def_ro("num_q_heads", &ModelLayout::num_q_heads)
@@ -155,13 +141,7 @@ void BindLayout(nb::module_& m) {
           "hnd, "
           "nhd (FlashInfer); hnd_apart, nhd_apart\n(vLLM to 0.28); hnd_pairs, "
           "nhd_pairs (vLLM from 0.29).")
-      .def(
-          "__eq__",
-          [](const ModelLayout& self, nb::handle other) {
-            return nb::isinstance<ModelLayout>(other) &&
-                   self == nb::cast<const ModelLayout&>(other);
-          },
-          nb::arg("other").none())
+      .def("__eq__", &IsEqual<ModelLayout>, nb::arg("other").none())
       .def("__repr__", [](const ModelLayout& self) {
         return "KvLayout(" + self.ToString() + ")";
       });

@@ -74,98 +74,112 @@ std::string ChoiceType() {
                       "']");
 }
 
-// Reads the option of one name.
-struct Reader {
-  const absl::string_view wanted;
-  nb::object found = {};
+// Calls each(name, option, help) for every option.
+template <typename Each>
+struct OptionVisitor {
+  Each each;
 
   template <typename T, typename... Rest>
-  void Number(absl::string_view name, const T& value, const Rest&...) {
-    if (name == wanted) found = nb::cast(value);
+  void Number(absl::string_view name, T& option, const Rest&... rest) {
+    each(name, option, std::get<sizeof...(Rest) - 1>(std::tuple(rest...)));
   }
-  void Fraction(absl::string_view name, double value, const char*) {
-    if (name == wanted) found = nb::cast(value);
+  template <typename T>
+  void Fraction(absl::string_view name, T& option, const char* help) {
+    each(name, option, help);
   }
-  void Bool(absl::string_view name, bool value, const char*) {
-    if (name == wanted) found = nb::cast(value);
+  template <typename T>
+  void Bool(absl::string_view name, T& option, const char* help) {
+    each(name, option, help);
   }
-  template <typename E>
-  void Choice(absl::string_view name, E value, const char*) {
-    if (name == wanted) found = nb::cast(std::string(EnumName(value)));
+  template <typename T>
+  void Choice(absl::string_view name, T& option, const char* help) {
+    each(name, option, help);
   }
 };
+template <typename Each>
+OptionVisitor(Each) -> OptionVisitor<Each>;
 
-// Sets the option of one name.
-struct Writer {
-  const absl::string_view wanted;
-  const nb::handle value;
+nb::object ReadOption(const SchedulerOptions& options,
+                      absl::string_view wanted) {
+  nb::object found;
+  OptionVisitor visitor{
+      [&](absl::string_view name, const auto& option, const char*) {
+        if (name != wanted) return;
+        if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(option)>>) {
+          found = nb::cast(std::string(EnumName(option)));
+        } else {
+          found = nb::cast(option);
+        }
+      }};
+  VisitSchedulerOptions(options, visitor);
+  return found;
+}
+
+template <typename T>
+T CastOption(absl::string_view name, const char* type, nb::handle value) {
+  T result{};
+  if (!nb::try_cast(value, result, true)) {
+    throw nb::type_error(absl::StrCat(name, ": expected ", type, ", got ",
+                                      nb::repr(value).c_str())
+                             .c_str());
+  }
+  return result;
+}
+
+// Sets the option of a name. Returns false if there is none. `visit` takes an
+// OptionVisitor.
+template <typename Visit>
+bool SetOption(absl::string_view wanted, nb::handle value, const Visit& visit) {
   bool is_found = false;
-
-  template <typename T>
-  void Set(absl::string_view name, const char* type, T* option) {
+  visit(OptionVisitor{[&](absl::string_view name, auto& option, const char*) {
+    using T = std::remove_cvref_t<decltype(option)>;
     if (name != wanted) return;
     is_found = true;
-    if (!nb::try_cast(value, *option, true)) {
-      throw nb::type_error(absl::StrCat(name, ": expected ", type, ", got ",
-                                        nb::repr(value).c_str())
-                               .c_str());
+    if constexpr (std::is_enum_v<T>) {
+      const auto text = CastOption<std::string>(name, "a str", value);
+      if (!EnumFromName(text, &option)) {
+        ThrowInvalid(name, ": expected one of ",
+                     absl::StrJoin(EnumNames<T>(), ", "), ", got '", text, "'");
+      }
+    } else {
+      option =
+          CastOption<T>(name,
+                        std::is_same_v<T, bool>     ? "a bool"
+                        : std::is_same_v<T, double> ? "a number"
+                                                    : "an integer in range",
+                        value);
     }
-  }
-  template <typename T, typename... Rest>
-  void Number(absl::string_view name, T& option, const Rest&...) {
-    Set(name, std::is_same_v<T, double> ? "a number" : "an integer in range",
-        &option);
-  }
-  void Fraction(absl::string_view name, double& option, const char*) {
-    Set(name, "a number", &option);
-  }
-  void Bool(absl::string_view name, bool& option, const char*) {
-    Set(name, "a bool", &option);
-  }
-  template <typename E>
-  void Choice(absl::string_view name, E& option, const char*) {
-    std::string text;
-    Set(name, "a str", &text);
-    if (name == wanted && !EnumFromName(text, &option)) {
-      ThrowInvalid(name, ": expected one of ",
-                   absl::StrJoin(EnumNames<E>(), ", "), ", got '", text, "'");
-    }
-  }
-};
+  }});
+  return is_found;
+}
 
 // Calls add(name, type, default, help) for every option.
 template <typename Add>
-struct Lister {
-  Add add;
-
-  template <typename T, typename... Rest>
-  void Number(absl::string_view name, const T& value, const Rest&... rest) {
-    const char* help = std::get<sizeof...(Rest) - 1>(std::tuple(rest...));
-    add(name, std::is_same_v<T, double> ? "float" : "int", absl::StrCat(value),
-        help);
-  }
-  void Fraction(absl::string_view name, double value, const char* help) {
-    add(name, "float", absl::StrCat(value), help);
-  }
-  void Bool(absl::string_view name, bool value, const char* help) {
-    add(name, "bool", value ? "True" : "False", help);
-  }
-  template <typename E>
-  void Choice(absl::string_view name, E value, const char* help) {
-    add(name, ChoiceType<E>(), absl::StrCat("'", EnumName(value), "'"), help);
-  }
-};
-template <typename Add>
-Lister(Add) -> Lister<Add>;
+void ListOptions(const Add& add) {
+  OptionVisitor visitor{
+      [&](absl::string_view name, const auto& option, const char* help) {
+        using T = std::remove_cvref_t<decltype(option)>;
+        if constexpr (std::is_enum_v<T>) {
+          add(name, ChoiceType<T>(), absl::StrCat("'", EnumName(option), "'"),
+              help);
+        } else if constexpr (std::is_same_v<T, bool>) {
+          add(name, "bool", option ? "True" : "False", help);
+        } else {
+          add(name, std::is_same_v<T, double> ? "float" : "int",
+              absl::StrCat(option), help);
+        }
+      }};
+  const SchedulerOptions defaults;
+  VisitSchedulerOptions(defaults, visitor);
+}
 
 TenantLimits LimitsOf(const std::string& tenant,
                       const std::map<std::string, int64_t>& values) {
   TenantLimits limits;
   for (const auto& [name, value] : values) {
     const nb::object number = nb::cast(value);
-    Writer writer{.wanted = name, .value = number};
-    VisitTenantLimits(limits, writer);
-    if (!writer.is_found) {
+    if (!SetOption(name, number,
+                   [&](auto visitor) { VisitTenantLimits(limits, visitor); })) {
       ThrowInvalid("tenants['", tenant, "']: there is no limit '", name, "'");
     }
   }
@@ -191,17 +205,6 @@ uint32_t FieldsOf(const std::vector<std::string>& names) {
         static_cast<SamplingField>(found - kSamplingFields.begin() + 1));
   }
   return fields;
-}
-
-template <typename T>
-T CastOption(absl::string_view name, const char* type, nb::handle value) {
-  T result{};
-  if (!nb::try_cast(value, result, true)) {
-    throw nb::type_error(absl::StrCat(name, ": expected ", type, ", got ",
-                                      nb::repr(value).c_str())
-                             .c_str());
-  }
-  return result;
 }
 
 // Sets an option that has no row in scheduler_options.h. Returns false if there
@@ -235,9 +238,10 @@ SchedulerOptions MakeOptions(const nb::kwargs& values) {
   SchedulerOptions options;
   for (const auto& [key, value] : values) {
     const auto name = nb::cast<std::string>(key);
-    Writer writer{.wanted = name, .value = value};
-    VisitSchedulerOptions(options, writer);
-    if (!writer.is_found && !SetOther(name, value, &options)) {
+    const bool is_found = SetOption(name, value, [&](auto visitor) {
+      VisitSchedulerOptions(options, visitor);
+    });
+    if (!is_found && !SetOther(name, value, &options)) {
       throw nb::type_error(
           absl::StrCat("SchedulerOptions: there is no option '", name, "'")
               .c_str());
@@ -254,9 +258,7 @@ std::string Signature() {
                            const std::string& value, const char* /*help*/) {
     absl::StrAppend(&text, ", ", name, ": ", type, " = ", value);
   };
-  Lister lister{add};
-  const SchedulerOptions defaults;
-  VisitSchedulerOptions(defaults, lister);
+  ListOptions(add);
   return absl::StrCat(
       text,
       ", tenants: dict[str, dict[str, int]] = {}, query_stats: dict[str, str] "
@@ -269,15 +271,11 @@ void BindOptionsType(nb::module_& m) {
   nb::class_<SchedulerOptions> type(
       m, "SchedulerOptions",
       "How requests are ordered, admitted and chunked, what tenants may use, "
+      "and what the\nengine can do. The flags of blockmgrd have the same names "
       "and "
-      "what the\nengine can do. The flags of blockmgrd have the same names and "
       "meanings. Constant.");
   type.def(
-      "__init__",
-      [](SchedulerOptions* self, const nb::kwargs& values) {
-        new (self) SchedulerOptions(MakeOptions(values));
-      },
-      nb::sig(Keep(Signature())),
+      "__init__", InitBy(&MakeOptions), nb::sig(Keep(Signature())),
       "tenants: {name: {weight | max_blocks | max_requests | "
       "max_queued_tokens: "
       "number}};\nthe name * means all others. query_stats: {name: "
@@ -290,17 +288,11 @@ void BindOptionsType(nb::module_& m) {
     const std::string key(name);
     type.def_prop_ro(
         Keep(key),
-        [key](const SchedulerOptions& self) {
-          Reader reader{.wanted = key};
-          VisitSchedulerOptions(self, reader);
-          return reader.found;
-        },
+        [key](const SchedulerOptions& self) { return ReadOption(self, key); },
         nb::sig(Keep(absl::StrCat("def ", key, "(self) -> ", value_type))),
         Keep(WithoutDashes(help)));
   };
-  Lister lister{add};
-  const SchedulerOptions defaults;
-  VisitSchedulerOptions(defaults, lister);
+  ListOptions(add);
 }
 
 void BindStats(nb::module_& m) {

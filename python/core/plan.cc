@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
@@ -64,9 +64,21 @@ const SequenceStart& Fresh(const PyStart& start) {
   return python::Fresh(*start.stored).starts[start.index];
 }
 
-// Returns None for an id that names nothing.
-template <typename Id>
-std::optional<int64_t> IdOr(Id id, Id none) {
+// The getter of a property: a field of the order or start. An id is a number.
+template <typename Part, auto kField>
+auto FieldOf(const Part& self) {
+  auto value = Fresh(self).*kField;
+  if constexpr (std::is_enum_v<decltype(value)>) {
+    return Index(value);
+  } else {
+    return value;
+  }
+}
+
+// As FieldOf, and None for the id `none`, which names nothing.
+template <typename Part, auto kField, auto none>
+std::optional<int64_t> IdOf(const Part& self) {
+  const auto id = Fresh(self).*kField;
   if (id == none) return std::nullopt;
   return static_cast<int64_t>(Index(id));
 }
@@ -192,36 +204,22 @@ void BindPlanType(nb::module_& m) {
 }
 
 void BindStartIds(nb::class_<PyStart>& type) {
-  type.def_prop_ro("slot",
-                   [](const PyStart& self) { return Index(Fresh(self).slot); })
+  using Start = SequenceStart;
+  type.def_prop_ro("slot", &FieldOf<PyStart, &Start::slot>)
+      .def_prop_ro("request", &FieldOf<PyStart, &Start::request>,
+                   "The number that Scheduler.submit returned.")
+      .def_prop_ro("num_cached_tokens",
+                   &FieldOf<PyStart, &Start::num_cached_tokens>,
+                   "The first tokens whose KV is in the pool already.")
       .def_prop_ro(
-          "request",
-          [](const PyStart& self) { return Index(Fresh(self).request); },
-          "The number that Scheduler.submit returned.")
-      .def_prop_ro(
-          "num_cached_tokens",
-          [](const PyStart& self) { return Fresh(self).num_cached_tokens; },
-          "The first tokens whose KV is in the pool already.")
-      .def_prop_ro(
-          "source",
-          [](const PyStart& self) {
-            return IdOr(Fresh(self).source, kNoSequenceSlot);
-          },
+          "source", &IdOf<PyStart, &Start::source, kNoSequenceSlot>,
           "The slot that has computed the cached tokens (a fork), or None.")
-      .def_prop_ro(
-          "region",
-          [](const PyStart& self) {
-            return IdOr(Fresh(self).region, kNoRegion);
-          },
-          "The name of kept regions to start with, or None.")
-      .def_prop_ro(
-          "swap",
-          [](const PyStart& self) { return IdOr(Fresh(self).swap, kNoSwap); },
-          "The swapped-out sequence that comes back, or None.")
-      .def_prop_ro(
-          "query_window",
-          [](const PyStart& self) { return Fresh(self).query_window; },
-          "Queries before the end of each step that the engine keeps.")
+      .def_prop_ro("region", &IdOf<PyStart, &Start::region, kNoRegion>,
+                   "The name of kept regions to start with, or None.")
+      .def_prop_ro("swap", &IdOf<PyStart, &Start::swap, kNoSwap>,
+                   "The swapped-out sequence that comes back, or None.")
+      .def_prop_ro("query_window", &FieldOf<PyStart, &Start::query_window>,
+                   "Queries before the end of each step that the engine keeps.")
       .def_prop_ro(
           "scorer_state",
           [](const PyStart& self) {
@@ -231,13 +229,10 @@ void BindStartIds(nb::class_<PyStart>& type) {
           },
           "What the engine accumulates: none, attention_sums or "
           "query_statistics.")
-      .def_prop_ro(
-          "state_begin",
-          [](const PyStart& self) { return Fresh(self).state_begin; },
-          "The position from which on it accumulates.")
-      .def_prop_ro(
-          "info", [](const PyStart& self) { return Fresh(self).info; },
-          "What the frontend asked for.");
+      .def_prop_ro("state_begin", &FieldOf<PyStart, &Start::state_begin>,
+                   "The position from which on it accumulates.")
+      .def_prop_ro("info", &FieldOf<PyStart, &Start::info>,
+                   "What the frontend asked for.");
 }
 
 void BindStart(nb::module_& m) {
@@ -352,30 +347,20 @@ void BindOrder(nb::module_& m) {
       m, "EvictionOrder",
       "Replace positions [0, cut) of one layer group of a slot by a region, "
       "after this step\nis computed.");
-  type.def_prop_ro("slot",
-                   [](const PyOrder& self) { return Index(Fresh(self).slot); })
+  using Order = EvictionOrder;
+  type.def_prop_ro("slot", &FieldOf<PyOrder, &Order::slot>)
+      .def_prop_ro("group", &FieldOf<PyOrder, &Order::group>,
+                   "The layer group.")
+      .def_prop_ro("cut", &FieldOf<PyOrder, &Order::cut>,
+                   "Tokens, a multiple of page_size.")
+      .def_prop_ro("length", &FieldOf<PyOrder, &Order::length>,
+                   "Tokens of the sequence after this step.")
+      .def_prop_ro("policy", &FieldOf<PyOrder, &Order::policy>)
+      .def_prop_ro("target", &FieldOf<PyOrder, &Order::target>)
+      .def_prop_ro("page_total", &FieldOf<PyOrder, &Order::page_total>,
+                   "The most pages of the region, in each shard.")
       .def_prop_ro(
-          "group", [](const PyOrder& self) { return Fresh(self).group; },
-          "The layer group.")
-      .def_prop_ro(
-          "cut", [](const PyOrder& self) { return Fresh(self).cut; },
-          "Tokens, a multiple of page_size.")
-      .def_prop_ro(
-          "length", [](const PyOrder& self) { return Fresh(self).length; },
-          "Tokens of the sequence after this step.")
-      .def_prop_ro("policy",
-                   [](const PyOrder& self) { return Fresh(self).policy; })
-      .def_prop_ro("target",
-                   [](const PyOrder& self) { return Fresh(self).target; })
-      .def_prop_ro(
-          "page_total",
-          [](const PyOrder& self) { return Fresh(self).page_total; },
-          "The most pages of the region, in each shard.")
-      .def_prop_ro(
-          "region",
-          [](const PyOrder& self) {
-            return IdOr(Fresh(self).region, kNoRegion);
-          },
+          "region", &IdOf<PyOrder, &Order::region, kNoRegion>,
           "The name under which the engine keeps the regions for other "
           "sequences, or None.");
   BindOrderArrays(type);

@@ -151,12 +151,7 @@ void BindPolicyType(nb::module_& m) {
       "Made of text, 'snapkv(window=32) | adakv(alpha=0.2) | topk', or of the "
       "stages of\nblockmgr.policies: snapkv(window=32) | adakv(alpha=0.2). "
       "docs/eviction.md lists them.")
-      .def(
-          "__init__",
-          [](EvictionPolicy* self, PolicyArgument text) {
-            new (self) EvictionPolicy(PolicyOf(text));
-          },
-          nb::arg("text"))
+      .def("__init__", InitBy(&PolicyOf), nb::arg("text"))
       .def_prop_ro("scorer", &ScorerOf,
                    nb::sig("def scorer(self) -> "
                            "tuple[str, dict[str, int | float | bool | str]]"),
@@ -188,13 +183,7 @@ void BindPolicyType(nb::module_& m) {
            [](const EvictionPolicy& self) {
              return nb::hash(nb::cast(FormatPolicy(self)));
            })
-      .def(
-          "__eq__",
-          [](const EvictionPolicy& self, nb::handle other) {
-            return nb::isinstance<EvictionPolicy>(other) &&
-                   self == nb::cast<const EvictionPolicy&>(other);
-          },
-          nb::arg("other").none());
+      .def("__eq__", &IsEqual<EvictionPolicy>, nb::arg("other").none());
 }
 
 void BindTable(nb::module_& m) {
@@ -261,21 +250,14 @@ void BindPolicy(nb::module_& m) {
       m, "Target",
       "How much an eviction keeps: a ratio of the covered positions, or tokens "
       "per head\n(the mean over heads). Where a target is expected, 0.2 is "
-      "short "
-      "for Target(ratio=0.2),\nand 1024 for Target(tokens=1024).")
-      .def(
-          "__init__",
-          [](EvictionTarget* self, nb::handle ratio,
-             std::optional<int32_t> tokens, nb::handle window_ratio) {
-            new (self) EvictionTarget(MakeTarget(ratio, tokens, window_ratio));
-          },
-          nb::arg("ratio") = nb::none(), nb::arg("tokens") = nb::none(),
-          nb::arg("window_ratio") = nb::none(),
-          nb::sig("def __init__(self, ratio: float | str | None = None, "
-                  "tokens: int | None = None, "
-                  "window_ratio: float | str | None = None) -> None"),
-          "Ratios are in (0, 1]; as text they are exact. window_ratio is of "
-          "layers with a\nsliding window, which keep everything without it.")
+      "short for Target(ratio=0.2),\nand 1024 for Target(tokens=1024).")
+      .def("__init__", InitBy(&MakeTarget), nb::arg("ratio") = nb::none(),
+           nb::arg("tokens") = nb::none(), nb::arg("window_ratio") = nb::none(),
+           nb::sig("def __init__(self, ratio: float | str | None = None, "
+                   "tokens: int | None = None, "
+                   "window_ratio: float | str | None = None) -> None"),
+           "Ratios are in (0, 1]; as text they are exact. window_ratio is of "
+           "layers with a\nsliding window, which keep everything without it.")
       .def(
           "tokens_per_head",
           [](const EvictionTarget& self, int32_t covered) {
@@ -286,13 +268,7 @@ void BindPolicy(nb::module_& m) {
           },
           nb::arg("covered"),
           "The mean number of entries per head to keep of so many positions.")
-      .def(
-          "__eq__",
-          [](const EvictionTarget& self, nb::handle other) {
-            return nb::isinstance<EvictionTarget>(other) &&
-                   self == nb::cast<const EvictionTarget&>(other);
-          },
-          nb::arg("other").none())
+      .def("__eq__", &IsEqual<EvictionTarget>, nb::arg("other").none())
       .def("__repr__", &TargetText);
   BindTable(m);
   m.def("stages", &AllStages,

@@ -59,8 +59,8 @@ void BindRequestEviction(nb::module_& m) {
           nb::arg("share_prefix") = false, nb::arg("share_multiple") = 0,
           "mode is after-prefill, every-chunk (compress_every tokens of the "
           "prompt), decode\n(after the prompt, and every compress_every tokens "
-          "of "
-          "output) or pressure (only if\nblocks are short). With share_prefix, "
+          "of output) or pressure (only if\nblocks are short). With "
+          "share_prefix, "
           "requests share compressed prefixes, cut at\nmultiples of "
           "share_multiple tokens (0: page_size).")
       .def_prop_ro("mode",
@@ -116,22 +116,8 @@ void BindSampling(nb::module_& m) {
       "in vLLM\n(proto/blockmgr/v1/common.proto has ranges and the order). "
       "Without SamplingParams a\nrequest is decoded greedily.")
       .def(
-          "__init__",
-          [](SamplingParams* self, double temperature, int32_t top_k,
-             double top_p, double min_p, double repetition_penalty,
-             double presence_penalty, double frequency_penalty,
-             const std::map<int32_t, double>& logit_bias,
-             std::optional<int64_t> seed, int32_t min_tokens, bool ignore_eos,
-             std::optional<int32_t> logprobs,
-             std::optional<int32_t> prompt_logprobs,
-             std::vector<std::string> stop) {
-            new (self) SamplingParams(MakeSampling(
-                temperature, top_k, top_p, min_p, repetition_penalty,
-                presence_penalty, frequency_penalty, logit_bias, seed,
-                min_tokens, ignore_eos, logprobs, prompt_logprobs,
-                std::move(stop)));
-          },
-          nb::kw_only(), nb::arg("temperature") = 1.0, nb::arg("top_k") = 0,
+          "__init__", InitBy(&MakeSampling), nb::kw_only(),
+          nb::arg("temperature") = 1.0, nb::arg("top_k") = 0,
           nb::arg("top_p") = 1.0, nb::arg("min_p") = 0.0,
           nb::arg("repetition_penalty") = 1.0,
           nb::arg("presence_penalty") = 0.0, nb::arg("frequency_penalty") = 0.0,
@@ -153,13 +139,7 @@ void BindSampling(nb::module_& m) {
       .def_ro("logprobs", &SamplingParams::logprobs)
       .def_ro("prompt_logprobs", &SamplingParams::prompt_logprobs)
       .def_ro("stop", &SamplingParams::stop)
-      .def(
-          "__eq__",
-          [](const SamplingParams& self, nb::handle other) {
-            return nb::isinstance<SamplingParams>(other) &&
-                   self == nb::cast<const SamplingParams&>(other);
-          },
-          nb::arg("other").none());
+      .def("__eq__", &IsEqual<SamplingParams>, nb::arg("other").none());
 }
 
 }  // namespace

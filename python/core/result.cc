@@ -50,15 +50,10 @@ void BindLogProbs(nb::module_& m) {
   using Rows = Self<TokenLogProbs>;
   nb::class_<TokenLogProbs>(m, "TokenLogProbs",
                             "Log-probabilities of consecutive tokens.")
-      .def(
-          "__init__",
-          [](TokenLogProbs* self, ArrayArgument tokens,
-             ArrayArgument logprobs) {
-            new (self) TokenLogProbs(MakeLogProbs(tokens, logprobs));
-          },
-          nb::arg("tokens"), nb::arg("logprobs"),
-          "int32 and float32 [rows, 1 + num_top]: the token itself, then the "
-          "most likely ones.")
+      .def("__init__", InitBy(&MakeLogProbs), nb::arg("tokens"),
+           nb::arg("logprobs"),
+           "int32 and float32 [rows, 1 + num_top]: the token itself, then the "
+           "most likely ones.")
       .def_ro("first_index", &TokenLogProbs::first_index,
               "The index of the first token in the prompt or the outputs.")
       .def_prop_ro(
@@ -83,8 +78,8 @@ void BindLogProbs(nb::module_& m) {
           nb::arg("run"), nb::arg("prompt").none() = nb::none(),
           nb::arg("outputs").none() = nb::none(),
           "run is an index into plan.slots. prompt: a row for every token of "
-          "the "
-          "prompt\nbehind the run's first position. outputs: a row for each "
+          "the prompt\nbehind the run's first position. outputs: a row for "
+          "each "
           "accepted draft and the\nsampled token.")
       .def_ro("run", &RunLogProbs::run);
 }
@@ -114,16 +109,13 @@ StepResult MakeResult(uint64_t step, ArrayArgument sampled,
   StepResult result;
   result.id = StepId{step};
   result.sampled = In<int32_t>("sampled", sampled, {-1}).Copy();
-  if (!num_accepted.is_none()) {
-    result.num_accepted =
-        In<int32_t>("num_accepted", num_accepted, {-1}).Copy();
-  }
-  if (!accepted.is_none()) {
-    result.accepted = In<int32_t>("accepted", accepted, {-1}).Copy();
-  }
-  if (!num_drafts.is_none()) {
-    result.num_drafts = In<int32_t>("num_drafts", num_drafts, {-1}).Copy();
-  }
+  const auto copy = [](const char* name, ArrayArgument array) {
+    return array.is_none() ? std::vector<int32_t>()
+                           : In<int32_t>(name, array, {-1}).Copy();
+  };
+  result.num_accepted = copy("num_accepted", num_accepted);
+  result.accepted = copy("accepted", accepted);
+  result.num_drafts = copy("num_drafts", num_drafts);
   for (const nb::bytes& data : token_data) {
     result.token_data.emplace_back(data.c_str(), data.size());
   }
@@ -143,59 +135,35 @@ void BindResultTypes(nb::module_& m) {
       m, "EvictionOutcome",
       "How an order ended. With an error nothing was moved, and the old table "
       "holds.")
-      .def(
-          "__init__",
-          [](EvictionOutcome* self, ArrayArgument counts,
-             std::optional<uint64_t> layout_checksum,
-             std::optional<std::string> error) {
-            new (self) EvictionOutcome(
-                MakeOutcome(counts, layout_checksum, std::move(error)));
-          },
-          nb::arg("counts") = nb::none(),
-          nb::arg("layout_checksum") = nb::none(), nb::kw_only(),
-          nb::arg("error") = nb::none(),
-          "counts: int32 [num_layers, num_heads], kept entries. "
-          "layout_checksum: "
-          "what\nEngineTables.commit returned, or Region.checksum.")
+      .def("__init__", InitBy(&MakeOutcome), nb::arg("counts") = nb::none(),
+           nb::arg("layout_checksum") = nb::none(), nb::kw_only(),
+           nb::arg("error") = nb::none(),
+           "counts: int32 [num_layers, num_heads], kept entries. "
+           "layout_checksum: what\nEngineTables.commit returned, or "
+           "Region.checksum.")
       .def_ro("ok", &EvictionOutcome::ok)
       .def_ro("error", &EvictionOutcome::error)
       .def_ro("layout_checksum", &EvictionOutcome::layout_checksum);
   nb::class_<StepResult>(m, "StepResult", "The engine's answer to a plan.")
-      .def(
-          "__init__",
-          [](StepResult* self, uint64_t step, ArrayArgument sampled,
-             std::vector<EvictionOutcome> evictions, ArrayArgument num_accepted,
-             ArrayArgument accepted, ArrayArgument num_drafts,
-             const std::vector<nb::bytes>& token_data,
-             std::vector<RunLogProbs> logprobs,
-             const std::vector<std::pair<int32_t, int32_t>>& stop_matches,
-             IntsArgument lost_blocks, IntsArgument lost_host_blocks) {
-            new (self) StepResult(MakeResult(
-                step, sampled, std::move(evictions), num_accepted, accepted,
-                num_drafts, token_data, std::move(logprobs), stop_matches,
-                lost_blocks, lost_host_blocks));
-          },
-          nb::arg("step"), nb::arg("sampled"),
-          nb::arg("evictions") = nb::list(), nb::kw_only(),
-          nb::arg("num_accepted") = nb::none(),
-          nb::arg("accepted") = nb::none(), nb::arg("num_drafts") = nb::none(),
-          nb::arg("token_data") = nb::list(), nb::arg("logprobs") = nb::list(),
-          nb::arg("stop_matches") = nb::list(),
-          nb::arg("lost_blocks") = nb::tuple(),
-          nb::arg("lost_host_blocks") = nb::tuple(),
-          "step: plan.step. sampled: int32 [runs], -1 where samples is 0. "
-          "evictions: one\noutcome for each of plan.evictions. num_accepted, "
-          "num_drafts: int32 [runs], and\naccepted: int32 [sum of "
-          "num_accepted], "
-          "with drafts. token_data: bytes for each run,\nor none. "
-          "stop_matches: (run, index in sampling.stop) of runs whose last "
-          "token ends a\nstop string. lost_blocks, lost_host_blocks: ids.")
+      .def("__init__", InitBy(&MakeResult), nb::arg("step"), nb::arg("sampled"),
+           nb::arg("evictions") = nb::list(), nb::kw_only(),
+           nb::arg("num_accepted") = nb::none(),
+           nb::arg("accepted") = nb::none(), nb::arg("num_drafts") = nb::none(),
+           nb::arg("token_data") = nb::list(), nb::arg("logprobs") = nb::list(),
+           nb::arg("stop_matches") = nb::list(),
+           nb::arg("lost_blocks") = nb::tuple(),
+           nb::arg("lost_host_blocks") = nb::tuple(),
+           "step: plan.step. sampled: int32 [runs], -1 where samples is 0. "
+           "evictions: one\noutcome for each of plan.evictions. num_accepted, "
+           "num_drafts: int32 [runs], and\naccepted: int32 [sum of "
+           "num_accepted], with drafts. token_data: bytes for each run,\nor "
+           "none. "
+           "stop_matches: (run, index in sampling.stop) of runs whose last "
+           "token ends a\nstop string. lost_blocks, lost_host_blocks: ids.")
       .def_prop_ro("step",
                    [](const StepResult& self) { return Index(self.id); })
-      .def_prop_ro(
-          "sampled",
-          [](Self<StepResult> self) { return ViewOf(self.p->sampled, self.h); },
-          "int32 [runs]");
+      .def_prop_ro("sampled", &ViewMember<&StepResult::sampled>,
+                   "int32 [runs]");
 }
 
 // A view of one field of all token effects.
@@ -256,10 +224,7 @@ void BindEffectTypes(nb::module_& m) {
       .def_ro("freed_blocks", &EvictionEffect::freed_blocks)
       .def_ro("freed_bytes", &EvictionEffect::freed_bytes)
       .def_prop_ro(
-          "kept_entries",
-          [](Self<EvictionEffect> self) {
-            return ViewOf(self.p->kept_entries, self.h);
-          },
+          "kept_entries", &ViewMember<&EvictionEffect::kept_entries>,
           "int32 [num_layers * num_heads]: entries below the cut, in group 0.");
   nb::class_<LogProbsEffect>(
       m, "LogProbsEffect",

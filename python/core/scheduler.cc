@@ -162,8 +162,7 @@ void BindRequests(nb::class_<PyScheduler>& type) {
           "id of a live\nrequest whose tokens this prompt begins with.\n"
           "Raises InvalidArgumentError, AlreadyExistsError, NotFoundError "
           "(fork_of),\nResourceExhaustedError (the queue is full, or it can "
-          "never "
-          "fit) or\nFailedPreconditionError (the engine cannot do it).")
+          "never fit) or\nFailedPreconditionError (the engine cannot do it).")
       .def(
           "cancel",
           [](PyScheduler& self, uint64_t request) {
@@ -207,10 +206,8 @@ void BindSteps(nb::class_<PyScheduler>& type) {
            "max_steps_in_flight plans\nare unanswered.")
       .def("update", &PyScheduler::Update, nb::arg("result"),
            "Settles the answer to the oldest plan in flight, which is stale "
-           "from "
-           "now on.\nInvalidArgumentError, with nothing changed, if the answer "
-           "is "
-           "wrong.")
+           "from now on.\nInvalidArgumentError, with nothing changed, if the "
+           "answer is wrong.")
       .def(
           "lose_engine", &PyScheduler::LoseEngine,
           "Forgets all KV and all steps in flight, because the engine is gone. "
@@ -230,39 +227,28 @@ void BindSteps(nb::class_<PyScheduler>& type) {
           },
           nb::arg("now_ms"),
           "Sets the time that retention wishes count in, in milliseconds of "
-          "any "
-          "clock.")
+          "any clock.")
       .def(
           "check_invariants",
           [](const PyScheduler& self) { self.scheduler().CheckInvariants(); },
           "Audits everything in O(pool), and aborts the process if something "
-          "is "
-          "wrong. For tests.");
+          "is wrong. For tests.");
+}
+
+template <auto kGauge>
+auto Gauge(const PyScheduler& self) {
+  return (self.scheduler().*kGauge)();
 }
 
 void BindGauges(nb::class_<PyScheduler>& type) {
   type.def_prop_ro("has_unfinished_requests",
-                   [](const PyScheduler& self) {
-                     return self.scheduler().has_unfinished_requests();
-                   })
+                   &Gauge<&Scheduler::has_unfinished_requests>)
       .def_prop_ro("num_steps_in_flight",
-                   [](const PyScheduler& self) {
-                     return self.scheduler().num_steps_in_flight();
-                   })
-      .def_prop_ro("num_running",
-                   [](const PyScheduler& self) {
-                     return self.scheduler().num_running();
-                   })
-      .def_prop_ro("num_used_blocks",
-                   [](const PyScheduler& self) {
-                     return self.scheduler().num_used_blocks();
-                   })
-      .def_prop_ro(
-          "layout",
-          [](const PyScheduler& self) { return self.scheduler().layout(); })
-      .def_prop_ro(
-          "options",
-          [](const PyScheduler& self) { return self.scheduler().options(); })
+                   &Gauge<&Scheduler::num_steps_in_flight>)
+      .def_prop_ro("num_running", &Gauge<&Scheduler::num_running>)
+      .def_prop_ro("num_used_blocks", &Gauge<&Scheduler::num_used_blocks>)
+      .def_prop_ro("layout", &Gauge<&Scheduler::layout>)
+      .def_prop_ro("options", &Gauge<&Scheduler::options>)
       .def(
           "stats",
           [](const PyScheduler& self) {

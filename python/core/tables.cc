@@ -347,59 +347,42 @@ class PyTables {
 };
 
 void BindInputs(nb::module_& m) {
-  using Inputs = Self<StepInputs>;
   nb::class_<StepInputs>(m, "StepInputs", "What a step computes.")
       .def_prop_ro(
-          "tokens", [](Inputs self) { return ViewOf(self.p->tokens, self.h); },
+          "tokens", &ViewMember<&StepInputs::tokens>,
           "int32 [total_tokens]: token ids, of one run after the other.")
-      .def_prop_ro(
-          "positions",
-          [](Inputs self) { return ViewOf(self.p->positions, self.h); },
-          "int32 [total_tokens]")
-      .def_prop_ro(
-          "offsets",
-          [](Inputs self) { return ViewOf(self.p->offsets, self.h); },
-          "int32 [runs + 1]: the tokens of run i are [offsets[i], offsets[i + "
-          "1]).")
-      .def_prop_ro(
-          "lengths",
-          [](Inputs self) { return ViewOf(self.p->lengths, self.h); },
-          "int32 [runs]: tokens of each sequence after this step.");
+      .def_prop_ro("positions", &ViewMember<&StepInputs::positions>,
+                   "int32 [total_tokens]")
+      .def_prop_ro("offsets", &ViewMember<&StepInputs::offsets>,
+                   "int32 [runs + 1]: the tokens of run i are [offsets[i], "
+                   "offsets[i + 1]).")
+      .def_prop_ro("lengths", &ViewMember<&StepInputs::lengths>,
+                   "int32 [runs]: tokens of each sequence after this step.");
+}
+
+template <auto kMember>
+auto ViewLists(Self<RegionLists> self) {
+  const RegionLists& lists = *self.p;
+  return ViewOf(
+      (lists.*kMember).data(),
+      std::array{lists.num_layers, lists.num_sequences, lists.num_heads},
+      self.h);
 }
 
 void BindRegionLists(nb::module_& m) {
-  using Lists = Self<RegionLists>;
   nb::class_<RegionLists>(
       m, "RegionLists",
       "The pages of regions, as attention kernels read them: sequence i, layer "
       "l, head h\nhas lengths[l, i, h] entries on pages[offsets[l, i, h]:].")
-      .def_prop_ro(
-          "lengths",
-          [](Lists self) {
-            const RegionLists& lists = *self.p;
-            return ViewOf<int32_t, 3>(
-                lists.lengths.data(),
-                {lists.num_layers, lists.num_sequences, lists.num_heads},
-                self.h);
-          },
-          "int32 [num_layers, sequences, num_heads]: entries, 0 without a "
-          "region.")
-      .def_prop_ro(
-          "offsets",
-          [](Lists self) {
-            const RegionLists& lists = *self.p;
-            return ViewOf<int64_t, 3>(
-                lists.offsets.data(),
-                {lists.num_layers, lists.num_sequences, lists.num_heads},
-                self.h);
-          },
-          "int64 [num_layers, sequences, num_heads]")
-      .def_prop_ro(
-          "pages", [](Lists self) { return ViewOf(self.p->pages, self.h); },
-          "int32 [pages]: page ids.")
-      .def_prop_ro(
-          "cuts", [](Lists self) { return ViewOf(self.p->cuts, self.h); },
-          "int32 [sequences]: the position at which the tail begins.");
+      .def_prop_ro("lengths", &ViewLists<&RegionLists::lengths>,
+                   "int32 [num_layers, sequences, num_heads]: entries, 0 "
+                   "without a region.")
+      .def_prop_ro("offsets", &ViewLists<&RegionLists::offsets>,
+                   "int64 [num_layers, sequences, num_heads]")
+      .def_prop_ro("pages", &ViewMember<&RegionLists::pages>,
+                   "int32 [pages]: page ids.")
+      .def_prop_ro("cuts", &ViewMember<&RegionLists::cuts>,
+                   "int32 [sequences]: the position at which the tail begins.");
 }
 
 void BindSequences(nb::class_<PyTables>& type) {
@@ -426,17 +409,14 @@ void BindSequences(nb::class_<PyTables>& type) {
 void BindStep(nb::class_<PyTables>& type) {
   type.def("apply", &PyTables::Apply, nb::arg("plan"),
            "Applies everything of a plan but the evictions. Copying bytes is "
-           "the "
-           "engine's work.\nInvalidArgumentError, with nothing changed, if the "
-           "plan "
-           "contradicts the tables.")
+           "the engine's work.\nInvalidArgumentError, with nothing changed, if "
+           "the plan contradicts the tables.")
       .def("inputs", &PyTables::Inputs,
            "What the plan that was applied last computes.")
       .def("slot_mapping", &PyTables::SlotMapping, nb::arg("group") = 0,
            "int64 [total_tokens]: block * page_size + position % page_size, "
            "where the K and V\nof each token of the step belong, in every "
-           "layer of "
-           "the group.")
+           "layer of the group.")
       .def("add_sampled", &PyTables::AddSampled, nb::arg("sampled"),
            nb::arg("num_accepted") = nb::none(),
            "Adds the tokens that the step sampled: int32 [runs]. num_accepted: "
@@ -451,8 +431,7 @@ void BindStep(nb::class_<PyTables>& type) {
       .def("commit", &PyTables::Commit, nb::arg("order"), nb::arg("counts"),
            "Replaces positions [0, cut) by a region with counts entries, int32 "
            "[num_layers,\nnum_heads]. Returns the checksum to answer, or None "
-           "if "
-           "the page lists are not known.")
+           "if the page lists are not known.")
       .def("reset", &PyTables::Reset, "Forgets every sequence and region.");
 }
 

@@ -9,6 +9,7 @@ import pytest
 
 import blockmgr
 from blockmgr import policies as p
+from device_tensors import CPU, DeviceTensor
 
 ROOT = pathlib.Path(__file__).parents[2]
 VECTORS = json.loads((ROOT / "docs/region_layout_vectors.json").read_text())
@@ -146,67 +147,28 @@ def test_a_wrong_array_is_an_exception(name, array):
         blockmgr.Entries((2, 2), array, array)
 
 
-class ByDlpack:
+def on_cpu(array):
     """A tensor of another library."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-    def __dlpack__(self, **_):
-        return self.array.__dlpack__()
-
-
-class Device(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
-
-
-class DataType(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
-                ("lanes", ctypes.c_uint16)]
-
-
-class Tensor(ctypes.Structure):
-    """DLManagedTensor, as dlpack.h lays it out."""
-    _fields_ = [("data", ctypes.c_void_p), ("device", Device),
-                ("ndim", ctypes.c_int32), ("dtype", DataType),
-                ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)),
-                ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p),
-                ("deleter", ctypes.c_void_p)]
-
-
-class OnDevice:
-    """A float32 tensor [2, 2, 16] on a GPU: memory that nobody may read."""
-
-    def __init__(self):
-        self.shape = (ctypes.c_int64 * 3)(2, 2, 16)
-        self.tensor = Tensor(data=64, device=Device(2, 0), ndim=3,
-                             dtype=DataType(2, 32, 1), shape=self.shape)
-
-    def __dlpack_device__(self):
-        return (2, 0)
-
-    def __dlpack__(self, **_):
-        new = ctypes.pythonapi.PyCapsule_New
-        new.restype = ctypes.py_object
-        new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+    return DeviceTensor(array, place=(CPU, 0))
 
 
 def test_tensors_come_by_dlpack():
     scores = np.random.default_rng(1).random((2, 2, 16), np.float32)
-    keep = blockmgr.select("knorm", 0.5, ByDlpack(scores), page_size=4)
+    keep = blockmgr.select("knorm", 0.5, on_cpu(scores), page_size=4)
     expected = blockmgr.select("knorm", 0.5, scores, page_size=4)
     assert keep.ranks.tolist() == expected.ranks.tolist()
     with pytest.raises((TypeError, ValueError)):
-        blockmgr.select("knorm", 0.5, ByDlpack(scores.astype(np.float64)))
+        blockmgr.select("knorm", 0.5, on_cpu(scores.astype(np.float64)))
+    kept = np.full((2, 2), 4, np.int32)
+    region = blockmgr.lay_out(layout(), on_cpu(np.array([9, 3])), on_cpu(kept),
+                              cut=12)
+    assert region.pages.tolist() == blockmgr.lay_out(
+        layout(), [9, 3], kept, cut=12).pages.tolist()
 
 
 def test_a_tensor_on_a_device_is_refused():
-    tensor = OnDevice()
+    # Memory that nobody may read.
+    tensor = DeviceTensor(np.zeros((2, 2, 16), np.float32))
     with pytest.raises(blockmgr.InvalidArgumentError,
                        match="scores: expected .* memory of the CPU"):
         blockmgr.select("knorm", 0.5, tensor)

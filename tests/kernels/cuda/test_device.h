@@ -108,6 +108,15 @@ struct KernelReport {
 KernelReport RunKernels(const simt::Schedule& schedule,
                         const std::function<void(DeviceRuntime&)>& launch);
 
+// Has the device run one kernel, as RunKernels does.
+template <typename... Parameters>
+KernelReport RunKernel(const simt::Schedule& schedule,
+                       void (DeviceRuntime::*kernel)(Parameters...),
+                       std::type_identity_t<Parameters>... arguments) {
+  return RunKernels(
+      schedule, [&](DeviceRuntime& device) { (device.*kernel)(arguments...); });
+}
+
 // Runs run(schedule), which returns what went wrong, under several schedules,
 // and expects the same result() of all.
 template <typename Run, typename Result>

@@ -105,9 +105,9 @@ std::string ChunkRunner<T>::RunPart(const std::vector<int32_t>& begins,
   params.lse = lse.data();
   params.group_size = shape.group_size;
   params.scale = test_.scale();
-  const KernelReport report = RunKernels(schedule, [&](DeviceRuntime& device) {
-    device.Chunk(params, test_.row_shape(), block_offsets.back());
-  });
+  const KernelReport report =
+      RunKernel(schedule, &DeviceRuntime::Chunk, params, test_.row_shape(),
+                block_offsets.back());
   bank_conflicts_ = report.bank_conflicts;
   for (int32_t s = 0; s < test_.num_sequences(); ++s) {
     const int64_t to = query_offsets_[s] + begins[s];

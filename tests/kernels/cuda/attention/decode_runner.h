@@ -133,9 +133,8 @@ DecodeParams DecodeRunner<T>::Params(const DecodeOptions& options) {
 template <typename T>
 std::string DecodeRunner<T>::Run(const DecodeOptions& options) {
   const DecodeParams params = Params(options);
-  const KernelReport report = RunKernels(
-      options.schedule,
-      [&](DeviceRuntime& device) { device.Decode(params, test_.row_shape()); });
+  const KernelReport report = RunKernel(
+      options.schedule, &DeviceRuntime::Decode, params, test_.row_shape());
   bank_conflicts_ = report.bank_conflicts;
   return report.error;
 }

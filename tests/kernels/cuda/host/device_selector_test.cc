@@ -1,13 +1,8 @@
 // Selection and compaction of the device: the CPU's, bit for bit.
 #include "kernels/cuda/host/device_selector.h"
 
-#include <array>
 #include <cstdint>
-#include <memory>
-#include <numeric>
-#include <random>
 #include <span>
-#include <string>
 #include <vector>
 
 #include <absl/strings/match.h>
@@ -45,25 +40,6 @@ SelectBatch BatchOf(const EvictionCase& c, const FlatEntries& flat) {
           .external = c.external};
 }
 
-// Heads of more entries than a CTA looks at, one of them without any.
-void MakeLong(Rng& rng, EvictionCase* eviction) {
-  eviction->range.cut = 4500;
-  eviction->range.length = 4530;
-  eviction->target.tokens = RandomInt(rng, 1, 4500);
-  for (std::size_t head = 0; head < eviction->positions.size(); ++head) {
-    std::vector<int32_t>& positions = eviction->positions[head];
-    positions.clear();
-    const int32_t keep_one_in = head == 1 ? 1 << 20 : RandomInt(rng, 1, 9);
-    for (int32_t i = 0; i < 4500; ++i) {
-      if (head == 0 || RandomInt(rng, 1, keep_one_in) == 1) {
-        positions.push_back(i);
-      }
-    }
-    eviction->external[head] = RandomInt(rng, 0, 4500);
-  }
-  DrawScores(rng, eviction);
-}
-
 void ExpectSame(Backend* device, const EvictionCase& c) {
   SCOPED_TRACE(Describe(c));
   const KeepSets got = device->Select(BatchOf(c, FlatEntries(c)));
@@ -79,66 +55,6 @@ TEST_F(DeviceSelectorTest, SelectsWhatTheCpuSelects) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     ExpectSame(device.get(), RandomCase(rng));
-  }
-}
-
-TEST_F(DeviceSelectorTest, LongHeadsToo) {
-  const auto device = MakeDeviceBackend(SmallLayout(), 1);
-  for (uint64_t seed = 50; seed < 50 + NumCases(2); ++seed) {
-    SCOPED_TRACE(absl::StrCat("seed ", seed));
-    Rng rng(seed);
-    EvictionCase c = RandomCase(rng);
-    MakeLong(rng, &c);
-    ExpectSame(device.get(), c);
-  }
-}
-
-// Compacts a sequence of 17 blocks into some of its own and some fresh ones.
-void ExpectSameCompaction(uint64_t seed, double ratio_of_last) {
-  Rng rng(seed);
-  const ModelLayout layout = SmallLayout();
-  PoolModel model(layout);
-  model.FillAll(rng);
-  const auto cpu = model.MakeBackend();
-  const auto device = MakeDeviceBackend(layout, seed);
-  model.CopyTo(device.get());
-  std::vector<BlockId> tail;
-  for (int32_t block = 1; block < 18; ++block) tail.push_back(BlockId{block});
-  const CacheView view{.tail_blocks = tail};
-  const int32_t cut = 17 * layout.page_size;
-  for (int32_t round = 0; round < 2; ++round) {
-    const EntryIndex entries = IndexEntries(layout, view, {}, cut);
-    KeepSets keep = {.offsets = {0}, .ranks = {}};
-    std::vector<int32_t> kept;
-    const std::array<double, 4> ratios = {0.7, 0.05, 0.4, ratio_of_last};
-    for (int32_t head = 0; head < 4; ++head) {
-      for (int32_t rank = 0; rank < cut; ++rank) {
-        if (RandomInt(rng, 0, 999) < ratios[(head + seed) % 4] * 1000) {
-          keep.ranks.push_back(rank);
-        }
-      }
-      keep.offsets.push_back(std::ssize(keep.ranks));
-      kept.push_back(
-          static_cast<int32_t>(keep.offsets.back() - keep.offsets[head]));
-    }
-    std::vector<BlockId> destinations(tail.begin() + 3, tail.begin() + 9);
-    for (int32_t block = 20; block < 32; ++block) {
-      destinations.push_back(BlockId{block});
-    }
-    const RaggedRegion next =
-        RaggedRegion::LayOut(layout, view, destinations, kept, cut);
-    const Compaction compaction = CompactionInto(next, entries, keep);
-    const std::vector<int32_t> positions = cpu->Compact(compaction);
-    EXPECT_EQ(device->Compact(compaction), positions);
-    ASSERT_TRUE(device->Flush().ok());
-    EXPECT_EQ(Difference(*device, *cpu), "");
-  }
-}
-
-TEST_F(DeviceSelectorTest, CompactionsEqualTheCpus) {
-  for (uint64_t seed = 0; seed < NumCases(3); ++seed) {
-    SCOPED_TRACE(absl::StrCat("seed ", seed));
-    ExpectSameCompaction(seed, seed == 0 ? 0.0 : 0.9);
   }
 }
 

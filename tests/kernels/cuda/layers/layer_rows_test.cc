@@ -78,16 +78,16 @@ TYPED_TEST(LayerRowsTest, EmbedsScaledRows) {
   const auto embedding = RandomElements<T>(5 * 48, 2.0f, &random);
   const auto tokens = Shared(std::vector<int32_t>{4, 0, 4});
   SharedVector<float> residual(3 * 48, kNan);
-  const KernelReport report = RunKernels({}, [&](DeviceRuntime& device) {
-    device.Embed({.num_rows = 3,
-                  .width = 48,
-                  .tokens = tokens.data(),
-                  .embedding = embedding.data(),
-                  .scale = 1.5f,
-                  .residual = residual.data()},
-                 this->kType);
-  });
-  ASSERT_EQ(report.error, "");
+  ASSERT_EQ(RunKernel({}, &DeviceRuntime::Embed,
+                      {.num_rows = 3,
+                       .width = 48,
+                       .tokens = tokens.data(),
+                       .embedding = embedding.data(),
+                       .scale = 1.5f,
+                       .residual = residual.data()},
+                      this->kType)
+                .error,
+            "");
   for (size_t i = 0; i < residual.size(); ++i) {
     const auto from = static_cast<size_t>(tokens[i / 48]) * 48 + i % 48;
     EXPECT_EQ(residual[i], 1.5f * simt::ToFloat(embedding[from])) << i;
@@ -124,22 +124,18 @@ TYPED_TEST(LayerRowsTest, AddsWhatAHalfHasComputedAndNormalizes) {
           [&](const simt::Schedule& schedule) {
             residual = before;
             normalized.assign(before.size(), T{0x7FFF});
-            return RunKernels(
-                       schedule,
-                       [&](DeviceRuntime& device) {
-                         device.Normalize(
-                             {.num_rows = 2,
-                              .width = width,
-                              .epsilon = 0.1f,
-                              .residual = residual.data(),
-                              .delta = delta.data(),
-                              .delta_scales = scales.data(),
-                              .delta_gains =
-                                  has_gains ? delta_gains.data() : nullptr,
-                              .gains = gains.data(),
-                              .normalized = normalized.data()},
-                             this->kType);
-                       })
+            return RunKernel(
+                       schedule, &DeviceRuntime::Normalize,
+                       {.num_rows = 2,
+                        .width = width,
+                        .epsilon = 0.1f,
+                        .residual = residual.data(),
+                        .delta = delta.data(),
+                        .delta_scales = scales.data(),
+                        .delta_gains = has_gains ? delta_gains.data() : nullptr,
+                        .gains = gains.data(),
+                        .normalized = normalized.data()},
+                       this->kType)
                 .error;
           },
           [&] { return std::vector<float>(residual.begin(), residual.end()); });
@@ -173,17 +169,17 @@ TYPED_TEST(LayerRowsTest, NormalizesChosenRowsOnly) {
   const auto gains = RandomRow(64, 1.0f, &random);
   const auto places = Shared(std::vector<int32_t>{1, 3});
   SharedVector<T> normalized(2 * 64, T{0x7FFF});
-  const KernelReport report = RunKernels({}, [&](DeviceRuntime& device) {
-    device.Normalize({.num_rows = 2,
-                      .width = 64,
-                      .epsilon = 1e-5f,
-                      .places = places.data(),
-                      .residual = residual.data(),
-                      .gains = gains.data(),
-                      .normalized = normalized.data()},
-                     this->kType);
-  });
-  ASSERT_EQ(report.error, "");
+  ASSERT_EQ(RunKernel({}, &DeviceRuntime::Normalize,
+                      {.num_rows = 2,
+                       .width = 64,
+                       .epsilon = 1e-5f,
+                       .places = places.data(),
+                       .residual = residual.data(),
+                       .gains = gains.data(),
+                       .normalized = normalized.data()},
+                      this->kType)
+                .error,
+            "");
   EXPECT_EQ(residual, before);
   std::vector<double> expected;
   for (const auto place : {1, 3}) {
@@ -226,28 +222,23 @@ class HeadRunner {
   }
 
   std::string Run() {
-    return RunKernels(
-               {},
-               [&](DeviceRuntime& device) {
-                 device.PrepareHeads(
-                     {.num_rows = kRows,
-                      .num_q_heads = kQHeads,
-                      .num_heads = kHeads,
-                      .num_shards = heads_.num_shards,
-                      .epsilon = 0.1f,
-                      .projected = projected_.data(),
-                      .bias = heads_.has_bias ? bias_.data() : nullptr,
-                      .query_gains =
-                          heads_.has_norms ? query_gains_.data() : nullptr,
-                      .key_gains =
-                          heads_.has_norms ? key_gains_.data() : nullptr,
-                      .cosines = cosines_.data(),
-                      .sines = sines_.data(),
-                      .queries = queries_.data(),
-                      .keys = keys_.data(),
-                      .values = values_.data()},
-                     {.type = ElementTypeOf<T>(), .head_dim = heads_.head_dim});
-               })
+    return RunKernel(
+               {}, &DeviceRuntime::PrepareHeads,
+               {.num_rows = kRows,
+                .num_q_heads = kQHeads,
+                .num_heads = kHeads,
+                .num_shards = heads_.num_shards,
+                .epsilon = 0.1f,
+                .projected = projected_.data(),
+                .bias = heads_.has_bias ? bias_.data() : nullptr,
+                .query_gains = heads_.has_norms ? query_gains_.data() : nullptr,
+                .key_gains = heads_.has_norms ? key_gains_.data() : nullptr,
+                .cosines = cosines_.data(),
+                .sines = sines_.data(),
+                .queries = queries_.data(),
+                .keys = keys_.data(),
+                .values = values_.data()},
+               {.type = ElementTypeOf<T>(), .head_dim = heads_.head_dim})
         .error;
   }
 
@@ -344,15 +335,15 @@ TYPED_TEST(LayerRowsTest, MergesTheShardsOfAttention) {
   std::mt19937_64 random(5);
   const auto attention = RandomElements<simt::Half>(3 * 128, 2.0f, &random);
   SharedVector<T> merged(attention.size(), T{0x7FFF});
-  const KernelReport report = RunKernels({}, [&](DeviceRuntime& device) {
-    device.MergeAttention({.num_rows = 3,
-                           .width = 128,
-                           .num_shards = 2,
-                           .attention = attention.data(),
-                           .merged = merged.data()},
-                          this->kType, ElementType::kHalf);
-  });
-  ASSERT_EQ(report.error, "");
+  ASSERT_EQ(RunKernel({}, &DeviceRuntime::MergeAttention,
+                      {.num_rows = 3,
+                       .width = 128,
+                       .num_shards = 2,
+                       .attention = attention.data(),
+                       .merged = merged.data()},
+                      this->kType, ElementType::kHalf)
+                .error,
+            "");
   for (size_t i = 0; i < merged.size(); ++i) {
     const size_t from = (i % 128 / 64 * 3 + i / 128) * 64 + i % 64;
     const T expected = simt::FromFloat<T>(simt::ToFloat(attention[from]));
@@ -385,16 +376,16 @@ TYPED_TEST(LayerRowsTest, GatesRowsOfAnyMagnitude) {
       }
       SharedVector<T> gated(static_cast<size_t>(4 * width), T{0x7FFF});
       SharedVector<float> scales(4, kNan);
-      const KernelReport report = RunKernels({}, [&](DeviceRuntime& device) {
-        device.Gate({.num_rows = 4,
-                     .width = width,
-                     .gelu = gelu,
-                     .gate_up = gate_up.data(),
-                     .gated = gated.data(),
-                     .scales = scales.data()},
-                    this->kType);
-      });
-      ASSERT_EQ(report.error, "");
+      ASSERT_EQ(RunKernel({}, &DeviceRuntime::Gate,
+                          {.num_rows = 4,
+                           .width = width,
+                           .gelu = gelu,
+                           .gate_up = gate_up.data(),
+                           .gated = gated.data(),
+                           .scales = scales.data()},
+                          this->kType)
+                    .error,
+                "");
       for (size_t row = 0; row < 4; ++row) {
         std::vector<double> got;
         std::vector<double> expected;
@@ -421,16 +412,16 @@ TYPED_TEST(LayerRowsTest, MultipliesRows) {
     const auto weights = RandomElements<T>(int64_t{out} * in, 1.0f, &random);
     const auto input = RandomElements<T>(int64_t{num_rows} * in, 1.0f, &random);
     SharedVector<float> output(static_cast<size_t>(num_rows * out), kNan);
-    const KernelReport report = RunKernels({}, [&](DeviceRuntime& device) {
-      device.Multiply({.num_rows = num_rows,
-                       .in = in,
-                       .out = out,
-                       .weights = weights.data(),
-                       .input = input.data(),
-                       .output = output.data()},
-                      this->kType);
-    });
-    ASSERT_EQ(report.error, "");
+    ASSERT_EQ(RunKernel({}, &DeviceRuntime::Multiply,
+                        {.num_rows = num_rows,
+                         .in = in,
+                         .out = out,
+                         .weights = weights.data(),
+                         .input = input.data(),
+                         .output = output.data()},
+                        this->kType)
+                  .error,
+              "");
     std::vector<double> expected;
     for (int32_t row = 0; row < num_rows; ++row) {
       for (int32_t o = 0; o < out; ++o) {

@@ -1,7 +1,6 @@
 // Edits of logits, and draws of tokens, against their definition in float64.
 #include "kernels/cuda/layers/token_draws.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -29,15 +28,14 @@ class TokenDrawsTest : public DeviceTest {
                                    const simt::Schedule& schedule = {}) {
     const auto shared = Shared(draws);
     SharedVector<int32_t> tokens(draws.size(), -1);
-    const KernelReport report =
-        RunKernels(schedule, [&](DeviceRuntime& device) {
-          device.DrawTokens({.num_draws = static_cast<int32_t>(draws.size()),
-                             .vocabulary = vocabulary,
-                             .draws = shared.data(),
-                             .logits = logits.data(),
-                             .tokens = tokens.data()});
-        });
-    EXPECT_EQ(report.error, "");
+    EXPECT_EQ(RunKernel(schedule, &DeviceRuntime::DrawTokens,
+                        {.num_draws = static_cast<int32_t>(draws.size()),
+                         .vocabulary = vocabulary,
+                         .draws = shared.data(),
+                         .logits = logits.data(),
+                         .tokens = tokens.data()})
+                  .error,
+              "");
     return {tokens.begin(), tokens.end()};
   }
 };
@@ -49,13 +47,13 @@ TEST_F(TokenDrawsTest, EditsLogitsInTheOrderOfTheFields) {
       {.row = 0, .token = 1, .bias = 3.0f, .repetition = 2.0f, .penalty = 0.5f},
       {.row = 1, .token = 1, .repetition = 2.0f},
       {.row = 1, .token = 3, .bias = -kInfinity, .repetition = 2.0f}});
-  const KernelReport report = RunKernels({}, [&](DeviceRuntime& device) {
-    device.EditLogits({.num_edits = std::ssize(edits),
+  ASSERT_EQ(RunKernel({}, &DeviceRuntime::EditLogits,
+                      {.num_edits = std::ssize(edits),
                        .vocabulary = 4,
                        .edits = edits.data(),
-                       .logits = logits.data()});
-  });
-  ASSERT_EQ(report.error, "");
+                       .logits = logits.data()})
+                .error,
+            "");
   EXPECT_EQ(std::vector<float>(logits.begin(), logits.end()),
             (std::vector<float>{1.0f, 0.5f, 2.0f, 3.0f, 4.0f, -10.0f, 6.0f,
                                 -kInfinity}));

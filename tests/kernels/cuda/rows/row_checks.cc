@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -56,14 +55,16 @@ struct Case {
     return slots;
   }
 
-  // What goes wrong with what `launch` asks of the device, or "".
-  std::string Run(const std::function<void(DeviceRuntime&)>& launch) const {
-    return RunKernels(schedule, launch).error;
+  // What goes wrong with a kernel of DeviceRuntime, or "".
+  template <typename Kernel, typename... Arguments>
+  std::string Run(Kernel kernel, const Arguments&... arguments) const {
+    return RunKernel(schedule, kernel, arguments...).error;
   }
   // The same, then empty only if pool, positions and error word are what they
   // must be.
-  std::string Outcome(const std::function<void(DeviceRuntime&)>& launch) {
-    std::string failure = Run(launch);
+  template <typename Kernel, typename... Arguments>
+  std::string Outcome(Kernel kernel, const Arguments&... arguments) {
+    std::string failure = Run(kernel, arguments...);
     return failure.empty() ? Outcome() : failure;
   }
   std::string Outcome() {
@@ -169,8 +170,7 @@ std::string CheckAppend(uint64_t seed) {
   const RowConversion conversion = c.layout.dtype == DType::kFloat32
                                        ? RowConversion::kNone
                                        : RowConversion::kFloatToBFloat16;
-  return c.Outcome(
-      [&](DeviceRuntime& device) { device.Append(append, conversion); });
+  return c.Outcome(&DeviceRuntime::Append, append, conversion);
 }
 
 std::string CheckGather(uint64_t seed) {
@@ -194,8 +194,7 @@ std::string CheckGather(uint64_t seed) {
                        .out = reinterpret_cast<char*>(out.data()),
                        .positions = positions.data(),
                        .error = c.error.data()};
-  std::string failure = c.Outcome(
-      [&](DeviceRuntime& device) { device.Gather(gather, conversion); });
+  std::string failure = c.Outcome(&DeviceRuntime::Gather, gather, conversion);
   if (!failure.empty()) return failure;
   std::vector<float> want(row_values);
   for (size_t i = 0; i < size; ++i) {
@@ -246,8 +245,7 @@ std::string CheckMoves(uint64_t seed) {
       move.staged = reinterpret_cast<char*>(staged.data());
       move.staged_positions = staged_positions.data();
     }
-    std::string failure =
-        c.Run([&](DeviceRuntime& device) { device.Move(move); });
+    std::string failure = c.Run(&DeviceRuntime::Move, move);
     if (!failure.empty()) return failure;
   }
   return c.Outcome();
@@ -281,7 +279,7 @@ std::string CheckCopyBlocks(uint64_t seed) {
                               .num_pairs = static_cast<int64_t>(pairs.size()),
                               .pairs = pairs.data(),
                               .error = c.error.data()};
-  return c.Outcome([&](DeviceRuntime& device) { device.CopyBlocks(copy); });
+  return c.Outcome(&DeviceRuntime::CopyBlocks, copy);
 }
 
 // Pages out to staging, then into other pages of the pool.
@@ -321,8 +319,7 @@ std::string CheckSwap(uint64_t seed) {
                       .staged = reinterpret_cast<char*>(staged.data()),
                       .positions = staged_positions.data(),
                       .error = c.error.data()};
-  std::string failure =
-      c.Run([&](DeviceRuntime& device) { device.PackPages(stage); });
+  std::string failure = c.Run(&DeviceRuntime::PackPages, stage);
   if (!failure.empty()) return failure;
   if (std::memcmp(staged.data(), want.data(), want.size()) != 0) {
     return "staged bytes differ";
@@ -333,14 +330,14 @@ std::string CheckSwap(uint64_t seed) {
   // The page that stayed out, by hand.
   const int32_t missing = pages[count + count / 2];
   stage.pages = in.data();
-  failure = c.Run([&](DeviceRuntime& device) { device.UnpackPages(stage); });
+  failure = c.Run(&DeviceRuntime::UnpackPages, stage);
   if (!failure.empty()) return failure;
   const SharedVector<int32_t> replacement = {missing};
   stage.num_pages = 1;
   stage.pages = replacement.data();
   stage.staged += count / 2 * c.layout.page_bytes();
   stage.positions += count / 2 * page_size;
-  return c.Outcome([&](DeviceRuntime& device) { device.UnpackPages(stage); });
+  return c.Outcome(&DeviceRuntime::UnpackPages, stage);
 }
 
 }  // namespace blockmgr

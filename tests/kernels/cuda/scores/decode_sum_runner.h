@@ -59,10 +59,7 @@ class DecodeSumRunner {
     params.sum_offsets = sum_offsets_.data();
     params.sums = sums_.data();
     params.error = error_word_.data();
-    return RunKernels(schedule,
-                      [&](DeviceRuntime& device) {
-                        device.AddDecodeAttention(params);
-                      })
+    return RunKernel(schedule, &DeviceRuntime::AddDecodeAttention, params)
         .error;
   }
 

@@ -3,7 +3,6 @@
 #ifndef TESTS_KERNELS_CUDA_SCORES_EXPECTED_RUNNER_H_
 #define TESTS_KERNELS_CUDA_SCORES_EXPECTED_RUNNER_H_
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -115,9 +114,8 @@ std::string ExpectedRunner<T>::Run(const ExpectedOptions& options) {
   params.lse = lse.data();
   params.scores = scores_.data();
   const KernelReport report =
-      RunKernels(options.schedule, [&](DeviceRuntime& device) {
-        device.ExpectedScores(params, test_.cache().row_shape());
-      });
+      RunKernel(options.schedule, &DeviceRuntime::ExpectedScores, params,
+                test_.cache().row_shape());
   bank_conflicts_ = report.bank_conflicts;
   return report.error;
 }

@@ -1,10 +1,8 @@
 // keydiff and knorm against float64.
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -15,76 +13,6 @@
 
 namespace blockmgr {
 namespace {
-
-// From the definition.
-template <typename T>
-std::vector<double> NaiveKeyDiff(const EntryCase<T>& test, EntryCase<T>& values,
-                                 int32_t list, KeyAnchor anchor,
-                                 KeyMetric metric) {
-  const int32_t dim = test.shape().head_dim;
-  const int32_t size = test.size(list);
-  std::vector<std::vector<double>> keys(size);
-  std::vector<double> lengths(size);
-  std::vector<double> mean(dim);
-  for (int32_t e = 0; e < size; ++e) {
-    for (int32_t i = 0; i < dim; ++i) {
-      keys[e].push_back(
-          values.cache().Value(test.slot(test.offset(list) + e), false, i));
-      lengths[e] += keys[e][i] * keys[e][i];
-    }
-    lengths[e] = std::sqrt(lengths[e]);
-    const double by =
-        anchor == KeyAnchor::kRaw ? 1.0 : std::max(lengths[e], 1e-12);
-    for (int32_t i = 0; i < dim; ++i) mean[i] += keys[e][i] / by / size;
-  }
-  double anchor_length = 0.0;
-  for (const double x : mean) anchor_length += x * x;
-  anchor_length =
-      anchor == KeyAnchor::kPairwise ? 1.0 : std::sqrt(anchor_length);
-  std::vector<double> scores;
-  for (int32_t e = 0; e < size; ++e) {
-    double dot = 0.0;
-    double distance = 0.0;
-    for (int32_t i = 0; i < dim; ++i) {
-      dot += keys[e][i] * mean[i];
-      distance += std::pow(keys[e][i] - mean[i], 2);
-    }
-    switch (metric) {
-      case KeyMetric::kCosine:
-        scores.push_back(-dot / (std::max(lengths[e], 1e-8) * anchor_length));
-        break;
-      case KeyMetric::kDot:
-        scores.push_back(-dot);
-        break;
-      case KeyMetric::kEuclidean:
-        scores.push_back(std::sqrt(distance));
-        break;
-      case KeyMetric::kNorm:
-        scores.push_back(-lengths[e]);
-        break;
-    }
-  }
-  return scores;
-}
-
-template <typename T>
-void ExpectNaive(EntryCase<T>& test, KeyRunner<T>& runner, KeyAnchor anchor,
-                 KeyMetric metric) {
-  for (int32_t list = 0; list < test.num_lists(); ++list) {
-    const std::vector<double> expected =
-        NaiveKeyDiff(test, test, list, anchor, metric);
-    double error = 0.0;
-    double norm = 0.0;
-    for (int32_t e = 0; e < test.size(list); ++e) {
-      error +=
-          std::pow(runner.scores()[test.offset(list) + e] - expected[e], 2);
-      norm += std::pow(expected[e], 2);
-    }
-    // fp32 throughout; a list of one entry is its own anchor.
-    EXPECT_TRUE(std::sqrt(error) <= 1e-5 * std::sqrt(norm) + 1e-6)
-        << "list " << list << ": " << std::sqrt(error / norm);
-  }
-}
 
 template <typename T>
 void CheckKeyScores(int32_t head_dim) {
@@ -102,8 +30,7 @@ void CheckKeyScores(int32_t head_dim) {
         std::pair{KeyAnchor::kPairwise, KeyMetric::kCosine},
         std::pair{KeyAnchor::kNormalized, KeyMetric::kNorm}}) {
     SCOPED_TRACE(static_cast<int32_t>(metric));
-    ASSERT_EQ(runner.Run(anchor, metric, {}), "");
-    ExpectNaive(test, runner, anchor, metric);
+    ExpectRunMatches(test, runner, anchor, metric);
   }
 }
 
@@ -118,14 +45,13 @@ TEST_F(KeyScoresTest, MatchFloat64) {
 }
 
 TEST_F(KeyScoresTest, ReadPoolsInEveryOrder) {
-  ForEveryPool(
-      EntryShape{.sizes = {70, 1, 90, 33}}, [](const EntryShape& shape) {
-        EntryCase<simt::BFloat16> test(shape, 6);
-        KeyRunner<simt::BFloat16> runner(&test);
-        ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, {}),
-                  "");
-        ExpectNaive(test, runner, KeyAnchor::kNormalized, KeyMetric::kCosine);
-      });
+  ForEveryPool(EntryShape{.sizes = {70, 1, 90, 33}},
+               [](const EntryShape& shape) {
+                 EntryCase<simt::BFloat16> test(shape, 6);
+                 KeyRunner<simt::BFloat16> runner(&test);
+                 ExpectRunMatches(test, runner, KeyAnchor::kNormalized,
+                                  KeyMetric::kCosine);
+               });
 }
 
 // A list of more splits than threads add up a channel, among lists of one or
@@ -138,10 +64,8 @@ TEST_F(KeyScoresTest, AnchorsCoverAllSplits) {
     test.cache().SetValue(test.slot(e), false, 5, 40.0f);
   }
   KeyRunner<simt::Half> runner(&test);
-  ASSERT_EQ(runner.Run(KeyAnchor::kNormalized, KeyMetric::kCosine, {}), "");
-  ExpectNaive(test, runner, KeyAnchor::kNormalized, KeyMetric::kCosine);
-  ASSERT_EQ(runner.Run(KeyAnchor::kRaw, KeyMetric::kEuclidean, {}), "");
-  ExpectNaive(test, runner, KeyAnchor::kRaw, KeyMetric::kEuclidean);
+  ExpectRunMatches(test, runner, KeyAnchor::kNormalized, KeyMetric::kCosine);
+  ExpectRunMatches(test, runner, KeyAnchor::kRaw, KeyMetric::kEuclidean);
 }
 
 TEST_F(KeyScoresTest, ZeroKeyScoresZeroAndNanStaysInItsList) {

@@ -49,9 +49,8 @@ class NormRunner {
     params.per_query_head = options.per_query_head;
     params.norms = norms_.data();
     const KernelReport report =
-        RunKernels(options.schedule, [&](DeviceRuntime& device) {
-          device.ValueNorms(params, test_.cache().row_shape());
-        });
+        RunKernel(options.schedule, &DeviceRuntime::ValueNorms, params,
+                  test_.cache().row_shape());
     bank_conflicts_ = report.bank_conflicts;
     return report.error;
   }

@@ -2,7 +2,6 @@
 #ifndef TESTS_KERNELS_CUDA_SCORES_POOL_RUNNER_H_
 #define TESTS_KERNELS_CUDA_SCORES_POOL_RUNNER_H_
 
-#include <cstdint>
 #include <string>
 
 #include "blockmgr/eviction/policy.h"
@@ -30,8 +29,7 @@ class PoolRunner {
     params.kernel = scorer.kernel;
     params.pool_first = scorer.order == PoolOrder::kKvPress;
     params.group_max = scorer.group == GroupReduce::kMax;
-    return RunKernels(options.schedule,
-                      [&](DeviceRuntime& device) { device.PoolWindow(params); })
+    return RunKernel(options.schedule, &DeviceRuntime::PoolWindow, params)
         .error;
   }
 

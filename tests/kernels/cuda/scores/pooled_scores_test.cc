@@ -113,11 +113,8 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
                                   .group_size = 3,
                                   .sum_offsets = offsets.data(),
                                   .sums = sums.data()};
-  ASSERT_EQ(
-      RunKernels(
-          {}, [&](DeviceRuntime& device) { device.AddDecodeAttention(params); })
-          .error,
-      "");
+  ASSERT_EQ(RunKernel({}, &DeviceRuntime::AddDecodeAttention, params).error,
+            "");
   for (int32_t list = 0; list < 6; ++list) {
     EXPECT_EQ(sums[offsets[list] - 1], -7.0f);
     const std::vector<SlotIndex>& slots = decode.test().slots(list);

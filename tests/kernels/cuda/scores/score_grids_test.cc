@@ -145,10 +145,7 @@ TEST_F(ScoreGridsTest, BlocksFindTheirLists) {
                                  .num_queries = num_queries.data(),
                                  .group_size = 3,
                                  .scores = scores.data()};
-  ASSERT_EQ(
-      RunKernels({}, [&](DeviceRuntime& device) { device.FinishH2o(params); })
-          .error,
-      "");
+  ASSERT_EQ(RunKernel({}, &DeviceRuntime::FinishH2o, params).error, "");
   for (int32_t list = 0; list < 1600; ++list) {
     const int32_t count = list / 8 + 1;
     for (int64_t i = lists.offsets[list]; i < lists.offsets[list + 1]; ++i) {

@@ -29,9 +29,7 @@ class TovaRunner {
     }
     const auto tiles = SharedSplits(tokens, kTovaThreads);
     params.tiles = {tiles.data(), tiles.back()};
-    return RunKernels(options.schedule,
-                      [&](DeviceRuntime& device) { device.Tova(params); })
-        .error;
+    return RunKernel(options.schedule, &DeviceRuntime::Tova, params).error;
   }
 
   const SharedVector<float>& scores() const { return results_.scores(); }

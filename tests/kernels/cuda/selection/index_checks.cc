@@ -147,9 +147,9 @@ EntryIndexParams IndexCase::Params() {
 
 std::string IndexCase::Run(const simt::Schedule& schedule) {
   const EntryIndexParams params = Params();
-  std::string failure = RunKernels(schedule, [&](DeviceRuntime& device) {
-                          device.IndexEntries(params, longest_tail);
-                        }).error;
+  std::string failure =
+      RunKernel(schedule, &DeviceRuntime::IndexEntries, params, longest_tail)
+          .error;
   if (!failure.empty()) return failure;
   if (std::ranges::any_of(marks_, [](uint32_t mark) { return mark != 0; })) {
     return "marks are not zero again";

@@ -128,9 +128,8 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
                              .move_offsets = plan->kept_offsets.data(),
                              .moves = plan->moves.data(),
                              .region_positions = plan->region_positions.data()};
-  std::string failure = RunKernels(schedule, [&](DeviceRuntime& device) {
-                          device.PlanMoves(moves);
-                        }).error;
+  std::string failure =
+      RunKernel(schedule, &DeviceRuntime::PlanMoves, moves).error;
   if (failure.empty()) {
     failure = CompareMoves(layout, entries, keep, next, plan->moves);
   }
@@ -192,9 +191,7 @@ std::string CheckCarriedOut(const ModelLayout& layout,
                            .staged_positions = staged_positions.data(),
                            .error = error.data()};
     std::string failure =
-        RunKernels(ScheduleOf(random()), [&](DeviceRuntime& device) {
-          device.Move(move);
-        }).error;
+        RunKernel(ScheduleOf(random()), &DeviceRuntime::Move, move).error;
     if (!failure.empty()) return failure;
     begin = end;
   }

@@ -49,6 +49,19 @@ std::string Difference(const EvictionCase& c, const SelectOutcome& got) {
   return "";
 }
 
+namespace {
+
+// What is wrong with the device's choice, and where, or "".
+std::string Check(const EvictionCase& c, int32_t chunk_entries,
+                  const simt::Schedule& schedule) {
+  std::string difference =
+      Difference(c, SelectOnDevice({c}, chunk_entries, schedule));
+  if (difference.empty()) return "";
+  return absl::StrCat(difference, " in ", Describe(c));
+}
+
+}  // namespace
+
 std::string CheckSelect(uint64_t seed, bool is_long, bool floors) {
   Rng rng(seed);
   EvictionCase c = RandomCase(rng);
@@ -57,10 +70,7 @@ std::string CheckSelect(uint64_t seed, bool is_long, bool floors) {
   }
   if (floors) c.policy.budget.mode = AdaKvMode::kFloor;
   if (is_long) MakeLong(rng, RandomInt(rng, 300, 1100), &c);
-  std::string difference =
-      Difference(c, SelectOnDevice({c}, 256, SomeSchedules(rng)[seed % 4]));
-  if (difference.empty()) return "";
-  return absl::StrCat(difference, " in ", Describe(c));
+  return Check(c, 256, SomeSchedules(rng)[seed % 4]);
 }
 
 std::string CheckManyTurns(uint64_t seed) {
@@ -70,20 +80,14 @@ std::string CheckManyTurns(uint64_t seed) {
   EvictionCase c = RandomCase(rng);
   while (c.policy.selector.kind != selector) c = RandomCase(rng);
   MakeLong(rng, (seed % 4 < 2 ? 40000 : 0) + RandomInt(rng, 17000, 20000), &c);
-  std::string difference =
-      Difference(c, SelectOnDevice({c}, 2048, SomeSchedules(rng)[seed % 4]));
-  if (difference.empty()) return "";
-  return absl::StrCat(difference, " in ", Describe(c));
+  return Check(c, 2048, SomeSchedules(rng)[seed % 4]);
 }
 
 std::string CheckCacheEdge(uint64_t seed) {
   Rng rng(seed);
   EvictionCase c = RandomCase(rng);
   MakeLong(rng, 32796 + static_cast<int32_t>(seed % 6), &c);
-  std::string difference =
-      Difference(c, SelectOnDevice({c}, 2048, SomeSchedules(rng)[seed % 4]));
-  if (difference.empty()) return "";
-  return absl::StrCat(difference, " in ", Describe(c));
+  return Check(c, 2048, SomeSchedules(rng)[seed % 4]);
 }
 
 namespace {
@@ -123,8 +127,7 @@ EvictionCase ManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
 
 std::string CheckManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
                            uint64_t seed) {
-  const EvictionCase c = ManyHeads(kind, mode, num_heads, seed);
-  return Difference(c, SelectOnDevice({c}, 256, {}));
+  return Check(ManyHeads(kind, mode, num_heads, seed), 256, {});
 }
 
 EvictionCase GivenBudgets(const std::vector<int32_t>& sizes,
@@ -160,7 +163,7 @@ std::string CheckManyTies(uint64_t seed) {
     }
   }
   c.external = {RandomInt(rng, 110000, 130000), RandomInt(rng, 1, 100)};
-  return Difference(c, SelectOnDevice({c}, 2048, {}));
+  return Check(c, 2048, {});
 }
 
 }  // namespace blockmgr

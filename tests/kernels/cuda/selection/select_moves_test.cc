@@ -1,8 +1,5 @@
 // Moves planned on a device, against PlaceSurvivors' rule.
-#include <algorithm>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -50,10 +47,7 @@ TEST_F(SelectMovesTest, SurvivorsBeyondTheListAreLeftOut) {
                             .kept = kept.data(),
                             .move_offsets = move_offsets.data(),
                             .moves = moves.data()};
-  EXPECT_EQ(
-      RunKernels({}, [&](DeviceRuntime& device) { device.PlanMoves(plan); })
-          .error,
-      "");
+  EXPECT_EQ(RunKernel({}, &DeviceRuntime::PlanMoves, plan).error, "");
   const int64_t want[][2] = {{12, 12}, {13, 13}, {20, 4}, {4, 5}, {-1, -1}};
   for (size_t i = 0; i < moves.size(); ++i) {
     EXPECT_EQ(moves[i].source, want[i][0]) << i;

@@ -152,9 +152,7 @@ inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
   SharedVector<int64_t> num_nan = {0};
   problem.num_nan = num_nan.data();
 
-  outcome.error = RunKernels(schedule, [&](DeviceRuntime& device) {
-                    device.Select(problem);
-                  }).error;
+  outcome.error = RunKernel(schedule, &DeviceRuntime::Select, problem).error;
   outcome.keep.num_nan = num_nan[0];
   if (!outcome.error.empty()) return outcome;
   const auto is_zero = [](uint32_t value) { return value == 0; };
