@@ -11,6 +11,7 @@
 #include "blockmgr/base/bits.h"
 #include "blockmgr/eviction/select.h"
 #include "engine/reference/sim_flags.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -399,8 +400,7 @@ TEST_F(SimEngineTest, ABadPlanOrOrderIsReported) {
 
 TEST(SimModelTest, NamesTheBadField) {
   const auto refuses = [](const SimModel& model, const char* field) {
-    EXPECT_THAT(model.Validate(),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(field)));
+    EXPECT_THAT(model.Validate(), IsInvalid(field));
   };
   EXPECT_OK(SimModel().Validate());
   refuses({.num_params = 0}, "num_params");
