@@ -17,7 +17,6 @@
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/dense_reference.h"
-#include "tests/testing/eviction_targets.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -38,8 +37,6 @@ class TinyWindowsTest : public ::testing::TestWithParam<Windows> {
   }
 };
 
-class TinyHybridTest : public TinyWindowsTest {};
-
 std::string NameOfCase(const ::testing::TestParamInfo<Windows>& param) {
   return NameOfWindows(param.param);
 }
@@ -53,7 +50,6 @@ INSTANTIATE_TEST_SUITE_P(Sliding, TinyWindowsTest,
 const auto kHybrids = ::testing::Values(
     Windows{32, 0, 0}, Windows{20, 0, 48, 0, 20}, Windows{16, 16, 0, 16});
 INSTANTIATE_TEST_SUITE_P(Hybrid, TinyWindowsTest, kHybrids, NameOfCase);
-INSTANTIATE_TEST_SUITE_P(Hybrid, TinyHybridTest, kHybrids, NameOfCase);
 
 // Sequences take the blocks that others' windows have left behind.
 TEST_P(TinyWindowsTest, LogitsMatchTheDenseReference) {
@@ -159,34 +155,6 @@ TEST_P(TinyWindowsTest, AForkComputesWhatItWouldAlone) {
   source.Forward(prompt);
   const int32_t next = host.tokens(0)[70];
   ExpectLogits(host.Decode(0), source.Forward(next));
-}
-
-// Only layers of group 0 lose entries, and the others do not notice.
-TEST_P(TinyHybridTest, EvictionsConcernTheLayersOfGroup0) {
-  const auto model = Model(6);
-  std::mt19937_64 random(6);
-  const std::vector<int32_t> prompt = RandomTokens(120, 64, &random);
-  EngineHarness host(model, DType::kFloat32, 200);
-  DenseReference reference(model.get());
-  host.Start(0, prompt);
-  host.Schedule(0, 120);
-  host.Evict(0, 112, "snapkv(window=16) | adakv | critical", KeepTokens(32),
-             DestinationKind::kMixed);
-  ASSERT_OK(host.Run());
-  ASSERT_EQ(host.result().evictions[0].error, "");
-  const ModelLayout& layout = host.layout();
-  ASSERT_EQ(std::ssize(host.result().evictions[0].counts),
-            layout.pages_per_block());
-  reference.Forward(prompt);
-  for (int32_t i = 0; i < layout.pages_per_block(); ++i) {
-    reference.Keep(
-        model->groups().LayerAt(i / layout.num_heads), i % layout.num_heads,
-        112, host.evictions().back().KeptPositions(static_cast<size_t>(i)));
-  }
-  for (int32_t i = 0; i < 40; ++i) {
-    const std::vector<float> logits = host.Decode(0);
-    ExpectLogits(logits, reference.Forward(host.tokens(0)[120 + i]));
-  }
 }
 
 // What is before a window does not leave, nor come back.
