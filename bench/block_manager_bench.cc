@@ -1,13 +1,12 @@
-// Costs of the control plane: the pool per block, the prefix cache per block
-// of a long prompt, a decode step of many sequences, and one eviction of every
-// head of a large model.
+// Costs of the control plane that `blockmgr-bench micro` does not time: what
+// routers are told of the prefix cache, a decode step without a scheduler, and
+// the page lists of a region.
 //
 // Times are of bookkeeping alone; no K or V bytes are involved. Items are the
 // units named in each benchmark, so items/s is the number to compare.
 
 #include <cstdint>
 #include <numeric>
-#include <span>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -20,23 +19,6 @@
 
 namespace blockmgr {
 namespace {
-
-// Items: blocks.
-void AllocateAndRelease(benchmark::State& state) {
-  const auto num_blocks = static_cast<int32_t>(state.range(0));
-  AllocateWorkload workload(num_blocks);
-  for ([[maybe_unused]] auto _ : state) workload.Run();
-  state.SetItemsProcessed(state.iterations() * num_blocks);
-}
-BENCHMARK(AllocateAndRelease)->Arg(16)->Arg(1024)->Arg(65536);
-
-// Items: blocks of a prompt that the cache has whole, keys included.
-void HashAndMatch(benchmark::State& state) {
-  MatchWorkload workload(kLongPromptTokens);
-  for ([[maybe_unused]] auto _ : state) workload.Run();
-  state.SetItemsProcessed(state.iterations() * workload.num_blocks());
-}
-BENCHMARK(HashAndMatch);
 
 // Items: blocks told to a router, in readings of 512: by a walk through all
 // entries, or by the log of their additions.
@@ -89,26 +71,8 @@ void DecodeStep(benchmark::State& state) {
 }
 BENCHMARK(DecodeStep)->Arg(256);
 
-// One eviction of 32k tokens x 256 heads. Range: whether it is done in place.
-// Items: evictions.
-void CommitEviction(benchmark::State& state) {
-  EvictionWorkload workload({.again_in_place = state.range(0) != 0});
-  for ([[maybe_unused]] auto _ : state) {
-    state.PauseTiming();
-    workload.Prepare();
-    state.ResumeTiming();
-    workload.Run();
-    state.PauseTiming();
-    workload.Finish();
-    state.ResumeTiming();
-  }
-  state.counters["evicted_entries"] =
-      static_cast<double>(workload.evicted_entries());
-  state.SetItemsProcessed(state.iterations());
-}
-BENCHMARK(CommitEviction)->ArgName("again_in_place")->Arg(0)->Arg(1);
-
-// The page lists of such a region, as an engine derives them. Items: pages.
+// The page lists of a region of 256 heads that keeps a fifth of 32k tokens, as
+// an engine derives them. Items: pages.
 void DeriveRegion(benchmark::State& state) {
   const ModelLayout layout = LlamaLayout(kLongPromptTokens / 16 + 1);
   const std::vector<int32_t> counts =

@@ -173,14 +173,14 @@ void CopyBaseline(benchmark::State& state) {
   SetBytes(state, state.range(0) * kTokenBytes);
 }
 
-// range: tokens, q_heads per head.
-void AttentionDecode(benchmark::State& state) {
-  Cache cache(state.range(0), static_cast<int32_t>(state.range(1)));
+// Attention of the last queries of a cache.
+void RunAttention(benchmark::State& state, Cache& cache, int32_t num_queries) {
   SequenceKv sequence;
   sequence.tail_blocks = cache.blocks.data();
   sequence.tail_length = cache.tokens;
-  const std::vector<int32_t> offsets = {0, 1};
-  const int64_t floats = int64_t{cache.layout.num_q_heads} * kHeadDim;
+  const std::vector<int32_t> offsets = {0, num_queries};
+  const int64_t floats =
+      int64_t{num_queries} * cache.layout.num_q_heads * kHeadDim;
   const std::vector<float> queries = RandomFloats(floats);
   std::vector<float> output(floats);
   while (state.KeepRunning()) {
@@ -192,32 +192,21 @@ void AttentionDecode(benchmark::State& state) {
                               .scale = 1.0f / std::sqrt(float{kHeadDim})});
     benchmark::ClobberMemory();
   }
-  SetBytes(state, cache.tokens * cache.layout.token_bytes());
   state.counters["output0"] = output[0];
+}
+
+// range: tokens, q_heads per head.
+void AttentionDecode(benchmark::State& state) {
+  Cache cache(state.range(0), static_cast<int32_t>(state.range(1)));
+  RunAttention(state, cache, 1);
+  SetBytes(state, cache.tokens * cache.layout.token_bytes());
 }
 
 // range: tokens. The whole prompt in one call; items are tokens.
 void AttentionPrefill(benchmark::State& state) {
   Cache cache(state.range(0), 4);
-  SequenceKv sequence;
-  sequence.tail_blocks = cache.blocks.data();
-  sequence.tail_length = cache.tokens;
-  const std::vector<int32_t> offsets = {0, cache.tokens};
-  const int64_t floats =
-      int64_t{cache.tokens} * cache.layout.num_q_heads * kHeadDim;
-  const std::vector<float> queries = RandomFloats(floats);
-  std::vector<float> output(floats);
-  while (state.KeepRunning()) {
-    cache.backend->Attention({.layer = 0,
-                              .sequences = {&sequence, 1},
-                              .query_offsets = offsets,
-                              .queries = queries.data(),
-                              .output = output.data(),
-                              .scale = 1.0f / std::sqrt(float{kHeadDim})});
-    benchmark::ClobberMemory();
-  }
+  RunAttention(state, cache, cache.tokens);
   state.SetItemsProcessed(state.iterations() * cache.tokens);
-  state.counters["output0"] = output[0];
 }
 
 // range: tokens. Bytes are those written.

@@ -84,8 +84,7 @@ std::vector<int64_t> ParityMeans(const ParityEviction& eviction) {
     case PyramidFormula::kKvPress:
       return PyramidKvPress(line, ParityCount(target, range.cut));
     case PyramidFormula::kFactory:
-      // A count is never more than there is, so it never declines to evict.
-      return PyramidFactory(line, count + line.window);
+      return PyramidFactory(line, count);
   }
   BM_CHECK(false && "a known formula");
   return {};

@@ -82,11 +82,10 @@ std::vector<int64_t> PyramidAdaKv(const PyramidLine& line, int64_t base) {
   return budgets;
 }
 
-std::vector<int64_t> PyramidFactory(const PyramidLine& line, int64_t capacity) {
-  const int64_t base = capacity - line.window;
-  const auto num_layers = static_cast<size_t>(line.num_layers);
-  if (line.length < capacity) return std::vector<int64_t>(num_layers, -1);
-  if (line.length < 2 * base) return std::vector<int64_t>(num_layers, base);
+std::vector<int64_t> PyramidFactory(const PyramidLine& line, int64_t base) {
+  if (line.length < 2 * base) {
+    return std::vector<int64_t>(static_cast<size_t>(line.num_layers), base);
+  }
   return PyramidAdaKv(line, base);
 }
 

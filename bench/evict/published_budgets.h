@@ -32,10 +32,10 @@ std::vector<int64_t> PyramidKvPress(const PyramidLine& line, double kept);
 // one layer: `base`.
 std::vector<int64_t> PyramidAdaKv(const PyramidLine& line, int64_t base);
 
-// KVCache-Factory: like PyramidAdaKv with base = capacity - window, but -1
-// everywhere (nothing is evicted) below `capacity` entries, and `base`
-// everywhere below twice the base.
-std::vector<int64_t> PyramidFactory(const PyramidLine& line, int64_t capacity);
+// KVCache-Factory: like PyramidAdaKv, but `base` everywhere below twice the
+// base. (The program evicts nothing below base + window entries, which no
+// caller asks for: REQUIRES: base + window <= length.)
+std::vector<int64_t> PyramidFactory(const PyramidLine& line, int64_t base);
 
 // HeadKV: of `base` entries per head on average, base // beta form a pool that
 // heads share by score to the power of temp; the others are equal shares.

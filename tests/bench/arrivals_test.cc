@@ -7,13 +7,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::Each;
-using ::testing::HasSubstr;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -144,51 +144,46 @@ TEST(SetArrivalsTest, NoRunIsLongerThanAYear) {
   EXPECT_DOUBLE_EQ(workload.requests.back().arrival_s, year_s);
   for (const double rate : {1e-12, 5e-324}) {
     EXPECT_THAT(SetArrivals({.request_rate = rate}, false, &workload),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("request-rate: expected at least 1.26")));
+                IsInvalid("request-rate: expected at least 1.26"));
   }
 }
 
 TEST(SetArrivalsTest, RejectsBadOrIneffectiveOptionsByName) {
-  Workload workload{.requests = At({0, 1})};
-  const auto error = [&](const ArrivalOptions& options, bool is_trace) {
-    return SetArrivals(options, is_trace, &workload);
+  struct Case {
+    ArrivalOptions options;
+    bool is_trace;
+    const char* why;
   };
-  EXPECT_THAT(
-      error({.request_rate = 0.0}, false),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request-rate")));
-  EXPECT_THAT(error({.request_rate = std::nan("")}, false),
-              StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(
-      error({.request_rate = 1.0, .burstiness = -1.0}, false),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("burstiness")));
-  EXPECT_THAT(
-      error({.burstiness = 2.0}, true),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("burstiness")));
-  EXPECT_THAT(
-      error({.request_rate = 1.0, .spread_ticks = true}, true),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("spread-ticks")));
-  for (const ArrivalOptions& options :
-       {ArrivalOptions{.scale_trace = true},
-        ArrivalOptions{.request_rate = kInfinity, .scale_trace = true}}) {
-    EXPECT_THAT(
-        error(options, true),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("scale-trace")));
+  const Case cases[] = {
+      {{.request_rate = 0.0}, false, "request-rate: expected more than 0"},
+      {{.request_rate = std::nan("")}, false, "request-rate: expected"},
+      {{.request_rate = 1.0, .burstiness = -1.0},
+       false,
+       "burstiness: expected"},
+      {{.burstiness = 2.0}, true, "burstiness: has no effect"},
+      {{.request_rate = 1.0, .burstiness = 1.0, .scale_trace = true},
+       true,
+       "burstiness: has no effect"},
+      {{.spread_ticks = true}, false, "spread-ticks: has no effect"},
+      {{.request_rate = 1.0, .spread_ticks = true},
+       true,
+       "spread-ticks: has no effect"},
+      {{.scale_trace = true}, true, "scale-trace: has no effect"},
+      {{.request_rate = kInfinity, .scale_trace = true},
+       true,
+       "scale-trace: has no effect"},
+      {{.request_rate = 1.0, .scale_trace = true},
+       false,
+       "scale-trace: has no effect"}};
+  for (const Case& c : cases) {
+    Workload workload{.requests = At({0, 1})};
+    EXPECT_THAT(SetArrivals(c.options, c.is_trace, &workload),
+                IsInvalid(c.why));
   }
-  EXPECT_THAT(
-      error({.request_rate = 1.0, .scale_trace = true}, false),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("scale-trace")));
-  EXPECT_THAT(
-      error({.request_rate = 1.0, .burstiness = 1.0, .scale_trace = true},
-            true),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("burstiness")));
   Workload at_once{.requests = At({0, 0})};
   EXPECT_THAT(
       SetArrivals({.request_rate = 1.0, .scale_trace = true}, true, &at_once),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("scale-trace")));
-  EXPECT_THAT(
-      error({.spread_ticks = true}, false),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("spread-ticks")));
+      IsInvalid("scale-trace: expected a trace whose timestamps differ"));
 }
 
 }  // namespace

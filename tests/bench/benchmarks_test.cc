@@ -1,27 +1,11 @@
 #include "bench/micro/benchmarks.h"
 
-#include <set>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "bench/micro/micro.h"
-#include "tests/testing/status_matchers.h"
-
 namespace blockmgr {
 namespace {
-
-TEST(BenchmarksTest, EveryPromiseIsOfAFigureThatIsMeasured) {
-  ASSERT_OK_AND_ASSIGN(const std::vector<Figure> figures,
-                       RunMicro({.runs = 1, .tiny = true}));
-  std::set<std::string> keys;
-  for (const Figure& figure : figures) keys.insert(figure.key);
-  for (const auto& [key, limit] : Limits()) {
-    EXPECT_TRUE(keys.contains(key)) << key;
-    EXPECT_GT(limit, 0) << key;
-  }
-}
 
 TEST(TailOfMediansTest, LeavesOutWhatStrikesAnotherStepInEveryRun) {
   std::vector<Outcome> runs(3);

@@ -3,12 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::HasSubstr;
 
 // The expected prompts are what the published templates give.
 TEST(ChatPromptTest, ChatMl) {
@@ -41,9 +40,8 @@ TEST(ChatPromptTest, NoSystemMessageIfThereIsNone) {
 
 TEST(ChatPromptTest, AnotherFormatIsRefused) {
   EXPECT_THAT(ChatPrompt("[INST] {{ m.content }} [/INST]", "", "Hello?"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("tokenizer.chat_template: expected one with "
-                                 "<|im_start|> or <|start_header_id|>")));
+              IsInvalid("tokenizer.chat_template: expected one with "
+                        "<|im_start|> or <|start_header_id|>"));
 }
 
 }  // namespace

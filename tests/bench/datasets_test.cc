@@ -4,18 +4,19 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 absl::StatusOr<Workload> Mooncake(const std::string& text,
@@ -103,15 +104,11 @@ TEST(MooncakeTest, NamesFileLineFieldAndReason) {
        "hash_ids", "got -3"},
   };
   for (const Case& c : cases) {
-    EXPECT_THAT(
-        Mooncake(good + c.line + "\n"),
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 AllOf(HasSubstr(std::string("trace.jsonl:2: ") + c.field),
-                       HasSubstr(c.reason))))
+    EXPECT_THAT(Mooncake(good + c.line + "\n"),
+                IsInvalid(std::string("trace.jsonl:2: ") + c.field, c.reason))
         << c.line;
   }
-  EXPECT_THAT(Mooncake(""), StatusIs(absl::StatusCode::kInvalidArgument,
-                                     HasSubstr("at least one request")));
+  EXPECT_THAT(Mooncake(""), IsInvalid("at least one request"));
 }
 
 TEST(AzureTest, ReadsCrlfRowsAndALastRowWithoutNewline) {
@@ -146,16 +143,11 @@ TEST(AzureTest, NamesFileLineFieldAndReason) {
       {"2023-11-16 18:15:47.0,1,x", "GeneratedTokens", "got 'x'"},
   };
   for (const Case& c : cases) {
-    EXPECT_THAT(
-        Azure(good + c.row + "\n"),
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 AllOf(HasSubstr(std::string("trace.csv:3: ") + c.field),
-                       HasSubstr(c.reason))))
+    EXPECT_THAT(Azure(good + c.row + "\n"),
+                IsInvalid(std::string("trace.csv:3: ") + c.field, c.reason))
         << c.row;
   }
-  EXPECT_THAT(Azure("a,b,c\n1,2,3\n"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("trace.csv:1: header")));
+  EXPECT_THAT(Azure("a,b,c\n1,2,3\n"), IsInvalid("trace.csv:1: header"));
 }
 
 TEST(TraceTest, TimestampsInAnotherUnitAreAnError) {
@@ -165,31 +157,46 @@ TEST(TraceTest, TimestampsInAnotherUnitAreAnError) {
                "\"output_length\": 1, \"hash_ids\": [0]}\n"
                "{\"timestamp\": 3600000000000, \"input_length\": 1, "
                "\"output_length\": 1, \"hash_ids\": [1]}\n"),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("trace.jsonl:2: timestamp: "),
-                     HasSubstr("got 41666.7 days"), HasSubstr("unit"))));
+      IsInvalid("trace.jsonl:2: timestamp: ", "got 41666.7 days", "unit"));
   const std::string header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
   for (const char* time : {"2033-11-16 18:15:46", "infinite-future"}) {
     EXPECT_THAT(
         Azure(absl::StrCat(header, "2023-11-16 18:15:46,1,1\n", time, ",1,1")),
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 HasSubstr("trace.csv:3: TIMESTAMP: ")));
+        IsInvalid("trace.csv:3: TIMESTAMP: "));
   }
 }
 
-TEST(LoadDatasetTest, NamesTheFlagOfASizeThatIsTooLarge) {
-  const auto refuses = [](const DatasetOptions& options, const char* part) {
-    EXPECT_THAT(LoadDataset(options),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part)));
-  };
-  refuses({.num_prompts = 100'000'000'000},
-          "num-prompts: expected 1 to 10000000 random requests, got "
-          "100000000000");
-  refuses({.random = {.input_tokens = (1 << 24) + 1}},
-          "random-input-len: expected 1 to 16777216, got 16777217");
-  refuses({.num_prompts = 1000, .random = {.output_tokens = 2'000'000}},
-          "num-prompts, random-output-len: expected at most 1073741824 output "
-          "tokens of all requests together, got 2000000000 of 1000");
+TEST(LoadDatasetTest, RejectsBadOptionsByName) {
+  const std::pair<DatasetOptions, const char*> cases[] = {
+      {{.name = "sharegpt"}, "dataset-name: "},
+      {{.name = "mooncake"}, "dataset-path: "},
+      {{.num_prompts = 0}, "num-prompts: "},
+      {{.num_prompts = 100'000'000'000},
+       "num-prompts: expected 1 to 10000000 random requests, got "
+       "100000000000"},
+      {{.num_prompts = 1000, .random = {.output_tokens = 2'000'000}},
+       "num-prompts, random-output-len: expected at most 1073741824 output "
+       "tokens of all requests together, got 2000000000 of 1000"},
+      {{.random = {.input_tokens = (1 << 24) + 1}},
+       "random-input-len: expected 1 to 16777216, got 16777217"},
+      {{.random = {.range_ratio = 1}}, "random-range-ratio: "},
+      {{.random = {.output_tokens = 0}}, "random-output-len: "},
+      // Each is in its range, and what they come to is not.
+      {{.random = {.input_tokens = 1 << 23, .prefix_tokens = (1 << 23) + 1}},
+       "random-input-len: expected prompts of at most 16777216 tokens, with "
+       "--random-range-ratio and --random-prefix-len, got up to 16777217"},
+      {{.num_prompts = 1,
+        .random = {.output_tokens = 1 << 24, .range_ratio = 0.999}},
+       "random-output-len: "}};
+  for (const auto& [options, why] : cases) {
+    EXPECT_THAT(LoadDataset(options), IsInvalid(why));
+  }
+  EXPECT_OK(LoadDataset(
+      {.num_prompts = 1,
+       .random = {.output_tokens = 1 << 23, .range_ratio = 0.999}}));
+  EXPECT_THAT(
+      LoadDataset({.name = "mooncake", .path = "/nonexistent/trace.jsonl"}),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("trace.jsonl")));
 }
 
 TEST(RandomDatasetTest, LengthsStayInRangeAndPrefixIsShared) {
@@ -229,47 +236,6 @@ TEST(RandomDatasetTest, SameSeedGivesSameRequests) {
     differs |= a.requests[i].prompt_tokens() != c.requests[i].prompt_tokens();
   }
   EXPECT_TRUE(differs);
-}
-
-TEST(LoadDatasetTest, RejectsBadOptionsByName) {
-  DatasetOptions options;
-  options.name = "sharegpt";
-  EXPECT_THAT(LoadDataset(options), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             HasSubstr("dataset-name")));
-  options.name = "mooncake";
-  EXPECT_THAT(LoadDataset(options), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             HasSubstr("dataset-path")));
-  options.path = "/nonexistent/trace.jsonl";
-  EXPECT_THAT(LoadDataset(options),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("trace.jsonl")));
-  options = {};
-  options.num_prompts = 0;
-  EXPECT_THAT(LoadDataset(options), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             HasSubstr("num-prompts")));
-  options = {};
-  options.random.range_ratio = 1;
-  EXPECT_THAT(LoadDataset(options), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             HasSubstr("random-range-ratio")));
-  options = {};
-  options.random.output_tokens = 0;
-  EXPECT_THAT(LoadDataset(options), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             HasSubstr("random-output-len")));
-  // Each is in its range, and what they come to is not.
-  options = {};
-  options.random.input_tokens = 1 << 23;
-  options.random.prefix_tokens = (1 << 23) + 1;
-  EXPECT_THAT(LoadDataset(options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("random-input-len"),
-                             HasSubstr("got up to 16777217"))));
-  options = {};
-  options.num_prompts = 1;
-  options.random.output_tokens = 1 << 23;
-  options.random.range_ratio = 0.999;
-  EXPECT_THAT(LoadDataset(options), IsOk());
-  options.random.output_tokens = 1 << 24;
-  EXPECT_THAT(LoadDataset(options), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             HasSubstr("random-output-len")));
 }
 
 }  // namespace

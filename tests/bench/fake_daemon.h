@@ -4,21 +4,19 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <deque>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <absl/strings/str_cat.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include "proto/blockmgr/v1/admin.grpc.pb.h"
 #include "proto/blockmgr/v1/request.grpc.pb.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 
@@ -181,17 +179,7 @@ class FakeDaemon final : public v1::RequestService::Service,
 // A fake daemon on a real socket in a folder of its own.
 class FakeDaemonTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string folder =
-        "/tmp/blockmgr_serve_XXXXXX";  // socket paths are short
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-    address_ = absl::StrCat("unix:", folder, "/socket");
-  }
-  void TearDown() override {
-    StopDaemon();
-    std::filesystem::remove_all(folder_);
-  }
+  void TearDown() override { StopDaemon(); }
 
   void StopDaemon() {
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
@@ -210,8 +198,8 @@ class FakeDaemonTest : public ::testing::Test {
     ASSERT_NE(server_, nullptr);
   }
 
-  std::filesystem::path folder_;
-  std::string address_;
+  const TempFolder folder_;
+  const std::string address_ = "unix:" + folder_.File("socket");
   std::unique_ptr<FakeDaemon> daemon_;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -25,9 +25,8 @@ constexpr int32_t kEnd = 26;  // the token behind the letters
 
 class GenerateTest : public FakeDaemonTest {
  protected:
-  void SetUp() override {
-    FakeDaemonTest::SetUp();
-    options_.model = (folder_ / "model.gguf").string();
+  GenerateTest() {
+    options_.model = folder_.File("model.gguf");
     options_.daemon.address = address_;
     options_.daemon.ready_check_timeout_s = 20;
     options_.max_tokens = 3;
@@ -81,10 +80,8 @@ TEST_F(GenerateTest, PrintsTheTextOfTheTokens) {
 
 TEST_F(GenerateTest, AsksAllQuestionsInOneRun) {
   StartDaemon({});
-  const std::string file = (folder_ / "question").string();
-  std::ofstream(file) << "ef";
   options_.prompts = {"a", "cd"};
-  options_.prompt_files = {file};
+  options_.prompt_files = {folder_.Write("question", "ef")};
   options_.json = true;
   options_.eviction.keep_ratio = "0.5";
   const nlohmann::json report = nlohmann::json::parse(Run());

@@ -4,30 +4,33 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
+
+#include "blockmgr/base/read_file.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
 
-std::string PathFor(const std::string& name) {
-  return testing::TempDir() + "/kernel_problem_" + std::to_string(getpid()) +
-         "_" + name;
-}
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void WriteAll(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+// One sequence of two lists and a tail of one block.
+KernelProblem TailProblem() {
+  return {.num_sequences = 1,
+          .num_heads = 2,
+          .group_size = 4,
+          .head_dim = 64,
+          .page_size = 16,
+          .num_pages = 8,
+          .element_type = ElementType::kHalf,
+          .seed = 9,
+          .lengths = {17, 3},
+          .tail_lengths = {10},
+          .page_ids = {5, 0, 2},
+          .tail_blocks = {3}};
 }
 
 TEST(KernelProblemTest, HoldsTheBytesAskedForInEveryDistribution) {
@@ -110,32 +113,22 @@ TEST(KernelProblemTest, TheSameShapeGivesTheSameProblem) {
 }
 
 TEST(KernelProblemTest, RefusesShapesThatCannotBe) {
-  EXPECT_EQ(MakeKernelProblem({.kv_bytes = 100}).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MakeKernelProblem({.head_dim = 96}).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(MakeKernelProblem({.mean_length = 0}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(MakeKernelProblem({.kv_bytes = 100}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(MakeKernelProblem({.head_dim = 96}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(MakeKernelProblem({.mean_length = 0}),
+              StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_FALSE(ParseDistribution("normal").ok());
   EXPECT_TRUE(ParseDistribution("one-huge").ok());
 }
 
 TEST(KernelProblemTest, TheFileIsAsItsHeaderSays) {
-  const KernelProblem problem{.num_sequences = 1,
-                              .num_heads = 2,
-                              .group_size = 4,
-                              .head_dim = 64,
-                              .page_size = 16,
-                              .num_pages = 8,
-                              .element_type = ElementType::kHalf,
-                              .seed = 9,
-                              .lengths = {17, 3},
-                              .tail_lengths = {10},
-                              .page_ids = {5, 0, 2},
-                              .tail_blocks = {3}};
-  const std::string path = PathFor("format");
+  const TempFolder folder;
+  const KernelProblem problem = TailProblem();
+  const std::string path = folder.File("format");
   ASSERT_TRUE(WriteKernelProblem(path, problem).ok());
-  const std::string bytes = ReadAll(path);
+  ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFile(path));
   std::string want = "BMKVPRB1";
   for (const int32_t word :
        {2, 1, 1, 2, 4, 64, 16, 8, 9, 0, 3, 0, 1, 0, 17, 3, 10, 5, 0, 2, 3}) {
@@ -176,11 +169,11 @@ TEST(KernelProblemTest, TailsAreBesideTheRegions) {
             int64_t{37} * 512 * 4 * with->num_sequences);
   EXPECT_FALSE(std::ranges::is_sorted(with->tail_blocks));
   shape.tail_tokens = -1;
-  EXPECT_EQ(MakeKernelProblem(shape).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(MakeKernelProblem(shape),
+              StatusIs(absl::StatusCode::kInvalidArgument));
   shape.tail_tokens = 1 << 30;
-  EXPECT_EQ(MakeKernelProblem(shape).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(MakeKernelProblem(shape),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(KernelProblemTest, ElementTypesHaveNames) {
@@ -195,18 +188,18 @@ TEST(KernelProblemTest, ElementTypesHaveNames) {
 }
 
 TEST(KernelProblemTest, RefusesFilesThatAreNotProblems) {
-  EXPECT_EQ(ReadKernelProblem(PathFor("none")).status().code(),
-            absl::StatusCode::kNotFound);
+  const TempFolder folder;
+  EXPECT_THAT(ReadKernelProblem(folder.File("none")),
+              StatusIs(absl::StatusCode::kNotFound));
   const auto problem =
       MakeKernelProblem({.kv_bytes = 1 << 20, .tail_tokens = 20});
   ASSERT_TRUE(problem.ok());
-  const std::string path = PathFor("broken");
+  const std::string path = folder.File("broken");
   ASSERT_TRUE(WriteKernelProblem(path, *problem).ok());
-  const std::string good = ReadAll(path);
+  ASSERT_OK_AND_ASSIGN(const std::string good, ReadFile(path));
   const auto refused = [&](const std::string& bytes) {
-    WriteAll(path, bytes);
-    return ReadKernelProblem(path).status().code() ==
-           absl::StatusCode::kInvalidArgument;
+    return absl::IsInvalidArgument(
+        ReadKernelProblem(folder.Write("broken", bytes)).status());
   };
   EXPECT_FALSE(refused(good));
   EXPECT_TRUE(refused(""));
@@ -229,13 +222,14 @@ TEST(KernelProblemTest, RefusesFilesThatAreNotProblems) {
 TEST(KernelProblemTest, OtherVersionsAndTypesAreNamed) {
   const auto problem = MakeKernelProblem({.kv_bytes = 1 << 20});
   ASSERT_TRUE(problem.ok());
-  const std::string path = PathFor("versions");
+  const TempFolder folder;
+  const std::string path = folder.File("versions");
   ASSERT_TRUE(WriteKernelProblem(path, *problem).ok());
-  const std::string good = ReadAll(path);
+  ASSERT_OK_AND_ASSIGN(const std::string good, ReadFile(path));
   const auto refusal = [&](std::size_t offset, char value, std::size_t size) {
     std::string bytes = good;
     bytes[offset] = value;
-    WriteAll(path, bytes.substr(0, size));
+    folder.Write("versions", bytes.substr(0, size));
     return std::string(ReadKernelProblem(path).status().message());
   };
   EXPECT_EQ(refusal(8, 1, good.size()),
@@ -253,16 +247,7 @@ TEST(KernelProblemTest, OtherVersionsAndTypesAreNamed) {
 
 // A block's pages are the tail's alone, and blocks are whole.
 TEST(KernelProblemTest, RefusesTailsThatCannotBe) {
-  const KernelProblem good{.num_sequences = 1,
-                           .num_heads = 2,
-                           .group_size = 4,
-                           .head_dim = 64,
-                           .page_size = 16,
-                           .num_pages = 8,
-                           .lengths = {17, 3},
-                           .tail_lengths = {10},
-                           .page_ids = {5, 0, 2},
-                           .tail_blocks = {3}};
+  const KernelProblem good = TailProblem();
   EXPECT_TRUE(good.Validate().ok()) << good.Validate();
   for (const int32_t block : {-1, 0, 1, 2, 4}) {
     KernelProblem bad = good;
@@ -282,16 +267,8 @@ TEST(KernelProblemTest, RefusesTailsThatCannotBe) {
 }
 
 TEST(KernelProblemTest, NamesPagesThatArePagesOfNoneOrOfTwo) {
-  const KernelProblem good{.num_sequences = 1,
-                           .num_heads = 2,
-                           .group_size = 4,
-                           .head_dim = 64,
-                           .page_size = 16,
-                           .num_pages = 8,
-                           .lengths = {17, 3},
-                           .tail_lengths = {17},
-                           .page_ids = {5, 0, 1},
-                           .tail_blocks = {3, 1}};
+  KernelProblem good = TailProblem();
+  good.tail_lengths = {17};
   const auto refusal = [&](std::vector<int32_t> page_ids,
                            std::vector<int32_t> tail_blocks) {
     KernelProblem bad = good;

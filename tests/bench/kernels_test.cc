@@ -1,16 +1,18 @@
 // The subcommand: its flags, its problems, and what it says without a GPU.
 #include "bench/kernels.h"
 
-#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -26,22 +28,33 @@ bool Parses(const std::string& arguments, KernelBenchOptions* options) {
   return true;
 }
 
-TEST(KernelsTest, FlagsMakeTheProblems) {
-  KernelBenchOptions options;
-  ASSERT_TRUE(
-      Parses("--kv-mib 1,2 --distribution ragged,uniform "
-             "--group-size 1,8 --mean-length 64",
-             &options));
+struct Problems {
   std::vector<std::string> names;
-  const auto problems = KernelProblems(options, &names);
-  ASSERT_TRUE(problems.ok()) << problems.status();
-  ASSERT_EQ(problems->size(), 8u);
-  EXPECT_EQ(names.front(), "ragged");
-  EXPECT_EQ(names.back(), "uniform");
-  EXPECT_EQ(problems->back().group_size, 8);
-  EXPECT_EQ(problems->back().kv_bytes(), 2 << 20);
-  EXPECT_EQ(problems->back().element_type, ElementType::kBFloat16);
-  EXPECT_EQ(problems->back().tail_tokens(), 0);
+  std::vector<KernelProblem> problems;
+};
+
+// The problems that a command line makes.
+Problems ProblemsOf(const std::string& arguments) {
+  KernelBenchOptions options;
+  EXPECT_TRUE(Parses(arguments, &options)) << arguments;
+  Problems made;
+  auto problems = KernelProblems(options, &made.names);
+  EXPECT_OK(problems);
+  if (problems.ok()) made.problems = *std::move(problems);
+  return made;
+}
+
+TEST(KernelsTest, FlagsMakeTheProblems) {
+  const Problems made = ProblemsOf(
+      "--kv-mib 1,2 --distribution ragged,uniform --group-size 1,8 "
+      "--mean-length 64");
+  ASSERT_EQ(made.problems.size(), 8u);
+  EXPECT_EQ(made.names.front(), "ragged");
+  EXPECT_EQ(made.names.back(), "uniform");
+  EXPECT_EQ(made.problems.back().group_size, 8);
+  EXPECT_EQ(made.problems.back().kv_bytes(), 2 << 20);
+  EXPECT_EQ(made.problems.back().element_type, ElementType::kBFloat16);
+  EXPECT_EQ(made.problems.back().tail_tokens(), 0);
   for (const std::string bad :
        {"--dtype fp32", "--dtype float16", "--tail -1", "--tail x",
         "--kv-mib 0", "--group-size 17", "--head-dim 96", "--page-size 8",
@@ -49,7 +62,9 @@ TEST(KernelsTest, FlagsMakeTheProblems) {
     KernelBenchOptions unused;
     EXPECT_FALSE(Parses(bad, &unused)) << bad;
   }
+  KernelBenchOptions options;
   options.distributions = {"normal"};
+  std::vector<std::string> names;
   EXPECT_FALSE(KernelProblems(options, &names).ok());
 }
 
@@ -88,70 +103,54 @@ TEST(KernelsTest, SizesOutOfRangeAreRefusedByFlag) {
   }
 }
 
-TEST(KernelsTest, ReportsGoToAFileOfFiguresToo) {
-  KernelBenchOptions options;
-  ASSERT_TRUE(Parses("--check --output f.json", &options));
-  EXPECT_TRUE(options.check);
-  EXPECT_EQ(options.output, "f.json");
-}
-
 TEST(KernelsTest, ElementsAndTailsAreOfEveryProblem) {
-  KernelBenchOptions options;
-  ASSERT_TRUE(
-      Parses("--kv-mib 1 --distribution ragged,prompt --group-size 4 "
-             "--mean-length 64 --prompt-length 100 --dtype fp16 --tail 50",
-             &options));
-  std::vector<std::string> names;
-  const auto problems = KernelProblems(options, &names);
-  ASSERT_TRUE(problems.ok()) << problems.status();
-  ASSERT_EQ(problems->size(), 2u);
-  for (const KernelProblem& problem : *problems) {
+  const Problems made = ProblemsOf(
+      "--kv-mib 1 --distribution ragged,prompt --group-size 4 "
+      "--mean-length 64 --prompt-length 100 --dtype fp16 --tail 50");
+  ASSERT_EQ(made.problems.size(), 2u);
+  for (const KernelProblem& problem : made.problems) {
     EXPECT_EQ(problem.element_type, ElementType::kHalf);
     EXPECT_EQ(problem.tail_tokens(), 50 * problem.num_sequences);
   }
+  KernelBenchOptions options;
   options.dtype = "fp32";
-  EXPECT_EQ(KernelProblems(options, &names).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  std::vector<std::string> names;
+  EXPECT_THAT(KernelProblems(options, &names),
+              StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 // One sequence of all heads, whatever sizes the others have.
 TEST(KernelsTest, APromptIsOneSequence) {
-  KernelBenchOptions options;
-  ASSERT_TRUE(
-      Parses("--kv-mib 1,2 --distribution uniform,prompt "
-             "--group-size 4 --prompt-length 1000 --page-size 32",
-             &options));
-  std::vector<std::string> names;
-  const auto problems = KernelProblems(options, &names);
-  ASSERT_TRUE(problems.ok()) << problems.status();
-  EXPECT_EQ(names, (std::vector<std::string>{"uniform", "uniform", "prompt"}));
-  const KernelProblem& prompt = problems->back();
+  const Problems made = ProblemsOf(
+      "--kv-mib 1,2 --distribution uniform,prompt --group-size 4 "
+      "--prompt-length 1000 --page-size 32");
+  EXPECT_EQ(made.names,
+            (std::vector<std::string>{"uniform", "uniform", "prompt"}));
+  const KernelProblem& prompt = made.problems.back();
   EXPECT_EQ(prompt.num_sequences, 1);
   EXPECT_EQ(prompt.lengths, std::vector<int32_t>(8, 1000));
 }
 
 // Which are the sequences of the problem: as many lists of the same length.
 TEST(KernelsTest, APromptMayHaveSeveralLayers) {
-  KernelBenchOptions options;
-  ASSERT_TRUE(
-      Parses("--distribution prompt --group-size 4 --prompt-length 1000 "
-             "--prompt-layers 3",
-             &options));
-  std::vector<std::string> names;
-  const auto problems = KernelProblems(options, &names);
-  ASSERT_TRUE(problems.ok()) << problems.status();
-  ASSERT_EQ(problems->size(), 1u);
-  EXPECT_EQ(problems->front().num_sequences, 3);
-  EXPECT_EQ(problems->front().lengths, std::vector<int32_t>(24, 1000));
-  EXPECT_FALSE(Parses("--prompt-layers 0", &options));
+  const Problems made = ProblemsOf(
+      "--distribution prompt --group-size 4 --prompt-length 1000 "
+      "--prompt-layers 3");
+  ASSERT_EQ(made.problems.size(), 1u);
+  EXPECT_EQ(made.problems.front().num_sequences, 3);
+  EXPECT_EQ(made.problems.front().lengths, std::vector<int32_t>(24, 1000));
+  KernelBenchOptions unused;
+  EXPECT_FALSE(Parses("--prompt-layers 0", &unused));
 }
 
 TEST(KernelsTest, ACheckTakesNoProblems) {
   KernelBenchOptions options;
   ASSERT_TRUE(
-      Parses("--check --device 1 --dtype fp16 --seed 3 --num-samples 5 --json",
+      Parses("--check --device 1 --dtype fp16 --seed 3 --num-samples 5 --json "
+             "--output f.json",
              &options));
   EXPECT_TRUE(options.check);
+  EXPECT_EQ(options.output, "f.json");
   for (const std::string other :
        {"--kv-mib 1", "--distribution prompt", "--prompt-layers 2",
         "--kernels decode", "--problem file", "--tail 3"}) {
@@ -163,9 +162,8 @@ TEST(KernelsTest, ACheckTakesNoProblems) {
 TEST(KernelsTest, AProblemFileIsWrittenOnceAndThenRead) {
   KernelBenchOptions options;
   options.kv_mib = {1, 2};
-  options.problem =
-      testing::TempDir() + "/kernels_test_problem_" + std::to_string(getpid());
-  std::filesystem::remove(options.problem);
+  const TempFolder folder;
+  options.problem = folder.File("problem");
   std::vector<std::string> names;
   const auto written = KernelProblems(options, &names);
   ASSERT_TRUE(written.ok()) << written.status();

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -13,7 +14,6 @@ namespace {
 
 using ::testing::DoubleNear;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 RequestRecord Completed(double intended_s, double sent_s,
                         std::vector<double> tokens_s, int32_t prompt_tokens) {
@@ -87,14 +87,11 @@ TEST(GoodputTest, ParsesLimits) {
 }
 
 TEST(GoodputTest, RejectsUnknownKeysBadValuesAndRepeats) {
-  const auto error = [](const char* part) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
-  };
-  EXPECT_THAT(Goodput::Parse("itl:5"), error("got 'itl'"));
-  EXPECT_THAT(Goodput::Parse("ttft"), error("ttft: expected milliseconds"));
-  EXPECT_THAT(Goodput::Parse("ttft:fast"), error("got 'fast'"));
-  EXPECT_THAT(Goodput::Parse("ttft:-1"), error("got '-1'"));
-  EXPECT_THAT(Goodput::Parse("ttft:1 ttft:2"), error("given twice"));
+  EXPECT_THAT(Goodput::Parse("itl:5"), IsInvalid("got 'itl'"));
+  EXPECT_THAT(Goodput::Parse("ttft"), IsInvalid("ttft: expected milliseconds"));
+  EXPECT_THAT(Goodput::Parse("ttft:fast"), IsInvalid("got 'fast'"));
+  EXPECT_THAT(Goodput::Parse("ttft:-1"), IsInvalid("got '-1'"));
+  EXPECT_THAT(Goodput::Parse("ttft:1 ttft:2"), IsInvalid("given twice"));
 }
 
 TEST(WithDefaultPercentilesTest, Adds50And99Once) {

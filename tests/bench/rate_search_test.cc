@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -84,8 +85,7 @@ TEST(FindMaxRateTest, AnErrorOfARunIsThatOfTheSearch) {
     if (std::isinf(rate)) return RateTrial{rate, 10, 0, 1};
     return absl::InvalidArgumentError("no such trace");
   };
-  EXPECT_THAT(FindMaxRate(99, run), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             HasSubstr("no such trace")));
+  EXPECT_THAT(FindMaxRate(99, run), IsInvalid("no such trace"));
 }
 
 }  // namespace

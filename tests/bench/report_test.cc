@@ -1,9 +1,7 @@
 #include "bench/report.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <string>
 
@@ -12,7 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/compare.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -256,19 +256,12 @@ TEST(DefaultResultFilenameTest, FollowsVllmAndIsSafe) {
 
 class ReportFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string folder = ::testing::TempDir() + "/blockmgr_report_XXXXXX";
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path folder_;
+  const TempFolder folder_;
 };
 
 TEST_F(ReportFileTest, WritesAndReadsBack) {
   const Json report = Example().Build();
-  const std::string path = (folder_ / "run.json").string();
+  const std::string path = folder_.File("run.json");
   ASSERT_OK(WriteReport(path, report));
   ASSERT_OK_AND_ASSIGN(const Json again, ReadReport(path));
   EXPECT_EQ(again, report);
@@ -279,7 +272,7 @@ TEST_F(ReportFileTest, ALabelInAnyEncodingIsNoLoss) {
   Example example;
   example.options.label = "x\xff";
   const Json report = example.Build();
-  const std::string path = (folder_ / "run.json").string();
+  const std::string path = folder_.File("run.json");
   ASSERT_OK(WriteReport(path, report));
   ASSERT_OK_AND_ASSIGN(const Json again, ReadReport(path));
   EXPECT_EQ(again["label"], "x\uFFFD");
@@ -288,25 +281,20 @@ TEST_F(ReportFileTest, ALabelInAnyEncodingIsNoLoss) {
 
 TEST_F(ReportFileTest, NamesTheFileThatCannotBeWritten) {
   EXPECT_THAT(
-      WriteReport((folder_ / "").string(), Json::object()),
-      StatusIs(absl::StatusCode::kUnavailable, HasSubstr(folder_.string())));
+      WriteReport(folder_.File(""), Json::object()),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr(folder_.path())));
 }
 
 TEST_F(ReportFileTest, RefusesWhatIsNoReport) {
-  const std::string path = (folder_ / "other.json").string();
-  std::ofstream(path) << "[1, 2]";
-  EXPECT_THAT(ReadReport(path), StatusIs(absl::StatusCode::kInvalidArgument,
-                                         HasSubstr("other.json")));
   for (const char* text :
-       {R"({"completed": "2"})", R"({"completed": 2, "failed": "2"})",
+       {"[1, 2]", R"({"completed": "2"})", R"({"completed": 2, "failed": "2"})",
         R"({"completed": 2, "failed": 1, "failures": 7})",
         R"({"completed": 2, "failed": 1, "failures": {"INTERNAL": {}}})"}) {
-    std::ofstream(path) << text;
-    EXPECT_THAT(ReadReport(path), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("other.json")))
+    EXPECT_THAT(ReadReport(folder_.Write("other.json", text)),
+                IsInvalid("other.json"))
         << text;
   }
-  EXPECT_THAT(ReadReport((folder_ / "missing.json").string()),
+  EXPECT_THAT(ReadReport(folder_.File("missing.json")),
               StatusIs(absl::StatusCode::kNotFound));
 }
 

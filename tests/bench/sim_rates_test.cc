@@ -1,8 +1,5 @@
 #include "bench/sim_rates.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
 #include <absl/strings/str_cat.h>
@@ -11,7 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/bench/small_sim.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -74,26 +73,20 @@ TEST(ReportSimTest, AGoalOfAllAtOnceIsSaidToBe) {
 }
 
 TEST(ReportSimTest, ATraceKeepsItsPatternAtEveryRate) {
-  std::string folder = ::testing::TempDir() + "/blockmgr_rates_XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const std::string path = folder + "/trace.csv";
-  {
-    std::ofstream file(path);
-    file << "TIMESTAMP,ContextTokens,GeneratedTokens\n";
-    // Pairs, 10 s apart.
-    for (int i = 0; i < 40; ++i) {
-      file << "2023-11-16 18:" << absl::StrCat(10 + i / 12) << ":"
-           << absl::StrCat(i / 2 % 6) << "0,500,20\n";
-    }
+  const TempFolder folder;
+  std::string trace = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+  // Pairs, 10 s apart.
+  for (int i = 0; i < 40; ++i) {
+    absl::StrAppend(&trace, "2023-11-16 18:", 10 + i / 12, ":", i / 2 % 6,
+                    "0,500,20\n");
   }
   BenchOptions bench = Goal("ttft:20");
-  bench.dataset = {.name = "azure", .path = path};
+  bench.dataset = {.name = "azure", .path = folder.Write("trace.csv", trace)};
   bench.arrivals.scale_trace = true;
   bench.save_detailed = true;
   bench.json = true;
   ASSERT_OK_AND_ASSIGN(const Json report,
                        ReportSim(bench, SmallSim(), {.find_max_rate = true}));
-  std::filesystem::remove_all(folder);
   const double rate = report["max_request_rate"];
   const Json& starts = report["start_times"];
   ASSERT_EQ(starts.size(), 40u);
@@ -106,8 +99,7 @@ TEST(ReportSimTest, ATraceKeepsItsPatternAtEveryRate) {
 TEST(ReportSimTest, NamesTheFlagThatIsMissingOrTooMuch) {
   const auto refuses = [](const BenchOptions& bench,
                           const RateSearchOptions& search, const char* part) {
-    EXPECT_THAT(ReportSim(bench, SmallSim(), search),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part)));
+    EXPECT_THAT(ReportSim(bench, SmallSim(), search), IsInvalid(part));
   };
   BenchOptions bench = Goal("ttft:300");
   refuses(bench, {.good_percent = 90}, "good-percent: has no effect");

@@ -12,12 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/bench/small_sim.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::HasSubstr;
 
 BenchOptions SmallLoad() {
   BenchOptions bench;
@@ -36,6 +35,11 @@ absl::StatusOr<RunResult> RunSmall(const BenchOptions& bench,
   const absl::StatusOr<BenchPlan> plan = ResolveOptions(bench);
   if (!plan.ok()) return plan.status();
   return RunSim(sim, *plan, nullptr);
+}
+
+RunSummary SummaryOf(const RunResult& result) {
+  const std::vector<double> percentiles = {50, 99};
+  return Summarize(result.records, result.duration_s, {}, percentiles);
 }
 
 TEST(SimTest, EveryRequestGetsItsTokensAfterItArrived) {
@@ -80,11 +84,8 @@ TEST(SimTest, DraftsSaveStepsAndTime) {
       0.59, 0.06);
   EXPECT_LT(drafts.counters->scheduler.num_steps,
             plain.counters->scheduler.num_steps / 2);
-  const std::vector<double> percentiles;
-  const RunSummary before =
-      Summarize(plain.records, plain.duration_s, Goodput{}, percentiles);
-  const RunSummary after =
-      Summarize(drafts.records, drafts.duration_s, Goodput{}, percentiles);
+  const RunSummary before = SummaryOf(plain);
+  const RunSummary after = SummaryOf(drafts);
   EXPECT_EQ(after.completed, 20);
   EXPECT_EQ(after.total_output_tokens, before.total_output_tokens);
   EXPECT_LT(after.latencies_ms.at("tpot").mean,
@@ -151,9 +152,7 @@ TEST(SimTest, ConcurrencyLimitHoldsSendsBackAndShowsAsLag) {
   bench.arrivals.request_rate = std::nullopt;  // all at once
   bench.max_concurrency = 4;
   ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, SmallSim()));
-  const std::vector<double> percentiles = {50, 99};
-  const RunSummary summary =
-      Summarize(result.records, result.duration_s, {}, percentiles);
+  const RunSummary summary = SummaryOf(result);
   EXPECT_EQ(summary.completed, 120);
   EXPECT_EQ(summary.max_concurrent_requests, 4);
   EXPECT_GT(summary.client_lag_ms.max, 0);
@@ -167,8 +166,7 @@ TEST(SimTest, ImpossibleRequestsFailAloneAndAreCounted) {
   bench.dataset.random.input_tokens = 6000;  // 3000 to 9000, of 6384 that fit
   bench.dataset.num_prompts = 30;
   ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, SmallSim()));
-  const RunSummary summary =
-      Summarize(result.records, result.duration_s, {}, {});
+  const RunSummary summary = SummaryOf(result);
   EXPECT_GT(summary.completed, 0);
   EXPECT_GT(summary.failed, 0);
   EXPECT_EQ(summary.failures.at("RESOURCE_EXHAUSTED").count, summary.failed);
@@ -205,10 +203,8 @@ TEST(SimTest, SmallPoolPreemptsAndStillCompletes) {
 TEST(SimTest, VirtualTimeMayBeLong) {
   BenchOptions bench = SmallLoad();
   bench.arrivals.request_rate = 120.0 / 3e7;  // a year, nearly
-  const std::vector<double> percentiles = {50, 99};
   ASSERT_OK_AND_ASSIGN(const RunResult idle, RunSmall(bench, SmallSim()));
-  RunSummary summary =
-      Summarize(idle.records, idle.duration_s, {}, percentiles);
+  RunSummary summary = SummaryOf(idle);
   EXPECT_EQ(summary.completed, 120);
   EXPECT_GT(summary.duration_s, 2.9e7);
   EXPECT_LT(summary.latencies_ms.at("ttft").max, 1e4);
@@ -216,7 +212,7 @@ TEST(SimTest, VirtualTimeMayBeLong) {
   SimOptions slow = SmallSim();
   slow.model.flops = 1;
   ASSERT_OK_AND_ASSIGN(const RunResult busy, RunSmall(bench, slow));
-  summary = Summarize(busy.records, busy.duration_s, {}, percentiles);
+  summary = SummaryOf(busy);
   EXPECT_EQ(summary.completed, 120);
   // 2 FLOP for each parameter and computed token, at least.
   EXPECT_GT(
@@ -230,27 +226,21 @@ TEST(SimTest, PromptsThatCannotFitFail) {
   bench.dataset.random.input_tokens = 1 << 20;
   ASSERT_OK_AND_ASSIGN(const RunResult result, RunSmall(bench, SmallSim()));
   EXPECT_THAT(result.records.front().failure,
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("at most 131072 (max_model_len), got ")));
+              IsInvalid("at most 131072 (max_model_len), got "));
 }
 
 TEST(SimTest, BadModelAndOptionsAreNamed) {
   SimOptions sim = SmallSim();
   sim.num_blocks = 0;
-  EXPECT_THAT(
-      RunSmall(SmallLoad(), sim),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("num_blocks")));
+  EXPECT_THAT(RunSmall(SmallLoad(), sim), IsInvalid("num_blocks"));
   sim = SmallSim();
   sim.scheduler.max_steps_in_flight = 0;
-  EXPECT_THAT(RunSmall(SmallLoad(), sim),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("max_steps_in_flight")));
+  EXPECT_THAT(RunSmall(SmallLoad(), sim), IsInvalid("max_steps_in_flight"));
   BenchOptions bench = SmallLoad();
   bench.eviction.policy = "keydiff | lukv(profile=llama)";
   bench.eviction.keep_ratio = "0.2";
   EXPECT_THAT(RunSmall(bench, SmallSim()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("eviction: expected a policy without")));
+              IsInvalid("eviction: expected a policy without"));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/canary_plans.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -18,63 +19,18 @@ using ::testing::HasSubstr;
 
 constexpr auto kInternal = absl::StatusCode::kInternal;
 
-class CanaryEngineTest : public testing::Test {
+class CanaryEngineTest : public CanaryTest {
  protected:
-  // Pages of two tokens, two layers of two heads.
-  CanaryEngineTest()
-      : engine_({.num_layers = 2,
-                 .num_heads = 2,
-                 .num_q_heads = 2,
-                 .head_dim = 8,
-                 .page_size = 2,
-                 .dtype = DType::kFloat32,
-                 .num_blocks = 20},
-                4, {.num_host_blocks = 5}) {}
-
-  static StepPlan Plan(uint64_t id) {
-    StepPlan plan;
-    plan.id = StepId{id};
-    plan.block_offsets = {0};
-    return plan;
-  }
-  static void AddRun(int32_t slot, int32_t position, int32_t num_tokens,
-                     const std::vector<int32_t>& blocks, bool samples,
-                     StepPlan* plan) {
-    plan->slots.push_back(SequenceSlot{slot});
-    plan->positions.push_back(position);
-    plan->num_tokens.push_back(num_tokens);
-    plan->samples.push_back(samples ? 1 : 0);
-    for (const int32_t block : blocks) {
-      plan->blocks.push_back(BlockId{block});
-    }
-    plan->block_offsets.push_back(std::ssize(plan->blocks));
-  }
-  static void AddStart(int32_t slot, const std::vector<int32_t>& tokens,
-                       int32_t num_cached, StepPlan* plan) {
-    plan->starts.push_back(
-        {.slot = SequenceSlot{slot},
-         .request = RequestId{static_cast<uint64_t>(slot) + 100},
-         .token_begin = std::ssize(plan->start_tokens),
-         .num_tokens = static_cast<int32_t>(tokens.size()),
-         .num_cached_tokens = num_cached,
-         .query_window = 0});
-    plan->start_tokens.insert(plan->start_tokens.end(), tokens.begin(),
-                              tokens.end());
-  }
   // A sequence of six tokens in `blocks`, computed at once.
   static StepPlan Prompt(uint64_t id, int32_t slot,
                          const std::vector<int32_t>& blocks) {
-    StepPlan plan = Plan(id);
+    StepPlan plan = EmptyPlan(id);
     AddStart(slot, kTokens, 0, &plan);
-    AddRun(slot, 0, 6, blocks, true, &plan);
+    AddRun(slot, 0, 6, {blocks}, true, &plan);
     return plan;
   }
   static StepPlan LeavePlan(uint64_t id);
   static StepPlan ReturnPlan(uint64_t id);
-  absl::Status Run(const StepPlan& plan) {
-    const absl::Status status = engine_.Enqueue(plan);
-    return status.ok() ? engine_.Execute().status() : status;
-  }
 
   // After slot 0's prompt, the plan does not pass once it was spoiled.
   void ExpectNoticed(StepPlan plan, const std::function<void(StepPlan*)>& spoil,
@@ -86,15 +42,14 @@ class CanaryEngineTest : public testing::Test {
   }
 
   inline static const std::vector<int32_t> kTokens = {5, 6, 7, 8, 9, 10};
-  CanaryEngine engine_;
 };
 
 TEST_F(CanaryEngineTest, ARightPlanPasses) {
   EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
-  StepPlan plan = Plan(2);
+  StepPlan plan = EmptyPlan(2);
   AddStart(1, {5, 6, 7, 8, 1}, 4, &plan);
-  AddRun(0, 6, 1, {4}, true, &plan);
-  AddRun(1, 4, 1, {1, 2, 5}, true, &plan);
+  AddRun(0, 6, 1, {{4}}, true, &plan);
+  AddRun(1, 4, 1, {{1, 2, 5}}, true, &plan);
   EXPECT_THAT(Run(plan), IsOk());
 }
 
@@ -118,38 +73,38 @@ TEST_F(CanaryEngineTest, NoticesWhatTablesRefuse) {
 
 TEST_F(CanaryEngineTest, NoticesAHitOnOtherContent) {
   EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
-  StepPlan plan = Plan(2);
+  StepPlan plan = EmptyPlan(2);
   AddStart(1, {5, 6, 7, 9, 1}, 4, &plan);
-  AddRun(1, 4, 1, {1, 2, 5}, true, &plan);
+  AddRun(1, 4, 1, {{1, 2, 5}}, true, &plan);
   EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("position 3")));
 }
 
 TEST_F(CanaryEngineTest, NoticesAHitOnWhatIsNotThereYet) {
-  StepPlan plan = Plan(1);
+  StepPlan plan = EmptyPlan(1);
   AddStart(1, {5, 6, 7}, 2, &plan);
-  AddRun(1, 2, 1, {1, 2}, true, &plan);
+  AddRun(1, 2, 1, {{1, 2}}, true, &plan);
   EXPECT_THAT(Run(plan), StatusIs(kInternal, HasSubstr("position 0")));
 }
 
 TEST_F(CanaryEngineTest, NoticesAWriteToASharedBlock) {
   EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
-  StepPlan plan = Plan(2);
+  StepPlan plan = EmptyPlan(2);
   AddStart(1, kTokens, 4, &plan);
-  AddRun(1, 4, 2, {1, 2, 4}, true, &plan);
+  AddRun(1, 4, 2, {{1, 2, 4}}, true, &plan);
   EXPECT_THAT(Run(plan), IsOk());
   // The sharer's table points to the last block too: its next token goes there.
-  plan = Plan(3);
+  plan = EmptyPlan(3);
   AddStart(2, {5, 6, 7, 8, 9, 10, 11}, 6, &plan);
-  AddRun(2, 6, 1, {1, 2, 4, 4}, true, &plan);
+  AddRun(2, 6, 1, {{1, 2, 4, 4}}, true, &plan);
   EXPECT_FALSE(Run(plan).ok());
 }
 
 TEST_F(CanaryEngineTest, NoticesABlockHandedOutBehindAStepInFlight) {
   ASSERT_THAT(engine_.Enqueue(Prompt(1, 0, {1, 2, 3})), IsOk());
-  StepPlan plan = Plan(2);
+  StepPlan plan = EmptyPlan(2);
   plan.released = {SequenceSlot{0}};
   AddStart(1, kTokens, 0, &plan);
-  AddRun(1, 0, 6, {4, 5, 3}, true, &plan);
+  AddRun(1, 0, 6, {{4, 5, 3}}, true, &plan);
   ASSERT_THAT(engine_.Enqueue(plan), IsOk());
   EXPECT_THAT(engine_.Execute(), IsOk());
   EXPECT_THAT(engine_.Execute(),
@@ -160,20 +115,20 @@ TEST_F(CanaryEngineTest, NoticesABlockHandedOutBehindAStepInFlight) {
 class CanarySourceTest : public CanaryEngineTest {
  protected:
   static StepPlan Fork() {
-    StepPlan plan = Plan(2);
+    StepPlan plan = EmptyPlan(2);
     AddStart(1, kTokens, 5, &plan);
     plan.starts[0].source = SequenceSlot{0};
     plan.copies = {{.slot = SequenceSlot{1},
                     .blocks = {BlockId{3}, BlockId{4}},
                     .num_tokens = 1}};
-    AddRun(1, 5, 1, {}, true, &plan);
+    AddRun(1, 5, 1, {{}}, true, &plan);
     return plan;
   }
   static StepPlan Restart(int32_t num_cached) {
-    StepPlan plan = Plan(2);
+    StepPlan plan = EmptyPlan(2);
     AddStart(0, kTokens, num_cached, &plan);
     plan.starts[0].source = SequenceSlot{0};
-    AddRun(0, num_cached, 6 - num_cached, {7, 8}, true, &plan);
+    AddRun(0, num_cached, 6 - num_cached, {{7, 8}}, true, &plan);
     return plan;
   }
 };
@@ -183,9 +138,9 @@ TEST_F(CanarySourceTest, ForksReadWhatTheySharedAndWriteTheirOwn) {
   EXPECT_THAT(Run(Fork()), IsOk());
   EXPECT_THAT(engine_.row(SequenceSlot{1}).groups[0].blocks,
               ElementsAre(BlockId{1}, BlockId{2}, BlockId{4}));
-  StepPlan plan = Plan(3);
-  AddRun(0, 6, 1, {5}, true, &plan);
-  AddRun(1, 6, 1, {6}, true, &plan);
+  StepPlan plan = EmptyPlan(3);
+  AddRun(0, 6, 1, {{5}}, true, &plan);
+  AddRun(1, 6, 1, {{6}}, true, &plan);
   EXPECT_THAT(Run(plan), IsOk());
 }
 
@@ -205,12 +160,12 @@ TEST_F(CanarySourceTest, NoticesWrongForks) {
 class CanaryPartTest : public CanaryEngineTest {
  protected:
   static StepPlan Part() {
-    StepPlan plan = Plan(2);
+    StepPlan plan = EmptyPlan(2);
     AddStart(1, kTokens, 3, &plan);
     plan.copies = {{.slot = SequenceSlot{1},
                     .blocks = {BlockId{2}, BlockId{4}},
                     .num_tokens = 1}};
-    AddRun(1, 3, 3, {1, 4, 5}, true, &plan);
+    AddRun(1, 3, 3, {{1, 4, 5}}, true, &plan);
     return plan;
   }
 };
@@ -238,8 +193,8 @@ TEST_F(CanaryPartTest, NoticesWrongParts) {
 TEST_F(CanaryPartTest, ACopyOfALostBlockIsLost) {
   EXPECT_THAT(Run(Prompt(1, 0, {1, 2, 3})), IsOk());
   engine_.LoseBlocks({BlockId{2}});
-  StepPlan other = Plan(2);
-  AddRun(0, 6, 1, {6}, true, &other);
+  StepPlan other = EmptyPlan(2);
+  AddRun(0, 6, 1, {{6}}, true, &other);
   EXPECT_THAT(Run(other), IsOk());
   StepPlan plan = Part();
   plan.id = StepId{3};
@@ -256,8 +211,8 @@ TEST_F(CanarySourceTest, WhoLostABlockSamplesNonsenseUntilItStartsAgain) {
   EXPECT_THAT(result.lost_blocks, ElementsAre(BlockId{2}, BlockId{9}));
   EXPECT_THAT(result.sampled, ElementsAre(alone[0]));  // lost afterwards
   EXPECT_TRUE(engine_.IsDamaged(SequenceSlot{0}));
-  StepPlan plan = Plan(2);
-  AddRun(0, 6, 1, {4}, true, &plan);
+  StepPlan plan = EmptyPlan(2);
+  AddRun(0, 6, 1, {{4}}, true, &plan);
   ASSERT_THAT(engine_.Enqueue(plan), IsOk());
   ASSERT_OK_AND_ASSIGN(result, engine_.Execute());
   EXPECT_THAT(result.sampled, testing::Not(ElementsAre(alone[1])));
@@ -304,8 +259,8 @@ TEST_F(CanaryOrderTest, CarriesOutARightOrderAndReadsWhatIsLeft) {
   for (const int32_t block : {9, 1, 2}) {
     engine_.Restart();
     EXPECT_THAT(Run(WithOrder(block)), IsOk());
-    StepPlan plan = Plan(2);
-    AddRun(0, 6, 1, {4}, true, &plan);
+    StepPlan plan = EmptyPlan(2);
+    AddRun(0, 6, 1, {{4}}, true, &plan);
     EXPECT_THAT(Run(plan), IsOk());
     const SequenceTable& table = engine_.row(SequenceSlot{0});
     EXPECT_EQ(table.groups[0].region.cut, 4);
@@ -335,14 +290,14 @@ StepPlan CanaryEngineTest::LeavePlan(uint64_t id) {
 
 // Five of them come back to blocks 10, 1 and 2, and one more is computed.
 StepPlan CanaryEngineTest::ReturnPlan(uint64_t id) {
-  StepPlan plan = Plan(id);
+  StepPlan plan = EmptyPlan(id);
   AddStart(2, {5, 6, 7, 8, 9, 10}, 5, &plan);
   plan.starts[0].swap = SwapId{1};
   plan.starts[0].num_transfers = 3;
   plan.transfers_in = {{BlockId{10}, HostBlockId{4}},
                        {BlockId{1}, HostBlockId{2}},
                        {BlockId{2}, HostBlockId{0}}};
-  AddRun(2, 5, 1, {10, 1, 2}, true, &plan);
+  AddRun(2, 5, 1, {{10, 1, 2}}, true, &plan);
   return plan;
 }
 
@@ -352,14 +307,14 @@ TEST_F(CanaryEngineTest, ARightSwapPasses) {
   StepPlan leave = LeavePlan(2);
   leave.blocks = {BlockId{3}, BlockId{1}, BlockId{9}};
   EXPECT_THAT(Run(leave), IsOk());
-  StepPlan plan = Plan(3);
+  StepPlan plan = EmptyPlan(3);
   plan.released = {SequenceSlot{1}};
   AddStart(3, kTokens, 0, &plan);
-  AddRun(3, 0, 6, {7, 8, 9}, true, &plan);
+  AddRun(3, 0, 6, {{7, 8, 9}}, true, &plan);
   EXPECT_THAT(Run(plan), IsOk());
   EXPECT_THAT(Run(ReturnPlan(4)), IsOk());
-  StepPlan decode = Plan(5);
-  AddRun(2, 6, 1, {11}, true, &decode);
+  StepPlan decode = EmptyPlan(5);
+  AddRun(2, 6, 1, {{11}}, true, &decode);
   EXPECT_THAT(Run(decode), IsOk());
 }
 

@@ -8,29 +8,17 @@
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/select.h"
 #include "tests/testing/canary_engine.h"
+#include "tests/testing/random.h"
 
 namespace blockmgr {
 namespace {
 
-// A stream of random numbers from one number.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(SplitMix64(seed)) {}
-  // In [0, limit]. REQUIRES: limit >= 0.
-  int64_t UpTo(int64_t limit) {
-    state_ = SplitMix64(state_);
-    return static_cast<int64_t>(state_ % static_cast<uint64_t>(limit + 1));
+template <typename T>
+void Shuffle(std::vector<T>* values, SeededRandom* random) {
+  for (auto i = static_cast<int32_t>(values->size()) - 1; i > 0; --i) {
+    std::swap((*values)[i], (*values)[random->Between(0, i)]);
   }
-  template <typename T>
-  void Shuffle(std::vector<T>* values) {
-    for (int64_t i = std::ssize(*values) - 1; i > 0; --i) {
-      std::swap((*values)[i], (*values)[UpTo(i)]);
-    }
-  }
-
- private:
-  uint64_t state_;
-};
+}
 
 }  // namespace
 
@@ -147,9 +135,9 @@ bool CanaryEngine::IsRefused(const EvictionOrder& order) const {
   if (refuses_all_) return true;
   if (options_.refuse_one_in == 0) return false;
   const uint64_t incarnation = contents_of(order.slot).incarnation;
-  Random random(options_.seed ^ (incarnation * 7919 + order.length) ^
-                static_cast<uint64_t>(order.group) << 40);
-  return random.UpTo(options_.refuse_one_in - 1) == 0;
+  SeededRandom random(options_.seed ^ (incarnation * 7919 + order.length) ^
+                      static_cast<uint64_t>(order.group) << 40);
+  return random.OneIn(options_.refuse_one_in);
 }
 
 KeepSets CanaryEngine::ChooseSurvivors(const EntryIndex& entries,
@@ -160,19 +148,19 @@ KeepSets CanaryEngine::ChooseSurvivors(const EntryIndex& entries,
   seed = Extend(seed, contents.history);
   if (!options_.same_choice_on_replay)
     seed = Extend(seed, contents.incarnation);
-  Random random(seed);
+  SeededRandom random(seed);
   const int32_t num_heads = layout_.pages_per_block();
   std::vector<int32_t> heads(num_heads);
   std::iota(heads.begin(), heads.end(), 0);
-  random.Shuffle(&heads);
-  const bool greedy = random.UpTo(2) == 0 || options_.keeps_all;
+  Shuffle(&heads, &random);
+  const bool greedy = random.Between(0, 2) == 0 || options_.keeps_all;
   std::vector<int64_t> pages_left = PageTotals(order);
   std::vector<int64_t> counts(num_heads);
   for (const int32_t h : heads) {
     const int64_t held = entries.offsets[h + 1] - entries.offsets[h];
     int64_t& left = pages_left[ShardOf(h)];
     const int64_t most = std::min(held, left * layout_.page_size);
-    counts[h] = greedy ? most : random.UpTo(most);
+    counts[h] = greedy ? most : random.Between(0, static_cast<int32_t>(most));
     left -= CeilDiv<int64_t>(counts[h], layout_.page_size);
   }
   KeepSets keep;
@@ -180,7 +168,7 @@ KeepSets CanaryEngine::ChooseSurvivors(const EntryIndex& entries,
   for (int32_t h = 0; h < num_heads; ++h) {
     std::vector<int32_t> ranks(entries.offsets[h + 1] - entries.offsets[h]);
     std::iota(ranks.begin(), ranks.end(), 0);
-    random.Shuffle(&ranks);
+    Shuffle(&ranks, &random);
     ranks.resize(counts[h]);
     std::ranges::sort(ranks);
     keep.ranks.insert(keep.ranks.end(), ranks.begin(), ranks.end());
@@ -190,9 +178,9 @@ KeepSets CanaryEngine::ChooseSurvivors(const EntryIndex& entries,
 }
 
 void CanaryEngine::Move(CompactionMoves moves, uint64_t seed) {
-  Random random(seed);
+  SeededRandom random(seed);
   if (!moves.in_place) {
-    random.Shuffle(&moves.moves);
+    Shuffle(&moves.moves, &random);
     for (const SlotMove& move : moves.moves) {
       memory_[move.destination] = memory_[move.source];
     }
@@ -201,7 +189,7 @@ void CanaryEngine::Move(CompactionMoves moves, uint64_t seed) {
   int64_t begin = 0;
   for (const int64_t end : moves.group_ends) {
     // Together with the next group, which must not matter.
-    if (end != moves.group_ends.back() && random.UpTo(1) == 0) continue;
+    if (end != moves.group_ends.back() && random.Between(0, 1) == 0) continue;
     const std::vector<SlotMove> group(moves.moves.begin() + begin,
                                       moves.moves.begin() + end);
     std::vector<Tag> staged;

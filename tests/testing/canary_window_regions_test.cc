@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/testing/canary_engine.h"
+#include "tests/testing/canary_plans.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -19,53 +20,25 @@ using ::testing::HasSubstr;
 // Pages of 2 tokens, and a group with a window of 8. Slot 0 has computed 12 of
 // 20 tokens, on blocks 1 to 6 and 11 to 16, when it is evicted from: the next
 // token attends to those from 5 on.
-class CanaryWindowRegionsTest : public testing::Test {
+class CanaryWindowRegionsTest : public CanaryTest {
  protected:
-  CanaryWindowRegionsTest()
-      : engine_({.num_layers = 2,
-                 .num_heads = 2,
-                 .num_q_heads = 2,
-                 .head_dim = 8,
-                 .page_size = 2,
-                 .dtype = DType::kFloat32,
-                 .num_blocks = 40,
-                 .group_windows = {8}},
-                4, {}) {}
+  CanaryWindowRegionsTest() : CanaryTest(0, {8}) {}
 
-  absl::Status Run(const StepPlan& plan) {
-    const absl::Status status = engine_.Enqueue(plan);
-    return status.ok() ? engine_.Execute().status() : status;
-  }
-  static StepPlan PlanOf(uint64_t id) {
-    StepPlan plan;
-    plan.id = StepId{id};
-    plan.block_offsets = {0};
-    return plan;
-  }
-  static void AddRun(int32_t slot, int32_t position, int32_t num_tokens,
-                     int32_t first_block, int32_t first_window_block,
-                     StepPlan* plan) {
-    plan->slots.push_back(SequenceSlot{slot});
-    plan->positions.push_back(position);
-    plan->num_tokens.push_back(num_tokens);
-    plan->samples.push_back(0);
+  // On new blocks with numbers from these on.
+  static void AddPages(int32_t slot, int32_t position, int32_t num_tokens,
+                       int32_t first_block, int32_t first_window_block,
+                       StepPlan* plan) {
     const int32_t num_pages =
         (position + num_tokens + 1) / 2 - (position + 1) / 2;
-    for (const int32_t first : {first_block, first_window_block}) {
-      for (int32_t i = 0; i < num_pages; ++i) {
-        plan->blocks.push_back(BlockId{first + i});
-      }
-      plan->block_offsets.push_back(std::ssize(plan->blocks));
-    }
+    AddRun(
+        slot, position, num_tokens,
+        {Count(first_block, num_pages), Count(first_window_block, num_pages)},
+        false, plan);
   }
-  static SequenceStart& AddStart(int32_t slot, int32_t num_tokens,
-                                 StepPlan* plan) {
-    for (int32_t i = 0; i < num_tokens; ++i) plan->start_tokens.push_back(i);
-    plan->starts.push_back({.slot = SequenceSlot{slot},
-                            .request = RequestId{100},
-                            .token_begin = 0,
-                            .num_tokens = num_tokens});
-    return plan->starts.back();
+  static std::vector<int32_t> Count(int32_t first, int32_t count) {
+    std::vector<int32_t> numbers(static_cast<size_t>(count));
+    std::iota(numbers.begin(), numbers.end(), first);
+    return numbers;
   }
   // Two entries per head.
   static void AddOrder(int32_t group, int32_t length, int32_t destination,
@@ -86,28 +59,26 @@ class CanaryWindowRegionsTest : public testing::Test {
     plan->destinations.push_back(BlockId{destination});
   }
   static StepPlan WithOrders(int32_t destination) {
-    StepPlan plan = PlanOf(1);
-    AddStart(0, 20, &plan);
-    AddRun(0, 0, 12, 1, 11, &plan);
+    StepPlan plan = EmptyPlan(1);
+    AddStart(0, Count(0, 20), 0, &plan);
+    AddPages(0, 0, 12, 1, 11, &plan);
     AddOrder(0, 12, 20, &plan);
     AddOrder(1, 12, destination, &plan);
     return plan;
   }
   // Tokens after those.
   static StepPlan More(int32_t num_tokens) {
-    StepPlan plan = PlanOf(2);
-    AddRun(0, 12, num_tokens, 7, 17, &plan);
+    StepPlan plan = EmptyPlan(2);
+    AddPages(0, 12, num_tokens, 7, 17, &plan);
     return plan;
   }
   // Another sequence, on this block of the window group.
   static StepPlan Other(int32_t block) {
-    StepPlan plan = PlanOf(9);
-    AddStart(1, 3, &plan);
-    AddRun(1, 0, 2, 30, block, &plan);
+    StepPlan plan = EmptyPlan(9);
+    AddStart(1, Count(0, 3), 0, &plan);
+    AddPages(1, 0, 2, 30, block, &plan);
     return plan;
   }
-
-  CanaryEngine engine_;
 };
 
 TEST_F(CanaryWindowRegionsTest, WhatIsEvictedMayBeOfAnother) {
@@ -174,12 +145,9 @@ class CanaryKeptRegionsTest : public CanaryWindowRegionsTest {
   static StepPlan StartOn(uint64_t name, int32_t num_cached,
                           std::vector<int32_t> blocks,
                           std::vector<int32_t> window_blocks) {
-    StepPlan plan = PlanOf(11);
-    SequenceStart& start = AddStart(1, 20, &plan);
-    start.request = RequestId{101};
-    start.num_cached_tokens = num_cached;
-    start.region = RegionId{name};
-    AddRun(1, num_cached, 2, 34, 35, &plan);
+    StepPlan plan = EmptyPlan(11);
+    AddStart(1, Count(0, 20), num_cached, &plan).region = RegionId{name};
+    AddPages(1, num_cached, 2, 34, 35, &plan);
     blocks.push_back(34);
     blocks.insert(blocks.end(), window_blocks.begin(), window_blocks.end());
     blocks.push_back(35);
@@ -246,8 +214,8 @@ TEST_F(CanaryKeptRegionsTest, NoticesEvictionsToWhatOthersStartedOn) {
   ASSERT_OK(Run(Named(WithOrders(21), 7)));
   ASSERT_OK(Run(StartOn12()));
   // Slot 1 evicts, in place, what slot 0 attends to as well.
-  StepPlan more = PlanOf(12);
-  AddRun(1, 14, 2, 36, 37, &more);
+  StepPlan more = EmptyPlan(12);
+  AddPages(1, 14, 2, 36, 37, &more);
   for (const int32_t group : {0, 1}) {
     AddOrder(group, 16, group == 0 ? 24 : 21, &more);
     more.evictions.back().slot = SequenceSlot{1};

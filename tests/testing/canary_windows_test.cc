@@ -1,13 +1,13 @@
 // The canary must die of wrong tables of layer groups with windows, too.
 
 #include <functional>
-#include <utility>
+#include <numeric>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/testing/canary_engine.h"
+#include "tests/testing/canary_plans.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -17,73 +17,33 @@ using ::testing::HasSubstr;
 
 using BlockLists = std::vector<std::vector<int32_t>>;
 
-ModelLayout WindowLayout(int32_t window, std::vector<int32_t> group_windows) {
-  return {.num_layers = 2,
-          .num_heads = 2,
-          .num_q_heads = 2,
-          .head_dim = 8,
-          .page_size = 2,
-          .dtype = DType::kFloat32,
-          .num_blocks = 40,
-          .window = window,
-          .group_windows = std::move(group_windows)};
-}
-
-StepPlan EmptyPlan(uint64_t id) {
-  StepPlan plan;
-  plan.id = StepId{id};
-  plan.block_offsets = {0};
-  return plan;
-}
-
-// With the new blocks of every group.
-void AddWindowRun(int32_t slot, int32_t position, int32_t num_tokens,
-                  const BlockLists& blocks, bool samples, StepPlan* plan) {
-  plan->slots.push_back(SequenceSlot{slot});
-  plan->positions.push_back(position);
-  plan->num_tokens.push_back(num_tokens);
-  plan->samples.push_back(samples ? 1 : 0);
-  for (const std::vector<int32_t>& group : blocks) {
-    for (const int32_t block : group) plan->blocks.push_back(BlockId{block});
-    plan->block_offsets.push_back(std::ssize(plan->blocks));
-  }
-}
-
-void AddWindowStart(int32_t slot, int32_t num_tokens, int32_t num_cached,
-                    StepPlan* plan) {
-  plan->starts.push_back(
-      {.slot = SequenceSlot{slot},
-       .request = RequestId{static_cast<uint64_t>(slot) + 100},
-       .token_begin = std::ssize(plan->start_tokens),
-       .num_tokens = num_tokens,
-       .num_cached_tokens = num_cached});
-  for (int32_t i = 0; i < num_tokens; ++i) plan->start_tokens.push_back(i);
+// The first tokens of a prompt.
+std::vector<int32_t> TokensTo(int32_t end) {
+  std::vector<int32_t> tokens(static_cast<size_t>(end));
+  std::iota(tokens.begin(), tokens.end(), 0);
+  return tokens;
 }
 
 // Six tokens of nine.
 StepPlan SixOfNine(int32_t slot, const BlockLists& blocks) {
   StepPlan plan = EmptyPlan(1);
-  AddWindowStart(slot, 9, 0, &plan);
-  AddWindowRun(slot, 0, 6, blocks, false, &plan);
+  AddStart(slot, TokensTo(9), 0, &plan);
+  AddRun(slot, 0, 6, blocks, false, &plan);
   return plan;
 }
 
 // Windows of 4 and 2 tokens, pages of 2.
-class CanaryWindowsTest : public testing::Test {
+class CanaryWindowsTest : public CanaryTest {
  protected:
-  CanaryWindowsTest() : engine_(WindowLayout(0, {4, 2}), 4, {}) {}
+  CanaryWindowsTest() : CanaryTest(0, {4, 2}) {}
 
-  absl::Status Run(const StepPlan& plan) {
-    const absl::Status status = engine_.Enqueue(plan);
-    return status.ok() ? engine_.Execute().status() : status;
-  }
   static StepPlan First() {
     return SixOfNine(0, {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}});
   }
   // The rest of them.
   static StepPlan Second() {
     StepPlan plan = EmptyPlan(2);
-    AddWindowRun(0, 6, 3, {{11, 12}, {13, 14}, {15, 16}}, true, &plan);
+    AddRun(0, 6, 3, {{11, 12}, {13, 14}, {15, 16}}, true, &plan);
     return plan;
   }
   void ExpectNoticed(StepPlan plan, const std::function<void(StepPlan*)>& spoil,
@@ -98,12 +58,10 @@ class CanaryWindowsTest : public testing::Test {
   // Another sequence, of two tokens.
   static StepPlan Other(const BlockLists& blocks) {
     StepPlan plan = EmptyPlan(3);
-    AddWindowStart(1, 2, 0, &plan);
-    AddWindowRun(1, 0, 2, blocks, true, &plan);
+    AddStart(1, TokensTo(2), 0, &plan);
+    AddRun(1, 0, 2, blocks, true, &plan);
     return plan;
   }
-
-  CanaryEngine engine_;
 };
 
 TEST_F(CanaryWindowsTest, WhatAWindowHasLeftBehindMayBeOfAnother) {
@@ -143,10 +101,9 @@ TEST_F(CanaryWindowsTest, NoticesABlockThatAStepInFlightReads) {
 // Eight of nine tokens are cached.
 StepPlan WindowHit() {
   StepPlan plan = EmptyPlan(3);
-  AddWindowStart(1, 9, 8, &plan);
-  AddWindowRun(1, 8, 1,
-               {{1, 2, 3, 11, 17}, {0, 0, 6, 13, 18}, {0, 0, 0, 15, 19}}, true,
-               &plan);
+  AddStart(1, TokensTo(9), 8, &plan);
+  AddRun(1, 8, 1, {{1, 2, 3, 11, 17}, {0, 0, 6, 13, 18}, {0, 0, 0, 15, 19}},
+         true, &plan);
   return plan;
 }
 
@@ -171,9 +128,9 @@ TEST_F(CanaryWindowsTest, NoticesASourceThatHasLeftPagesOut) {
   ASSERT_OK(Run(Second()));
   ASSERT_OK(Run(WindowHit()));
   StepPlan plan = EmptyPlan(4);
-  AddWindowStart(2, 9, 6, &plan);
+  AddStart(2, TokensTo(9), 6, &plan);
   plan.starts[0].source = SequenceSlot{1};
-  AddWindowRun(2, 6, 3, {{30, 31}, {32, 33}, {34, 35}}, true, &plan);
+  AddRun(2, 6, 3, {{30, 31}, {32, 33}, {34, 35}}, true, &plan);
   EXPECT_THAT(Run(plan), StatusIs(absl::StatusCode::kInternal,
                                   HasSubstr("without page 1 of group 1")));
 }
@@ -186,10 +143,10 @@ TEST_F(CanaryWindowsTest, WhatIsComputedFromLostContentStaysWrong) {
       StepPlan plan = First();
       if (id == 2) {
         plan = EmptyPlan(2);
-        AddWindowRun(0, 6, 1, {{11}, {13}, {15}}, false, &plan);
+        AddRun(0, 6, 1, {{11}, {13}, {15}}, false, &plan);
       } else if (id == 3) {
         plan = EmptyPlan(3);
-        AddWindowRun(0, 7, 2, {{12}, {14}, {16}}, true, &plan);
+        AddRun(0, 7, 2, {{12}, {14}, {16}}, true, &plan);
       }
       if (plan.id == told_by) engine_.LoseBlocks({lost});
       EXPECT_OK(engine_.Enqueue(plan));
@@ -207,35 +164,30 @@ TEST_F(CanaryWindowsTest, WhatIsComputedFromLostContentStaysWrong) {
 }
 
 // The only group attends to 4 tokens.
-class CanaryWindowTest : public testing::Test {
+class CanaryWindowTest : public CanaryTest {
  protected:
-  CanaryWindowTest() : engine_(WindowLayout(4, {}), 4, {}) {}
-  absl::Status Run(const StepPlan& plan) {
-    const absl::Status status = engine_.Enqueue(plan);
-    return status.ok() ? engine_.Execute().status() : status;
-  }
+  CanaryWindowTest() : CanaryTest(4) {}
   // Eight of nine tokens, cached.
   static StepPlan Hit(const std::vector<int32_t>& blocks) {
     StepPlan plan = EmptyPlan(2);
-    AddWindowStart(1, 9, 8, &plan);
-    AddWindowRun(1, 8, 1, {blocks}, true, &plan);
+    AddStart(1, TokensTo(9), 8, &plan);
+    AddRun(1, 8, 1, {blocks}, true, &plan);
     return plan;
   }
-  CanaryEngine engine_;
 };
 
 TEST_F(CanaryWindowTest, TheTailBeginsWithPagesLeftOut) {
   StepPlan plan = EmptyPlan(1);
-  AddWindowStart(0, 9, 0, &plan);
-  AddWindowRun(0, 0, 8, {{1, 2, 3, 4}}, false, &plan);
+  AddStart(0, TokensTo(9), 0, &plan);
+  AddRun(0, 0, 8, {{1, 2, 3, 4}}, false, &plan);
   ASSERT_OK(Run(plan));
   ASSERT_OK(Run(Hit({0, 0, 3, 4, 5})));
   StepPlan other = EmptyPlan(3);
-  AddWindowStart(2, 3, 0, &other);
-  AddWindowRun(2, 0, 3, {{1, 2}}, true, &other);
+  AddStart(2, TokensTo(3), 0, &other);
+  AddRun(2, 0, 3, {{1, 2}}, true, &other);
   ASSERT_OK(Run(other));
   StepPlan rest = EmptyPlan(4);
-  AddWindowRun(0, 8, 1, {{6}}, true, &rest);
+  AddRun(0, 8, 1, {{6}}, true, &rest);
   EXPECT_OK(Run(rest));
   StepPlan wrong = Hit({0, 0, 3, 3, 7});
   wrong.id = StepId{5};
@@ -247,12 +199,12 @@ TEST_F(CanaryWindowTest, TheTailBeginsWithPagesLeftOut) {
 
 TEST_F(CanaryWindowTest, NoticesABlockStillInTheWindow) {
   StepPlan plan = EmptyPlan(1);
-  AddWindowStart(0, 9, 0, &plan);
-  AddWindowRun(0, 0, 8, {{1, 2, 3, 4}}, false, &plan);
+  AddStart(0, TokensTo(9), 0, &plan);
+  AddRun(0, 0, 8, {{1, 2, 3, 4}}, false, &plan);
   ASSERT_OK(Run(plan));
   StepPlan other = EmptyPlan(2);
-  AddWindowStart(2, 3, 0, &other);
-  AddWindowRun(2, 0, 3, {{1, 3}}, true, &other);
+  AddStart(2, TokensTo(3), 0, &other);
+  AddRun(2, 0, 3, {{1, 3}}, true, &other);
   EXPECT_THAT(Run(other), StatusIs(absl::StatusCode::kInternal,
                                    HasSubstr("block 3 is in a table already")));
 }

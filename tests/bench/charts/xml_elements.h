@@ -144,6 +144,18 @@ inline std::vector<XmlElement> Named(const std::vector<XmlElement>& elements,
   return named;
 }
 
+// Titles of elements, but not that of the document.
+inline std::vector<std::string> Tooltips(
+    const std::vector<XmlElement>& elements) {
+  std::vector<std::string> tooltips;
+  for (const XmlElement& element : elements) {
+    if (element.name == "title" && element.depth > 1) {
+      tooltips.push_back(element.text);
+    }
+  }
+  return tooltips;
+}
+
 // Texts and shapes inside the picture, by the attributes that place them, and
 // nothing that runs or is fetched.
 inline void ExpectPicture(const std::vector<XmlElement>& elements) {

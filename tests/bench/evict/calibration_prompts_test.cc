@@ -16,13 +16,13 @@
 
 #include "bench/evict/model_file.h"
 #include "tests/bench/evict/small_model.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
@@ -129,21 +129,19 @@ TEST_F(CalibrationPromptsTest, SeedsAreOtherPrompts) {
 }
 
 TEST_F(CalibrationPromptsTest, ErrorsNameTheFlag) {
-  const auto refuses = [](const char* a, const char* b) {
-    return StatusIs(absl::StatusCode::kInvalidArgument,
-                    AllOf(HasSubstr(a), HasSubstr(b)));
-  };
   options_.tasks = {"text", "dreams"};
-  EXPECT_THAT(Make(), refuses("--tasks: expected names among animals, codes",
-                              "got 'dreams'"));
+  EXPECT_THAT(Make(), IsInvalid("--tasks: expected names among animals, codes",
+                                "got 'dreams'"));
   options_.tasks = {"rooms"};
   options_.context_tokens = 100;
-  EXPECT_THAT(Make(), refuses("--context: expected at least", "got 100"));
+  EXPECT_THAT(Make(), IsInvalid("--context: expected at least", "got 100"));
   options_.context_tokens = 60'000;
-  EXPECT_THAT(Make(), refuses("--text: expected at least 60040 tokens", "got"));
+  EXPECT_THAT(Make(),
+              IsInvalid("--text: expected at least 60040 tokens", "got"));
   options_.context_tokens = 700;
   options_.num_queries = 13;
-  EXPECT_THAT(Make(), refuses("--num-queries: expected at most 12", "got 13"));
+  EXPECT_THAT(Make(),
+              IsInvalid("--num-queries: expected at most 12", "got 13"));
 }
 
 TEST(RandomPromptTest, QuestionsArePassagesOfTheContext) {

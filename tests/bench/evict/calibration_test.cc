@@ -13,15 +13,14 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/bits.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 Calibration RandomCalibration(int32_t num_queries, int32_t length,
@@ -141,17 +140,13 @@ TEST(CalibrationTest, AveragesOverTheQueriesOfAllContexts) {
 }
 
 TEST(CalibrationTest, ContextsAreOfOneShape) {
-  EXPECT_THAT(SolveProfile({}, {}),
-              StatusIs(kInvalid, HasSubstr("contexts: expected at least 1")));
+  EXPECT_THAT(SolveProfile({}, {}), IsInvalid("contexts: expected at least 1"));
   std::vector<Calibration> contexts = {RandomCalibration(1, 30, 1),
                                        RandomCalibration(1, 31, 1)};
-  EXPECT_THAT(
-      SolveProfile(contexts, {}),
-      StatusIs(kInvalid,
-               HasSubstr("context 1: expected 2, 3, 30, got 2, 3, 31")));
-  contexts[1].scores.pop_back();
   EXPECT_THAT(SolveProfile(contexts, {}),
-              StatusIs(kInvalid, HasSubstr("scores: expected 186")));
+              IsInvalid("context 1: expected 2, 3, 30, got 2, 3, 31"));
+  contexts[1].scores.pop_back();
+  EXPECT_THAT(SolveProfile(contexts, {}), IsInvalid("scores: expected 186"));
 }
 
 TEST(CalibrationTest, ProfilesAreValidAndKeepTheMinimum) {
@@ -245,7 +240,7 @@ TEST(CalibrationTest, SolverSharesAreOfTheBestBudgets) {
   EXPECT_EQ(share(0.25), 1.0);
   options.min_keep = 0.5;
   EXPECT_THAT(SolverShares(std::span(&calibration, 1), options, 0.25),
-              StatusIs(kInvalid, HasSubstr("2 to 4, got 1")));
+              IsInvalid("2 to 4, got 1"));
 }
 
 TEST(CalibrationTest, SolverSharesOfAPerfectScorerAreAll) {
@@ -274,33 +269,27 @@ TEST(CalibrationTest, NamesWhatIsWrong) {
   };
   using C = Calibration;
   EXPECT_THAT(input_error([](C& c) { c.num_queries = 0; }),
-              StatusIs(kInvalid, HasSubstr("queries")));
-  EXPECT_THAT(input_error([](C& c) { c.num_layers = 0; }),
-              StatusIs(kInvalid, HasSubstr("layers")));
+              IsInvalid("queries"));
+  EXPECT_THAT(input_error([](C& c) { c.num_layers = 0; }), IsInvalid("layers"));
   EXPECT_THAT(input_error([](C& c) { c.scores.pop_back(); }),
-              StatusIs(kInvalid, HasSubstr("scores: expected 180")));
+              IsInvalid("scores: expected 180"));
   EXPECT_THAT(input_error([](C& c) { c.oracle.pop_back(); }),
-              StatusIs(kInvalid, HasSubstr("oracle: expected 180")));
+              IsInvalid("oracle: expected 180"));
   EXPECT_THAT(input_error([](C& c) { c.oracle[3] = kNan; }),
-              StatusIs(kInvalid, HasSubstr("oracle[3]")));
+              IsInvalid("oracle[3]"));
   EXPECT_THAT(input_error([](C& c) { c.oracle[4] = -1.0f; }),
-              StatusIs(kInvalid, HasSubstr("oracle[4]")));
+              IsInvalid("oracle[4]"));
   const auto option_error = [](const CalibrationOptions& options) {
     return Solve(RandomCalibration(1, 30, 1), options).status();
   };
-  EXPECT_THAT(option_error({.sinks = -1}),
-              StatusIs(kInvalid, HasSubstr("sinks")));
-  EXPECT_THAT(option_error({.window = -1}),
-              StatusIs(kInvalid, HasSubstr("window")));
+  EXPECT_THAT(option_error({.sinks = -1}), IsInvalid("sinks"));
+  EXPECT_THAT(option_error({.window = -1}), IsInvalid("window"));
   EXPECT_THAT(option_error({.sinks = 20, .window = 11}),
-              StatusIs(kInvalid, HasSubstr("at most 30")));
-  EXPECT_THAT(option_error({.unit = 0}), StatusIs(kInvalid, HasSubstr("unit")));
-  EXPECT_THAT(option_error({.unit = 31}),
-              StatusIs(kInvalid, HasSubstr("unit")));
-  EXPECT_THAT(option_error({.min_keep = 1.5}),
-              StatusIs(kInvalid, HasSubstr("min_keep")));
-  EXPECT_THAT(option_error({.num_steps = 0}),
-              StatusIs(kInvalid, HasSubstr("steps")));
+              IsInvalid("at most 30"));
+  EXPECT_THAT(option_error({.unit = 0}), IsInvalid("unit"));
+  EXPECT_THAT(option_error({.unit = 31}), IsInvalid("unit"));
+  EXPECT_THAT(option_error({.min_keep = 1.5}), IsInvalid("min_keep"));
+  EXPECT_THAT(option_error({.num_steps = 0}), IsInvalid("steps"));
 }
 
 }  // namespace

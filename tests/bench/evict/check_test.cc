@@ -1,13 +1,13 @@
 // The command line of blockmgr-evict check.
-#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/evict/commands.h"
+#include "tests/bench/evict/evict_command.h"
 #include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
@@ -17,29 +17,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Outcome {
-  int exit_status = -1;  // -1: wrong usage
-  std::string output;
-  std::string errors;
-};
-
-Outcome Check(std::vector<std::string> arguments) {
-  CLI::App app;
-  Outcome outcome;
-  int exit_status = 0;
-  AddCheckCommand(app, &exit_status);
+CommandOutcome Check(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "check");
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  try {
-    app.parse(arguments);
-    outcome.exit_status = exit_status;
-  } catch (const CLI::ParseError&) {
-  }
-  outcome.output = ::testing::internal::GetCapturedStdout();
-  outcome.errors = ::testing::internal::GetCapturedStderr();
-  return outcome;
+  return RunEvictCommand(AddCheckCommand, std::move(arguments));
 }
 
 std::string Golden(const std::string& name) {
@@ -47,7 +27,7 @@ std::string Golden(const std::string& name) {
 }
 
 TEST(CheckCommandTest, FindsTheMethodsAndCounts) {
-  const Outcome outcome =
+  const CommandOutcome outcome =
       Check({Golden("other/select_ties.txt"), Golden("other/budgets.txt")});
   EXPECT_EQ(outcome.exit_status, 0);
   EXPECT_EQ(outcome.errors, "");
@@ -71,7 +51,7 @@ TEST(CheckCommandTest, FailsAndShowsTheFirstDifference) {
   const TempFolder folder;
   const std::string file = folder.Write("two.txt", kTwoCases);
   const std::string methods = Golden("methods.txt");
-  Outcome outcome = Check({file, "--methods", methods});
+  CommandOutcome outcome = Check({file, "--methods", methods});
   EXPECT_EQ(outcome.exit_status, 1);
   EXPECT_THAT(outcome.errors,
               AllOf(HasSubstr("two.txt: case bad: kept of head 0"),
@@ -85,7 +65,8 @@ TEST(CheckCommandTest, FailsAndShowsTheFirstDifference) {
 TEST(CheckCommandTest, UnknownMethodsFail) {
   const TempFolder folder;
   const std::string file = folder.Write("a.txt", "case a\nm mine\nend\n");
-  const Outcome outcome = Check({file, "--methods", Golden("methods.txt")});
+  const CommandOutcome outcome =
+      Check({file, "--methods", Golden("methods.txt")});
   EXPECT_EQ(outcome.exit_status, 1);
   EXPECT_THAT(outcome.errors, HasSubstr("method 'mine': expected one of"));
 }
@@ -93,26 +74,24 @@ TEST(CheckCommandTest, UnknownMethodsFail) {
 TEST(CheckCommandTest, FailsOnFilesThatItCannotUse) {
   const TempFolder folder;
   const std::string methods = Golden("methods.txt");
-  Outcome outcome =
-      Check({folder.Write("none.txt", "# none\n"), "--methods", methods});
-  EXPECT_EQ(outcome.exit_status, 1);
-  EXPECT_THAT(outcome.errors, HasSubstr("expected at least one case"));
-  outcome = Check({folder.Write("odd.txt", "case\n"), "--methods", methods});
-  EXPECT_EQ(outcome.exit_status, 1);
-  EXPECT_THAT(outcome.errors, HasSubstr("odd.txt:1: expected a name"));
-  outcome = Check({folder.File("missing.txt"), "--methods", methods});
-  EXPECT_EQ(outcome.exit_status, 1);
-  EXPECT_THAT(outcome.errors, HasSubstr("missing.txt'"));
-  // No methods beside it: nobody named a file of them.
-  outcome = Check({folder.Write("two.txt", kTwoCases)});
-  EXPECT_EQ(outcome.exit_status, 1);
-  EXPECT_THAT(outcome.errors,
-              AllOf(HasSubstr("check: expected methods.txt beside"),
-                    HasSubstr("two.txt or one folder up"),
-                    HasSubstr("another file by --methods")));
-  outcome = Check({folder.File("two.txt"), "--methods", "/nowhere/m.txt"});
-  EXPECT_EQ(outcome.exit_status, 1);
-  EXPECT_THAT(outcome.errors, HasSubstr("--methods: expected a readable file"));
+  const std::string two = folder.Write("two.txt", kTwoCases);
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{folder.Write("none.txt", "# none\n"), "--methods", methods},
+       "expected at least one case"},
+      {{folder.Write("odd.txt", "case\n"), "--methods", methods},
+       "odd.txt:1: expected a name"},
+      {{folder.File("missing.txt"), "--methods", methods}, "missing.txt'"},
+      // No methods beside it: nobody named a file of them.
+      {{two},
+       absl::StrCat("check: expected methods.txt beside ", two,
+                    " or one folder up, or another file by --methods")},
+      {{two, "--methods", "/nowhere/m.txt"},
+       "--methods: expected a readable file"}};
+  for (const auto& [arguments, why] : cases) {
+    const CommandOutcome outcome = Check(arguments);
+    EXPECT_EQ(outcome.exit_status, 1) << why;
+    EXPECT_THAT(outcome.errors, HasSubstr(why));
+  }
 }
 
 TEST(CheckCommandTest, WantsFiles) {

@@ -3,51 +3,23 @@
 
 #include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/testing/status_matchers.h"
+#include "tests/bench/evict/golden_files.h"
+#include "tests/testing/is_invalid.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::HasSubstr;
-
-GoldenCase First(const std::string& method) {
-  for (const char* file : {"budgets.txt", "lukv_solver.txt"}) {
-    auto cases =
-        ReadGoldenFile(absl::StrCat(BLOCKMGR_GOLDEN_DIR, "/other/", file));
-    EXPECT_THAT(cases, IsOk());
-    if (!cases.ok()) continue;
-    for (GoldenCase& golden : *cases) {
-      if (golden.method == method) return std::move(golden);
-    }
-  }
-  ADD_FAILURE() << "no case of " << method;
-  return {};
-}
-
-const std::map<std::string, GoldenMethod>& AllMethods() {
-  static const auto methods = [] {
-    auto read =
-        ReadGoldenMethods(absl::StrCat(BLOCKMGR_GOLDEN_DIR, "/methods.txt"));
-    EXPECT_THAT(read, IsOk());
-    return read.ok() ? *read : std::map<std::string, GoldenMethod>();
-  }();
-  return methods;
-}
-
 void ExpectFailure(
     const GoldenCase& golden, const std::string& why,
-    const std::map<std::string, GoldenMethod>& methods = AllMethods()) {
+    const std::map<std::string, GoldenMethod>& methods = AllGoldenMethods()) {
   const auto status = CheckGoldenBudgets(golden, methods);
   ASSERT_TRUE(status.has_value());
-  EXPECT_THAT(*status,
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
+  EXPECT_THAT(*status, IsInvalid(why));
 }
 
 // Adds one to the number at `index` of the first line of that kind.
@@ -61,22 +33,22 @@ TEST(GoldenBudgetsTest, LeavesOtherMethodsAlone) {
   golden.method = "uniform";
   golden.kept[0] = {1};
   golden.budgets = {1};
-  EXPECT_FALSE(CheckGoldenBudgets(golden, AllMethods()).has_value());
+  EXPECT_FALSE(CheckGoldenBudgets(golden, AllGoldenMethods()).has_value());
   // Nor is there anything to compare with here.
-  golden = First("pyramid");
+  golden = FirstGoldenCase("pyramid");
   golden.others.clear();
-  EXPECT_FALSE(CheckGoldenBudgets(golden, AllMethods()).has_value());
+  EXPECT_FALSE(CheckGoldenBudgets(golden, AllGoldenMethods()).has_value());
 }
 
 TEST(GoldenBudgetsTest, NoticesOtherPyramids) {
   for (const char* kind : {"kvpress", "adakv", "factory"}) {
-    GoldenCase golden = First("pyramid");
+    GoldenCase golden = FirstGoldenCase("pyramid");
     Change(&golden, kind, 2);
     ExpectFailure(golden, absl::StrCat(kind, ": number 2: expected "));
     golden.others.at(kind)[0].pop_back();
     ExpectFailure(golden, absl::StrCat(kind, ": expected 2 numbers, got 3"));
   }
-  GoldenCase golden = First("pyramid");
+  GoldenCase golden = FirstGoldenCase("pyramid");
   golden.integers["L"] = 0;
   ExpectFailure(golden, "i L: expected a number in [1");
   golden.integers["L"] = 3;
@@ -97,8 +69,8 @@ TEST(GoldenBudgetsTest, NoticesOtherPyramids) {
 
 // The policy of the methods file decides, not the name.
 TEST(GoldenBudgetsTest, RunsThePolicyOfTheMethod) {
-  const GoldenCase golden = First("pyramid");
-  std::map<std::string, GoldenMethod> methods = AllMethods();
+  const GoldenCase golden = FirstGoldenCase("pyramid");
+  std::map<std::string, GoldenMethod> methods = AllGoldenMethods();
   GoldenMethod& method = methods.at("pyramid/adakv");
   const std::string policy = method.policy;
   method.policy =
@@ -117,7 +89,7 @@ TEST(GoldenBudgetsTest, RunsThePolicyOfTheMethod) {
 }
 
 TEST(GoldenBudgetsTest, NoticesOtherHeadBudgets) {
-  GoldenCase golden = First("headkv");
+  GoldenCase golden = FirstGoldenCase("headkv");
   ++golden.budgets[5];
   ExpectFailure(golden, "b: number 5: expected ");
   golden.tables.at("score").assign(32, 0.0f);
@@ -130,14 +102,14 @@ TEST(GoldenBudgetsTest, NoticesOtherHeadBudgets) {
 
 TEST(GoldenBudgetsTest, NoticesOtherOnlineBudgets) {
   for (const char* kind : {"paper", "kvpress"}) {
-    GoldenCase golden = First("lukv_online");
+    GoldenCase golden = FirstGoldenCase("lukv_online");
     Change(&golden, kind, 7);
     ExpectFailure(golden, absl::StrCat(kind, ": number 7: expected "));
   }
 }
 
 TEST(GoldenBudgetsTest, NoticesOtherSolutions) {
-  const GoldenCase golden = First("lukv_solver");
+  const GoldenCase golden = FirstGoldenCase("lukv_solver");
   GoldenCase changed = golden;
   changed.others.at("blocks").at(0).back() += "0";
   ExpectFailure(changed, "blocks of head 0: expected ");

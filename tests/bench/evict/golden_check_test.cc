@@ -10,27 +10,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/bench/evict/golden_files.h"
 #include "tests/testing/case_count.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr char kFolder[] = BLOCKMGR_GOLDEN_DIR;
-
-std::map<std::string, GoldenMethod> Methods() {
-  auto methods = ReadGoldenMethods(absl::StrCat(kFolder, "/methods.txt"));
-  EXPECT_THAT(methods, IsOk());
-  return methods.ok() ? *methods : std::map<std::string, GoldenMethod>();
-}
-
-std::vector<GoldenCase> Cases(const std::string& file) {
-  auto cases = ReadGoldenFile(absl::StrCat(kFolder, "/", file));
-  EXPECT_THAT(cases, IsOk());
-  return cases.ok() ? *cases : std::vector<GoldenCase>();
-}
 
 struct GoldenFile {
   const char* name;
@@ -40,8 +28,8 @@ struct GoldenFile {
 class GoldenVectorsTest : public ::testing::TestWithParam<GoldenFile> {};
 
 TEST_P(GoldenVectorsTest, AllPass) {
-  const auto methods = Methods();
-  const std::vector<GoldenCase> cases = Cases(GetParam().name);
+  const auto& methods = AllGoldenMethods();
+  const std::vector<GoldenCase> cases = GoldenCasesOf(GetParam().name);
   EXPECT_EQ(cases.size(), GetParam().num_cases);
   for (const GoldenCase& golden : cases) {
     // Contexts this long take most of the time.
@@ -67,27 +55,17 @@ INSTANTIATE_TEST_SUITE_P(
 
 class GoldenCheckTest : public ::testing::Test {
  protected:
-  // The first case of a method in the small set.
-  GoldenCase First(const std::string& method) {
-    for (const char* file : {"qkv.txt", "select_ties.txt"}) {
-      for (GoldenCase& golden : Cases(absl::StrCat("other/", file))) {
-        if (golden.method == method) return std::move(golden);
-      }
-    }
-    ADD_FAILURE() << "no case of " << method;
-    return {};
-  }
   void ExpectFailure(const GoldenCase& golden, const std::string& why) {
-    EXPECT_THAT(CheckGoldenCase(golden, methods_),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
+    EXPECT_THAT(CheckGoldenCase(golden, methods_), IsInvalid(why));
   }
-  const std::map<std::string, GoldenMethod> methods_ = Methods();
+  const std::map<std::string, GoldenMethod>& methods_ = AllGoldenMethods();
 };
 
 TEST_F(GoldenCheckTest, NoticesAnotherPosition) {
   std::set<std::string> methods;
   for (const char* file : {"qkv.txt", "select_ties.txt"}) {
-    for (const GoldenCase& golden : Cases(absl::StrCat("other/", file))) {
+    for (const GoldenCase& golden :
+         GoldenCasesOf(absl::StrCat("other/", file))) {
       methods.insert(golden.method);
     }
   }
@@ -95,7 +73,7 @@ TEST_F(GoldenCheckTest, NoticesAnotherPosition) {
   EXPECT_EQ(methods.size() + 6, methods_.size());
   for (const std::string& method : methods) {
     SCOPED_TRACE(method);
-    GoldenCase golden = First(method);
+    GoldenCase golden = FirstGoldenCase(method);
     ASSERT_THAT(CheckGoldenCase(golden, methods_), IsOk());
     std::vector<int32_t>& kept = golden.kept.at(1);
     ASSERT_FALSE(kept.empty());
@@ -115,11 +93,11 @@ TEST_F(GoldenCheckTest, NoticesOtherBudgetsAndScores) {
   for (const char* method :
        {"adakv_blend/snapkv_max7_adakv", "critical_budget/snapkv_max7_adakv",
         "critical_ada_kvpress/snapkv_avg5"}) {
-    GoldenCase golden = First(method);
+    GoldenCase golden = FirstGoldenCase(method);
     ++golden.budgets.back();
     ExpectFailure(golden, "b: expected ");
   }
-  for (GoldenCase golden : Cases("other/qkv.txt")) {
+  for (GoldenCase golden : GoldenCasesOf("other/qkv.txt")) {
     if (golden.scores.empty()) continue;
     SCOPED_TRACE(golden.name);
     double& score = golden.scores.at(1).back();
@@ -129,29 +107,29 @@ TEST_F(GoldenCheckTest, NoticesOtherBudgetsAndScores) {
 }
 
 TEST_F(GoldenCheckTest, NoticesOtherInputs) {
-  GoldenCase golden = First("uniform/keydiff");
+  GoldenCase golden = FirstGoldenCase("uniform/keydiff");
   ++golden.inputs.at("K").seed;
   EXPECT_THAT(CheckGoldenCase(golden, methods_),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("hash")));
-  golden = First("uniform/keydiff");
+  golden = FirstGoldenCase("uniform/keydiff");
   std::swap(golden.inputs.at("K").dims[0], golden.inputs.at("K").dims[1]);
   ExpectFailure(golden, "in K: expected shape [2, 72, 8], got [72, 2, 8]");
-  golden = First("uniform/keydiff");
+  golden = FirstGoldenCase("uniform/keydiff");
   golden.inputs.erase("K");
   ExpectFailure(golden, "keys");
-  golden = First("uniform");
+  golden = FirstGoldenCase("uniform");
   golden.tables.at("s0").pop_back();
   ExpectFailure(golden, "tab s0: expected ");
 }
 
 TEST_F(GoldenCheckTest, UnknownMethodsFail) {
-  GoldenCase golden = First("uniform/keydiff");
+  GoldenCase golden = FirstGoldenCase("uniform/keydiff");
   golden.method = "uniform/mine";
   ExpectFailure(golden, "method 'uniform/mine': expected one of the methods");
 }
 
 TEST_F(GoldenCheckTest, RefusesSizesThatDoNotFit) {
-  GoldenCase golden = First("uniform/keydiff");
+  GoldenCase golden = FirstGoldenCase("uniform/keydiff");
   golden.integers.erase("KH");
   ExpectFailure(golden, "expected i KH, got none");
   golden.integers["KH"] = 0;

@@ -5,22 +5,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 class GoldenMethodsTest : public ::testing::Test {
  protected:
   void ExpectRefused(const std::string& text, const std::string& why) {
     EXPECT_THAT(ReadGoldenMethods(folder_.Write("methods.txt", text)),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("methods.txt"), HasSubstr(why))));
+                IsInvalid("methods.txt", why));
   }
   TempFolder folder_;
 };
@@ -93,17 +91,14 @@ TEST(ResolveGoldenMethodTest, NamesTheKeyThatIsMissing) {
   method.policy = "snapkv(window={window})";
   method.tokens = "3";
   EXPECT_THAT(ResolveGoldenMethod(method, GoldenCase()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("policy: expected a case with 'window'")));
+              IsInvalid("policy: expected a case with 'window'"));
   method.policy = "snapkv(windows=3)";
   EXPECT_THAT(ResolveGoldenMethod(method, GoldenCase()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("unknown key 'windows'")));
+              IsInvalid("unknown key 'windows'"));
   method.policy = "tova";
   method.tokens = "-1";
   EXPECT_THAT(ResolveGoldenMethod(method, GoldenCase()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("tokens: expected a number of at least 0")));
+              IsInvalid("tokens: expected a number of at least 0"));
 }
 
 }  // namespace

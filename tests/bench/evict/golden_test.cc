@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -25,9 +26,7 @@ class GoldenFileTest : public ::testing::Test {
   }
   void ExpectRefused(const std::string& text, const std::string& where,
                      const std::string& why) {
-    EXPECT_THAT(Read(text), StatusIs(absl::StatusCode::kInvalidArgument,
-                                     AllOf(HasSubstr("g.txt:" + where + ": "),
-                                           HasSubstr(why))));
+    EXPECT_THAT(Read(text), IsInvalid("g.txt:" + where + ": ", why));
   }
   TempFolder folder_;
 };

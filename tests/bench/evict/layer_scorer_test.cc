@@ -1,20 +1,22 @@
 #include "bench/evict/layer_scorer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/bench/evict/naive_attention.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAreArray;
-using ::testing::HasSubstr;
 
 constexpr SyntheticShape kScoredShape = {.num_layers = 2,
                                          .num_q_heads = 4,
@@ -59,23 +61,17 @@ double Dot(const float* a, const float* b) {
 
 // Attention that queries [begin, end) pay to the entries of a KV head, summed
 // over its query heads and them, in float64.
-std::vector<double> NaiveSums(const LayerTensors& layer, int32_t head,
-                              std::span<const int32_t> positions, int32_t begin,
-                              int32_t end) {
+std::vector<double> NaiveSums(const Tensors& tensors, size_t layer,
+                              int32_t head, std::span<const int32_t> positions,
+                              int32_t begin, int32_t end) {
   const int32_t group = kScoredShape.num_q_heads / kScoredShape.num_heads;
   std::vector<double> sums(positions.size());
   for (int32_t q_head = head * group; q_head < (head + 1) * group; ++q_head) {
     for (int32_t query = begin; query < end; ++query) {
-      std::vector<double> weights;
-      double total = 0;
-      for (const int32_t position : positions) {
-        if (position > query) break;
-        weights.push_back(std::exp(Dot(RowOf(layer.queries, q_head, query),
-                                       RowOf(layer.keys, head, position)) /
-                                   std::sqrt(kScoredShape.head_dim)));
-        total += weights.back();
-      }
-      for (size_t i = 0; i < weights.size(); ++i) sums[i] += weights[i] / total;
+      const auto seen = std::ranges::upper_bound(positions, query);
+      const std::vector<double> weights = NaiveAttention(
+          tensors, layer, q_head, query, {positions.begin(), seen});
+      for (size_t i = 0; i < weights.size(); ++i) sums[i] += weights[i];
     }
   }
   return sums;
@@ -98,7 +94,7 @@ TEST(LayerScorerTest, SumsAttentionOfQueriesInAnyPieces) {
     const auto first = static_cast<size_t>(entries.offsets[head]);
     const auto count = static_cast<size_t>(entries.offsets[head + 1]) - first;
     const std::vector<double> sums =
-        NaiveSums(tensors.layers[1], head,
+        NaiveSums(tensors, 1, head,
                   std::span(entries.positions).subspan(first, count), 0, 300);
     for (size_t i = 0; i < count; ++i) {
       // The mean over the two query heads of a group.
@@ -211,11 +207,8 @@ TEST(CheckTensorsTest, NamesWhatIsMissingAndWhoReadsIt) {
     SCOPED_TRACE(missing.policy);
     Tensors tensors = whole;
     (tensors.layers[1].*missing.tensor).clear();
-    EXPECT_THAT(
-        CheckTensors(*ParsePolicy(missing.policy), tensors),
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 AllOf(HasSubstr(missing.name), HasSubstr(missing.reader),
-                       HasSubstr("got none"))));
+    EXPECT_THAT(CheckTensors(*ParsePolicy(missing.policy), tensors),
+                IsInvalid(missing.name, missing.reader, "got none"));
   }
 }
 
@@ -237,10 +230,9 @@ TEST(LayerScorerTest, RefusesRowsThatAnArenaCannotHold) {
   SyntheticShape shape = kScoredShape;
   shape.head_dim = 6;  // 24 bytes: no multiple of 16
   const Tensors tensors = MakeSyntheticTensors(shape, 9);
-  EXPECT_THAT(
-      LayerScorer::Create(*ParsePolicy("knorm"), tensors, 0, 16,
-                          DType::kFloat32),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("head_dim")));
+  EXPECT_THAT(LayerScorer::Create(*ParsePolicy("knorm"), tensors, 0, 16,
+                                  DType::kFloat32),
+              IsInvalid("head_dim"));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/evict/commands.h"
+#include "tests/bench/evict/evict_command.h"
 #include "tests/bench/evict/small_model.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
@@ -14,6 +14,7 @@
 namespace blockmgr {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Two policies on two contexts, by hand. The second loses less on both.
@@ -91,20 +92,16 @@ TEST_F(ContextsLossTest, ErrorsNameTheFlag) {
 }
 
 TEST_F(ContextsLossTest, TheCommandPrintsARowPerPolicy) {
-  CLI::App app;
-  int exit_status = -1;
-  AddLossCommand(app, &exit_status);
-  ::testing::internal::CaptureStdout();
-  app.parse("loss --model " + flags_.tensors.model + " --text " +
-            flags_.tensors.texts[0] +
-            " --context 48 --threads 1 --num-contexts 2 --query-tokens 4 "
-            "--policy random --policy streaming");
-  const std::string output = ::testing::internal::GetCapturedStdout();
-  EXPECT_EQ(exit_status, 0);
-  EXPECT_THAT(output,
-              HasSubstr("of 48 positions, last 32 queries, 2 contexts"));
-  EXPECT_THAT(output, HasSubstr("\n| random \\| uniform \\| topk | "));
-  EXPECT_THAT(output, HasSubstr("kept of what 4 tokens need"));
+  const CommandOutcome outcome = RunEvictCommand(
+      AddLossCommand, {"loss", "--model", flags_.tensors.model, "--text",
+                       flags_.tensors.texts[0], "--context", "48", "--threads",
+                       "1", "--num-contexts", "2", "--query-tokens", "4",
+                       "--policy", "random", "--policy", "streaming"});
+  EXPECT_EQ(outcome.exit_status, 0);
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("of 48 positions, last 32 queries, 2 contexts"),
+                    HasSubstr("\n| random \\| uniform \\| topk | "),
+                    HasSubstr("kept of what 4 tokens need")));
 }
 
 TEST(ContextsSummaryTest, ComparesWithTheFirstPolicy) {

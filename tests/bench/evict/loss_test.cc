@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/evict/commands.h"
+#include "tests/bench/evict/evict_command.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -60,15 +60,6 @@ TEST(LossTest, MeasuresEveryPolicyOnEveryLayer) {
   }
   // Tensors with sharp heads: attention beats chance.
   EXPECT_LT(MeanRelative(report.losses[1]), MeanRelative(report.losses[0]));
-}
-
-TEST(LossTest, KeepingEverythingLosesNothing) {
-  LossFlags flags = Example();
-  flags.keep_ratio = "1";
-  ASSERT_OK_AND_ASSIGN(const LossReport report, ComputeLoss(flags));
-  for (const PolicyLoss& loss : report.losses) {
-    EXPECT_EQ(MeanRelative(loss), 0.0);
-  }
 }
 
 // Whatever says how much, wherever pages end.
@@ -169,29 +160,24 @@ TEST(LossTest, JsonHasTheSameNumbers) {
 }
 
 TEST(LossCommandTest, PrintsAndSetsTheExitStatus) {
-  CLI::App app;
-  int exit_status = -1;
-  AddLossCommand(app, &exit_status);
-  ::testing::internal::CaptureStdout();
-  app.parse(
-      "loss --synthetic 1x2x1x64x16 --policy streaming --keep-ratio 0.5 "
-      "--queries-window 4 --json --per-head");
-  const std::string output = ::testing::internal::GetCapturedStdout();
-  EXPECT_EQ(exit_status, 0);
-  const auto json = nlohmann::ordered_json::parse(output, nullptr, false);
+  const CommandOutcome outcome = RunEvictCommand(
+      AddLossCommand,
+      {"loss", "--synthetic", "1x2x1x64x16", "--policy", "streaming",
+       "--keep-ratio", "0.5", "--queries-window", "4", "--json", "--per-head"});
+  EXPECT_EQ(outcome.exit_status, 0);
+  const auto json =
+      nlohmann::ordered_json::parse(outcome.output, nullptr, false);
   ASSERT_FALSE(json.is_discarded());
   EXPECT_EQ(json["policies"][0]["layers"][0]["q_heads"].size(), 2u);
 }
 
 TEST(LossCommandTest, FailuresGoToStandardError) {
-  CLI::App app("", "blockmgr-evict");
-  int exit_status = -1;
-  AddLossCommand(app, &exit_status);
-  ::testing::internal::CaptureStderr();
-  app.parse("loss --synthetic 1x2x1x64x16 --policy bad");
-  const std::string output = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(exit_status, 1);
-  EXPECT_THAT(output, HasSubstr("blockmgr-evict loss: --policy 'bad': "));
+  const CommandOutcome outcome = RunEvictCommand(
+      AddLossCommand,
+      {"loss", "--synthetic", "1x2x1x64x16", "--policy", "bad"});
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.errors,
+              HasSubstr("blockmgr-evict loss: --policy 'bad': "));
 }
 
 }  // namespace

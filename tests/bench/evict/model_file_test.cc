@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/bench/evict/small_model.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -44,9 +45,7 @@ TEST(ModelFileTest, ErrorsNameFlagAndFile) {
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("--model"), HasSubstr(path))));
   std::ofstream(path) << "no model";
-  EXPECT_THAT(OpenModel(path, 1).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("--model"), HasSubstr(path))));
+  EXPECT_THAT(OpenModel(path, 1), IsInvalid("--model", path));
   WriteSmallModel(path);
   ASSERT_OK_AND_ASSIGN(const ModelFile file, OpenModel(path, 1));
   ASSERT_OK_AND_ASSIGN(const Tokenizer tokenizer, OpenTokenizer(file));

@@ -19,13 +19,12 @@
 #include "engine/reference/tiny_model.h"
 #include "kernels/cpu/thread_pool.h"
 #include "tests/testing/dense_reference.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 const ModelShape kShape = {.num_layers = 3,
@@ -259,9 +258,7 @@ TEST(ModelOracleTest, RefusesWindows) {
   EXPECT_THAT(CheckNoWindows("--model", *RandomModel(shape, 1)), IsOk());
   shape.windows = {0, 32, 0};
   EXPECT_THAT(CheckNoWindows("--model", *RandomModel(shape, 1)),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("--model: expected"),
-                             HasSubstr("layer 1 has a window of 32"))));
+              IsInvalid("--model: expected", "layer 1 has a window of 32"));
 }
 
 }  // namespace

@@ -1,11 +1,8 @@
 #include "bench/evict/model_run.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -67,40 +64,6 @@ TEST(ModelRunTest, TruncateForgetsWhatFollows) {
     keys.push_back(last);
   }
   EXPECT_EQ(keys[0], keys[1]);
-}
-
-TEST(ModelRunTest, ProjectedSizesAreThoseOfTheOutputs) {
-  const std::shared_ptr<const LanguageModel> model = RandomModel(kRunShape, 4);
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ModelRun> run,
-                       ModelRun::Create(model.get(), 30));
-  DenseReference reference(model.get());
-  run->Extend(Tokens(21, 5));
-  reference.Forward(Tokens(21, 5));
-  for (int32_t layer = 0; layer < kRunShape.num_layers; ++layer) {
-    const std::vector<float> sizes = run->ProjectedSizes(layer);
-    ASSERT_EQ(sizes.size(), 4u * 21u);
-    const std::vector<float> output =
-        DenseMatrix(model->weights().layers[static_cast<size_t>(layer)].output);
-    for (int32_t q_head = 0; q_head < 4; ++q_head) {
-      for (int32_t position = 0; position < 21; ++position) {
-        const std::span<const double> value =
-            reference.Value(layer, q_head / 2, position);
-        double squares = 0.0;
-        for (int32_t m = 0; m < kRunShape.hidden; ++m) {
-          double sum = 0.0;
-          for (int32_t d = 0; d < 16; ++d) {
-            const int32_t row = q_head * 16 + d;
-            sum +=
-                value[static_cast<size_t>(d)] *
-                double{output[static_cast<size_t>(row * kRunShape.hidden + m)]};
-          }
-          squares += sum * sum;
-        }
-        EXPECT_NEAR(sizes[static_cast<size_t>(q_head * 21 + position)],
-                    std::sqrt(squares), 1e-4 * std::sqrt(squares));
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -13,7 +13,8 @@
 #include <gtest/gtest.h>
 
 #include "bench/evict/parity.h"
-#include "blockmgr/base/bits.h"
+#include "tests/testing/eviction_targets.h"
+#include "tests/testing/random.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -26,10 +27,6 @@ ParityPolicy Parse(const std::string& text) {
   absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(text);
   EXPECT_THAT(policy, IsOk()) << text;
   return policy.ok() ? *policy : ParityPolicy();
-}
-
-EvictionTarget Tokens(int32_t tokens) {
-  return {.kind = EvictionTarget::Kind::kTokens, .ratio = {}, .tokens = tokens};
 }
 
 // So many thousandths are evicted.
@@ -115,20 +112,16 @@ std::vector<int64_t> NaiveWholeLine(const PyramidCase& p, bool factory) {
 }
 
 TEST(ParityMeansTest, PyramidsAreThePrograms) {
-  uint64_t state = 7;
-  const auto below = [&](int64_t bound) {
-    state = SplitMix64(state);
-    return static_cast<int64_t>(state % static_cast<uint64_t>(bound));
-  };
+  Rng random(7);
   int num_slopes = 0;
   int num_level = 0;
   for (int i = 0; i < 20'000; ++i) {
     PyramidCase p{};
-    p.length = 1 + below(i % 2 == 0 ? 100 : 10'000);
-    p.layers = 1 + below(40);
-    p.window = 1 + below(70);  // more than there is, now and then
-    p.beta = 1 + below(25);
-    p.evicted = static_cast<int32_t>(below(1000));
+    p.length = RandomInt(random, 1, i % 2 == 0 ? 100 : 10'000);
+    p.layers = RandomInt(random, 1, 40);
+    p.window = RandomInt(random, 1, 70);  // at times more than there is
+    p.beta = RandomInt(random, 1, 25);
+    p.evicted = RandomInt(random, 0, 999);
     SCOPED_TRACE(absl::StrCat("case ", i));
     const auto layers = static_cast<int32_t>(p.layers);
     const auto length = static_cast<int32_t>(p.length);
@@ -155,26 +148,26 @@ TEST(ParityMeansTest, CountsTokensAsTheyAre) {
       "snapkv(window=2) | pyramid(beta=2,formula=kvpress) | topk | "
       "round(token) | parity(kvpress)");
   // 15 - 5 * layer / 2, half to even.
-  EXPECT_THAT(Means(kvpress, Tokens(10), 3, 40), ElementsAre(15, 10, 5));
-  EXPECT_THAT(Means(kvpress, Tokens(9), 2, 40), ElementsAre(14, 4));
-  EXPECT_THAT(Means(kvpress, Tokens(0), 3, 40), Each(0));
-  EXPECT_THAT(Means(kvpress, Tokens(99), 3, 40), Each(40));
-  EXPECT_THAT(Means(kvpress, Tokens(9), 1, 40), ElementsAre(9));
+  EXPECT_THAT(Means(kvpress, KeepTokens(10), 3, 40), ElementsAre(15, 10, 5));
+  EXPECT_THAT(Means(kvpress, KeepTokens(9), 2, 40), ElementsAre(14, 4));
+  EXPECT_THAT(Means(kvpress, KeepTokens(0), 3, 40), Each(0));
+  EXPECT_THAT(Means(kvpress, KeepTokens(99), 3, 40), Each(40));
+  EXPECT_THAT(Means(kvpress, KeepTokens(9), 1, 40), ElementsAre(9));
   // No more than the window: the fallback.
-  EXPECT_THAT(Means(kvpress, Tokens(1), 2, 2), ElementsAre(1, 1));
+  EXPECT_THAT(Means(kvpress, KeepTokens(1), 2, 2), ElementsAre(1, 1));
   for (const char* formula : {"adakv", "factory"}) {
     const ParityPolicy released = Parse(
         absl::StrCat("snapkv(window=2) | pyramid(beta=2,formula=", formula,
                      ") | topk | round(token) | parity(released)"));
-    EXPECT_THAT(Means(released, Tokens(12), 3, 40), ElementsAre(15, 10, 5));
-    EXPECT_THAT(Means(released, Tokens(12), 1, 40), ElementsAre(10));
+    EXPECT_THAT(Means(released, KeepTokens(12), 3, 40), ElementsAre(15, 10, 5));
+    EXPECT_THAT(Means(released, KeepTokens(12), 1, 40), ElementsAre(10));
     // A budget without anything beside the window.
     for (const int32_t tokens : {0, 1, 2}) {
-      EXPECT_THAT(Means(released, Tokens(tokens), 3, 40), Each(0));
+      EXPECT_THAT(Means(released, KeepTokens(tokens), 3, 40), Each(0));
     }
-    EXPECT_THAT(Means(released, Tokens(99), 3, 40), Each(38));
-    EXPECT_THAT(Means(released, Tokens(2), 2, 2), Each(0));
-    EXPECT_THAT(Means(released, Tokens(1), 2, 1), Each(0));
+    EXPECT_THAT(Means(released, KeepTokens(99), 3, 40), Each(38));
+    EXPECT_THAT(Means(released, KeepTokens(2), 2, 2), Each(0));
+    EXPECT_THAT(Means(released, KeepTokens(1), 2, 1), Each(0));
   }
 }
 
@@ -191,29 +184,25 @@ TEST(ParityMeansTest, OthersAreTheCount) {
 }
 
 TEST(ParityTableTest, HeadKvIsTheReleasedCodeBesideItsWindow) {
-  uint64_t state = 3;
-  const auto below = [&](int64_t bound) {
-    state = SplitMix64(state);
-    return static_cast<int64_t>(state % static_cast<uint64_t>(bound));
-  };
+  Rng random(3);
   for (int i = 0; i < 2000; ++i) {
     SCOPED_TRACE(absl::StrCat("case ", i));
-    const int64_t window = below(40);
-    const int64_t beta = 1 + below(8);
-    const int64_t temp = below(3);
+    const int64_t window = RandomInt(random, 0, 39);
+    const int64_t beta = RandomInt(random, 1, 8);
+    const int64_t temp = RandomInt(random, 0, 2);
     HeadScores table{2, 3, {}};
     for (int head = 0; head < 6; ++head) {
-      table.scores.push_back(static_cast<float>(1 + below(1000)));
+      table.scores.push_back(static_cast<float>(RandomInt(random, 1, 1000)));
     }
-    const auto length = static_cast<int32_t>(1 + below(500));
-    const auto tokens = static_cast<int32_t>(below(length + 5));
+    const int32_t length = RandomInt(random, 1, 500);
+    const int32_t tokens = RandomInt(random, 0, length + 4);
     ParityPolicy policy = Parse(absl::StrCat(
         window == 0 ? "knorm" : absl::StrCat("snapkv(window=", window, ")"),
         " | headkv(profile=x,share=", beta, ",temp=", temp,
         ") | topk | round(token) | parity(released)"));
     const std::vector<int32_t> budgets =
         ParityTableBudgets({policy,
-                            Tokens(tokens),
+                            KeepTokens(tokens),
                             {.num_layers = 2, .num_heads = 3},
                             Whole(length)},
                            table);
@@ -299,7 +288,7 @@ TEST(ParityTableTest, LuKvLooksUpTheProgramsRow) {
   }
   EXPECT_THAT(LuKv("released", profile, Evict(0), kLength), Each(kLength));
   EXPECT_THAT(LuKv("kvpress", profile, Evict(0), kLength), Each(kLength));
-  EXPECT_EQ(LuKv("released", profile, Tokens(0), kLength),
+  EXPECT_EQ(LuKv("released", profile, KeepTokens(0), kLength),
             PaperAtRow(profile, 99, kLength));
 }
 
@@ -331,7 +320,7 @@ TEST(ParityTableTest, LuKvLooksUpTheNearestRowOfAnyGrid) {
 
 // Rates in 64ths are exact in either precision; ties go to the lower head.
 TEST(ParityTableTest, LuKvSharesOutEveryLayersTotalByLargestRemainder) {
-  uint64_t state = 11;
+  Rng random(11);
   for (int i = 0; i < 2000; ++i) {
     SCOPED_TRACE(absl::StrCat("case ", i));
     LuKvProfile profile;
@@ -340,15 +329,14 @@ TEST(ParityTableTest, LuKvSharesOutEveryLayersTotalByLargestRemainder) {
     profile.r.assign(6, 0.0f);
     float sum = 0.0f;
     for (int head = 0; head < 6; ++head) {
-      state = SplitMix64(state);
-      profile.r.push_back(static_cast<float>(state % 65) / 64.0f);
+      profile.r.push_back(static_cast<float>(RandomInt(random, 0, 64)) / 64.0f);
       sum += profile.r.back();
     }
     profile.r.insert(profile.r.end(), 6, 1.0f);
     if (sum == 0.0f || sum == 6.0f) continue;
     profile.rho = {0.0f, sum / 6.0f, 1.0f};
     ASSERT_THAT(profile.Validate(), IsOk());
-    const auto length = static_cast<int32_t>(1 + state / 65 % 300);
+    const int32_t length = RandomInt(random, 1, 300);
     std::vector<int32_t> expected;
     for (size_t layer = 0; layer < 2; ++layer) {
       std::vector<double> ideal;
@@ -381,7 +369,7 @@ TEST(ParityTableTest, TotalsDrift) {
   // 24 by score: rint of 0.5, 11.5, 4 and 8; nobody holds 12.
   EXPECT_THAT(ParityTableBudgets({Parse("knorm | headkv(profile=x,share=1) | "
                                         "round(token) | parity(released)"),
-                                  Tokens(6), shape, Whole(10)},
+                                  KeepTokens(6), shape, Whole(10)},
                                  HeadScores{2, 2, {1, 23, 8, 16}}),
               ElementsAre(0, 10, 4, 8));
   LuKvProfile profile;
@@ -391,9 +379,10 @@ TEST(ParityTableTest, TotalsDrift) {
   profile.r = {0.0f, 0.0f, 0.0f, 0.0f, 0.25f, 0.25f,
                1.0f, 0.5f, 1.0f, 1.0f, 1.0f,  1.0f};
   // 0.75 * 10, twice, is rounded down; kvpress shares the 15 out.
-  EXPECT_THAT(LuKv("released", profile, Tokens(6), 10),
+  EXPECT_THAT(LuKv("released", profile, KeepTokens(6), 10),
               ElementsAre(7, 7, 0, 5));
-  EXPECT_THAT(LuKv("kvpress", profile, Tokens(6), 10), ElementsAre(8, 7, 1, 5));
+  EXPECT_THAT(LuKv("kvpress", profile, KeepTokens(6), 10),
+              ElementsAre(8, 7, 1, 5));
 }
 
 TEST(ParityTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {
@@ -405,9 +394,9 @@ TEST(ParityTableTest, QueryHeadsCountAsTheMeansOfTheirGroups) {
                                   .of_query_heads = true};
   const ParityPolicy policy = Parse(
       "snapkv | headkv(profile=t) | topk | round(token) | parity(released)");
-  EXPECT_EQ(ParityTableBudgets({policy, Tokens(300), shape, Whole(1000)},
+  EXPECT_EQ(ParityTableBudgets({policy, KeepTokens(300), shape, Whole(1000)},
                                of_query_heads),
-            ParityTableBudgets({policy, Tokens(300), shape, Whole(1000)},
+            ParityTableBudgets({policy, KeepTokens(300), shape, Whole(1000)},
                                HeadScores{2, 2, {2, 1, 4, 3}}));
 }
 
@@ -442,7 +431,7 @@ TEST(ParityKeepAllTest, ATargetOfAllThereIsEvictsNothing) {
   profile.r.insert(profile.r.end(), 6, 1.0f);
   ASSERT_THAT(profile.Validate(), IsOk());
   const BudgetTable of_lukv = profile;
-  uint64_t state = 5;
+  Rng random(5);
   for (const char* text : kPrograms) {
     SCOPED_TRACE(text);
     const ParityPolicy policy = Parse(text);
@@ -453,10 +442,10 @@ TEST(ParityKeepAllTest, ATargetOfAllThereIsEvictsNothing) {
       std::vector<float> scores;
       for (int head = 0; head < 6; ++head) {
         for (int32_t position = 0; position < cut; ++position) {
-          state = SplitMix64(state);
-          if (state % 3 == 0) continue;
+          if (RandomInt(random, 0, 2) == 0) continue;
           positions.push_back(position);
-          scores.push_back(static_cast<float>(state % 1000 * (1 + head)));
+          scores.push_back(
+              static_cast<float>(RandomInt(random, 0, 999) * (1 + head)));
         }
         offsets.push_back(std::ssize(positions));
       }
@@ -466,7 +455,7 @@ TEST(ParityKeepAllTest, ATargetOfAllThereIsEvictsNothing) {
                                 .value_norms = scores,
                                 .products = {}};
       for (const EvictionTarget& target :
-           {Evict(0), Tokens(cut), Tokens(5000)}) {
+           {Evict(0), KeepTokens(cut), KeepTokens(5000)}) {
         std::vector<int32_t> external;
         if (policy.needs_table()) {
           const bool lukv = policy.budget.kind == BudgetKind::kLuKv;

@@ -13,7 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "blockmgr/base/bits.h"
+#include "tests/testing/eviction_targets.h"
+#include "tests/testing/random.h"
 
 namespace blockmgr {
 namespace {
@@ -215,44 +216,32 @@ std::vector<std::vector<int32_t>> NaiveReleased(const Case& c, int layer) {
   return kept;
 }
 
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(SplitMix64(seed)) {}
-  int Below(int bound) {
-    state_ = SplitMix64(state_);
-    return static_cast<int>(state_ % static_cast<uint64_t>(bound));
-  }
-
- private:
-  uint64_t state_;
-};
-
 Case RandomParityCase(const std::string& policy, uint64_t seed) {
-  Random random(seed);
+  SeededRandom random(seed);
   Case c;
   c.policy = *ParseParityPolicy(policy);
-  c.policy.budget.alpha = random.Below(11) / 10.0;
-  c.policy.budget.beta = 1 << random.Below(5);
-  c.policy.selector.first = random.Below(11) / 10.0;
-  c.policy.selector.eps = 0.125 * random.Below(3);
-  c.num_layers = 1 + random.Below(3);
-  c.num_heads = 1 + random.Below(4);
-  c.length = 9 + random.Below(60);
-  if (random.Below(2) == 0) {
-    c.target.kind = EvictionTarget::Kind::kTokens;
-    c.target.tokens = 1 + random.Below(c.length);
+  c.policy.budget.alpha = random.Between(0, 10) / 10.0;
+  c.policy.budget.beta = 1 << random.Between(0, 4);
+  c.policy.selector.first = random.Between(0, 10) / 10.0;
+  c.policy.selector.eps = 0.125 * random.Between(0, 2);
+  c.num_layers = 1 + random.Between(0, 2);
+  c.num_heads = 1 + random.Between(0, 3);
+  c.length = 9 + random.Between(0, 59);
+  if (random.Between(0, 1) == 0) {
+    c.target = KeepTokens(1 + random.Between(0, c.length - 1));
   } else {
-    c.target.ratio = *KeepRatio::FromDouble((1 + random.Below(99)) / 100.0);
+    c.target.ratio =
+        *KeepRatio::FromDouble((1 + random.Between(0, 98)) / 100.0);
   }
-  const int variety = 1 << random.Below(8);
+  const int variety = 1 << random.Between(0, 7);
   c.offsets = {0};
   for (int head = 0; head < c.num_layers * c.num_heads; ++head) {
-    const int factor = 1 + random.Below(3);
+    const int factor = 1 + random.Between(0, 2);
     for (int i = 0; i < c.length; ++i) {
       c.positions.push_back(i);
       c.scores.push_back(0.25f * static_cast<float>(factor) *
-                         static_cast<float>(random.Below(variety)));
-      c.norms.push_back(static_cast<float>(random.Below(7)));
+                         static_cast<float>(random.Between(0, variety - 1)));
+      c.norms.push_back(static_cast<float>(random.Between(0, 6)));
       if (c.policy.scorer.kind == ScorerKind::kSnapKv &&
           i >= c.length - c.policy.scorer.window) {
         c.scores.back() = kInfinity;
@@ -340,24 +329,6 @@ std::vector<int32_t> Kept(const Case& c,
       .ranks;
 }
 
-TEST(ParityCountTest, TruncatesInDoubles) {
-  // Exactly, a tenth of 10 is 1; but 10 * (1 - 0.9) is 0.99..98.
-  Case c =
-      Plain("external | uniform | topk | round(token) | parity(kvpress)", 10);
-  c.scores.resize(10);
-  c.target.ratio = *KeepRatio::Parse("0.1");
-  EXPECT_THAT(Kept(c), ElementsAre());
-  c.target.ratio = *KeepRatio::Parse("0.2");
-  EXPECT_THAT(Kept(c), ElementsAre(0));  // 1.99..96
-  c.target.ratio = *KeepRatio::Parse("0.5");
-  EXPECT_THAT(Kept(c), ElementsAre(0, 1, 2, 3, 4));
-  c.target.kind = EvictionTarget::Kind::kTokens;
-  c.target.tokens = 0;
-  EXPECT_THAT(Kept(c), ElementsAre());
-  c.target.tokens = 11;
-  EXPECT_EQ(Kept(c).size(), 10u);
-}
-
 TEST(ParityScoresTest, WindowIsAboveTheLayersBest) {
   Case c;
   c.policy = *ParseParityPolicy(
@@ -375,8 +346,7 @@ TEST(ParityScoresTest, WindowIsAboveTheLayersBest) {
       ParityScores({c.policy, c.target, c.shape(), c.range()}, c.view()),
       ElementsAre(1, 2, 6, 6, 5, 3, 6, 6, -4, -7, -3, -3, -9, -8, -3, -3));
   // Ties inside the window: the oldest stay, not the most recent.
-  c.target.kind = EvictionTarget::Kind::kTokens;
-  c.target.tokens = 1;
+  c.target = KeepTokens(1);
   EXPECT_THAT(Kept(c), ElementsAre(2, 2, 2, 2));
 }
 
@@ -405,8 +375,7 @@ TEST(ParityScoresTest, StreamingKeepsSinksAndTheLast) {
       "streaming(sinks=2) | uniform | topk | round(token) | "
       "parity(kvpress)",
       8);
-  c.target.kind = EvictionTarget::Kind::kTokens;
-  c.target.tokens = 5;
+  c.target = KeepTokens(5);
   EXPECT_THAT(Kept(c), ElementsAre(0, 1, 5, 6, 7));
   // Fewer than the sinks: the first.
   c.target.tokens = 1;
@@ -417,8 +386,7 @@ TEST(ParitySelectTest, CountsNaNAndKeepsIt) {
   Case c =
       Plain("external | uniform | topk | round(token) | parity(kvpress)", 3);
   c.scores = {5.0f, std::nanf(""), kInfinity};
-  c.target.kind = EvictionTarget::Kind::kTokens;
-  c.target.tokens = 1;
+  c.target = KeepTokens(1);
   const KeepSets kept =
       SelectParity({c.policy, c.target, c.shape(), c.range()}, c.view(), {});
   EXPECT_THAT(kept.ranks, ElementsAre(1));

@@ -9,12 +9,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/bench/evict/naive_attention.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::HasSubstr;
 
 std::vector<float> Normals(int64_t n, double size, std::mt19937& rng) {
   std::normal_distribution<double> normal(0.0, size);
@@ -85,22 +85,7 @@ class Naive {
     return q_head / (tensors_.num_q_heads / tensors_.num_heads);
   }
   std::vector<double> Attention(int32_t q_head) const {
-    const int32_t dim = tensors_.head_dim;
-    std::vector<double> weights;
-    double sum = 0.0;
-    for (int32_t j = 0; j <= query_; ++j) {
-      double dot = 0.0;
-      for (int32_t d = 0; d < dim; ++d) {
-        dot +=
-            double{
-                data_.queries[(q_head * tensors_.length + query_) * dim + d]} *
-            double{data_.keys[(Head(q_head) * tensors_.length + j) * dim + d]};
-      }
-      weights.push_back(std::exp(dot / std::sqrt(dim)));
-      sum += weights.back();
-    }
-    for (double& weight : weights) weight /= sum;
-    return weights;
+    return NaiveAttention(tensors_, layer_, q_head, query_);
   }
   // V_j of a query head, as wide as the layer's output.
   std::vector<double> Projected(int32_t q_head, int32_t j) const {
@@ -349,24 +334,20 @@ TEST(PerturbationTest, RefusesWhatItCannotMeasure) {
   EXPECT_THAT(CheckPerturbationInputs(good, options), IsOk());
   options.queries_window = 21;
   EXPECT_THAT(CheckPerturbationInputs(good, options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--queries-window: expected 1 to the "
-                                 "tensors' length, 20, got 21")));
+              IsInvalid("--queries-window: expected 1 to the "
+                        "tensors' length, 20, got 21"));
   options.queries_window = 0;
-  EXPECT_THAT(MeasurePerturbation(good, {}, options).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--queries-window")));
+  EXPECT_THAT(MeasurePerturbation(good, {}, options),
+              IsInvalid("--queries-window"));
   options.queries_window = 1;
   Tensors bad = good;
   bad.layers[0].values.clear();
   EXPECT_THAT(CheckPerturbationInputs(bad, options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--values: expected")));
+              IsInvalid("--values: expected"));
   bad = good;
   bad.head_dim = 6;
   EXPECT_THAT(CheckPerturbationInputs(bad, options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("head_dim: expected a multiple of 4, got 6")));
+              IsInvalid("head_dim: expected a multiple of 4, got 6"));
 }
 
 }  // namespace

@@ -2,25 +2,22 @@
 
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/str_split.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/evict/commands.h"
 #include "bench/evict/loss.h"
 #include "bench/evict/policy_runner.h"
+#include "blockmgr/base/read_file.h"
 #include "tests/bench/charts/xml_elements.h"
+#include "tests/bench/evict/evict_command.h"
 #include "tests/bench/evict/small_model.h"
-#include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -38,16 +35,6 @@ PlotFlags PlotExample() {
   flags.keep_ratios = {"0.3", "0.5", "0.75"};
   flags.queries_window = 8;
   return flags;
-}
-
-std::vector<std::string> Tooltips(const std::vector<XmlElement>& elements) {
-  std::vector<std::string> tooltips;
-  for (const XmlElement& element : elements) {
-    if (element.name == "title" && element.depth > 1) {
-      tooltips.push_back(element.text);
-    }
-  }
-  return tooltips;
 }
 
 TEST(PlotTest, BudgetsAreThoseOfTheRuns) {
@@ -81,12 +68,11 @@ TEST(PlotTest, CurvesAreThePerturbationsOfLoss) {
   const std::vector<std::string> tooltips = Tooltips(elements);
   ASSERT_EQ(tooltips.size(), 6u);
   for (size_t i = 0; i < 3; ++i) {
-    LossFlags loss;
-    loss.tensors = flags.tensors;
-    loss.policies = flags.policies;
-    loss.queries_window = flags.queries_window;
-    loss.keep_ratio = flags.keep_ratios[i];
-    ASSERT_OK_AND_ASSIGN(const LossReport report, ComputeLoss(loss));
+    ASSERT_OK_AND_ASSIGN(const LossReport report,
+                         ComputeLoss({.tensors = flags.tensors,
+                                      .policies = flags.policies,
+                                      .keep_ratio = flags.keep_ratios[i],
+                                      .queries_window = flags.queries_window}));
     for (size_t policy = 0; policy < 2; ++policy) {
       EXPECT_EQ(tooltips[3 * policy + i],
                 absl::StrFormat("%s: %s, %.6g", report.policies[policy],
@@ -102,12 +88,11 @@ TEST(PlotTest, MapsAreThePerturbationsOfQueryHeads) {
   ASSERT_OK_AND_ASSIGN(const std::string document, MakePlot(flags));
   const std::vector<XmlElement> elements = XmlReader::Read(document);
   ExpectPicture(elements);
-  LossFlags loss;
-  loss.tensors = flags.tensors;
-  loss.policies = flags.policies;
-  loss.queries_window = flags.queries_window;
-  loss.keep_ratio = flags.keep_ratio;
-  ASSERT_OK_AND_ASSIGN(const LossReport report, ComputeLoss(loss));
+  ASSERT_OK_AND_ASSIGN(const LossReport report,
+                       ComputeLoss({.tensors = flags.tensors,
+                                    .policies = flags.policies,
+                                    .keep_ratio = flags.keep_ratio,
+                                    .queries_window = flags.queries_window}));
   std::vector<std::string> expected;
   for (const PolicyLoss& policy : report.losses) {
     const size_t num_q_heads = policy.q_heads.size() / policy.layers.size();
@@ -177,31 +162,25 @@ TEST(PlotTest, CurvesOfShortTensorsAreOfAllQueries) {
 
 class PlotCommandTest : public ::testing::Test {
  protected:
-  PlotCommandTest() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "blockmgr-plot-XXXXXX")
-            .string();
-    folder_ = mkdtemp(name.data());
-    AddPlotCommand(app_, &exit_status_);
+  // Plots with these flags, words between spaces, to this file.
+  static CommandOutcome Plot(const std::string& flags,
+                             const std::string& file) {
+    return RunEvictCommand(
+        AddPlotCommand,
+        absl::StrSplit(absl::StrCat("plot ", flags, " --output ", file), ' '));
   }
-  ~PlotCommandTest() override { std::filesystem::remove_all(folder_); }
 
-  CLI::App app_{"", "blockmgr-evict"};
-  int exit_status_ = -1;
-  std::filesystem::path folder_;
+  const TempFolder folder_;
 };
 
 TEST_F(PlotCommandTest, WritesTheFile) {
-  const std::string file = (folder_ / "curve.svg").string();
-  app_.parse(absl::StrCat(
-      "plot --kind curve --log-y --synthetic 1x2x1x64x16 --policy streaming "
-      "--policy \"keydiff | global\" --keep-ratios 0.25,0.5,1 "
-      "--queries-window 4 --output ",
-      file));
-  EXPECT_EQ(exit_status_, 0);
-  std::ifstream stream(file);
-  const std::string document((std::istreambuf_iterator<char>(stream)),
-                             std::istreambuf_iterator<char>());
+  const std::string file = folder_.File("curve.svg");
+  const CommandOutcome outcome = Plot(
+      "--kind curve --log-y --synthetic 1x2x1x64x16 --policy streaming "
+      "--policy keydiff|global --keep-ratios 0.25,0.5,1 --queries-window 4",
+      file);
+  EXPECT_EQ(outcome.exit_status, 0);
+  ASSERT_OK_AND_ASSIGN(const std::string document, ReadFile(file));
   const std::vector<XmlElement> elements = XmlReader::Read(document);
   ExpectPicture(elements);
   // Nothing is lost at 1, and a logarithm has no place for it.
@@ -211,26 +190,25 @@ TEST_F(PlotCommandTest, WritesTheFile) {
 // Before anything is read or computed: there are no such tensors.
 TEST_F(PlotCommandTest, RefusesNamesOfOtherPictures) {
   for (const char* name : {"x.png", "x.svg.pdf", "x.SVGZ", "x.html"}) {
-    const std::string file = (folder_ / name).string();
-    ::testing::internal::CaptureStderr();
-    app_.parse(absl::StrCat("plot --keys /nowhere.npy --policy knorm --output ",
-                            file));
+    const std::string file = folder_.File(name);
+    const CommandOutcome outcome =
+        Plot("--keys /nowhere.npy --policy knorm", file);
     EXPECT_EQ(
-        ::testing::internal::GetCapturedStderr(),
+        outcome.errors,
         absl::StrCat("blockmgr-evict plot: --output: expected a name that ends "
                      "in .svg, for an SVG picture is written, got '",
                      file, "'\n"));
-    EXPECT_EQ(exit_status_, 1);
-    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+    EXPECT_EQ(outcome.exit_status, 1);
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
   }
 }
 
 TEST_F(PlotCommandTest, TakesNamesThatSayNothingElse) {
   for (const char* name : {"picture", "p.SVG", "..svg", "v1.2.svg"}) {
-    const std::string file = (folder_ / name).string();
-    app_.parse(absl::StrCat(
-        "plot --synthetic 1x2x1x64x16 --policy streaming --output ", file));
-    EXPECT_EQ(exit_status_, 0) << name;
+    const std::string file = folder_.File(name);
+    EXPECT_EQ(
+        Plot("--synthetic 1x2x1x64x16 --policy streaming", file).exit_status, 0)
+        << name;
     EXPECT_TRUE(std::filesystem::exists(file)) << name;
   }
 }
@@ -239,26 +217,21 @@ TEST_F(PlotCommandTest, RefusesWhatTheOtherKindLooksAt) {
   for (const char* words :
        {"--kind budgets --keep-ratios 0.5", "--kind budgets --log-y",
         "--queries-window 4", "--kind curve --keep-ratio 0.5"}) {
-    ::testing::internal::CaptureStderr();
-    app_.parse(absl::StrCat(
-        "plot --synthetic 1x2x1x64x16 --policy streaming --output ",
-        (folder_ / "none.svg").string(), " ", words));
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-                HasSubstr(": expected with --kind "))
-        << words;
-    EXPECT_EQ(exit_status_, 1);
-    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+    const CommandOutcome outcome =
+        Plot(absl::StrCat("--synthetic 1x2x1x64x16 --policy streaming ", words),
+             folder_.File("none.svg"));
+    EXPECT_THAT(outcome.errors, HasSubstr(": expected with --kind ")) << words;
+    EXPECT_EQ(outcome.exit_status, 1);
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
   }
 }
 
 // Before anything is computed.
 TEST_F(PlotCommandTest, SaysWhatItCannotWrite) {
-  const std::string file = (folder_ / "no" / "such.svg").string();
+  const std::string file = folder_.File("no/such.svg");
   EXPECT_THAT(
-      ParseFlags(&app_, {"plot", "--synthetic", "1x2x1x64x16", "--policy",
-                         "streaming", "--output", file}),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(HasSubstr("--output: expected a file"), HasSubstr(file))));
+      Plot("--synthetic 1x2x1x64x16 --policy streaming", file).usage_error,
+      AllOf(HasSubstr("--output: expected a file"), HasSubstr(file)));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/npy.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 #include "tests/testing/test_tables.h"
@@ -17,13 +18,7 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-auto Refuses(const std::string& a, const std::string& b) {
-  return StatusIs(absl::StatusCode::kInvalidArgument,
-                  AllOf(HasSubstr(a), HasSubstr(b)));
-}
 
 LuKvProfile Profile() {
   LuKvProfile profile;
@@ -75,11 +70,11 @@ TEST(PolicyFlagsTest, WantsAPolicyAndGoodValues) {
 TEST(PolicyFlagsTest, ErrorsNameTheFlag) {
   PolicyFlags flags;
   flags.policies = {"snapkv", "snapkv(window=x)"};
-  EXPECT_THAT(ReadPolicies(flags).status(),
-              Refuses("--policy 'snapkv(window=x)': snapkv: ", "window"));
+  EXPECT_THAT(ReadPolicies(flags),
+              IsInvalid("--policy 'snapkv(window=x)': snapkv: ", "window"));
   flags.policies = {"knorm | external"};
-  EXPECT_THAT(ReadPolicies(flags).status(),
-              Refuses("--budgets: expected a file", "'knorm | external'"));
+  EXPECT_THAT(ReadPolicies(flags),
+              IsInvalid("--budgets: expected a file", "'knorm | external'"));
   flags.policies = {"knorm"};
   flags.tables = {"/nowhere/at/all"};
   EXPECT_THAT(ReadPolicies(flags).status(),
@@ -112,17 +107,18 @@ TEST(PolicyFlagsTest, GivesExpectedAttentionTheQueryStatistics) {
   const QueryStatsTable table = RandomQueryStats(1, 2, 4, 1);
   PolicyFlags flags;
   flags.policies = {"expected_attention(stats=p)", "expected_attention"};
-  EXPECT_THAT(ReadPolicies(flags).status(),
-              Refuses("--table: expected exactly one file of query statistics",
-                      "got 0"));
+  EXPECT_THAT(
+      ReadPolicies(flags),
+      IsInvalid("--table: expected exactly one file of query statistics",
+                "got 0"));
   flags.tables = {folder.Write("stats", EncodeQueryStats(table))};
   ASSERT_OK_AND_ASSIGN(const PolicyList list, ReadPolicies(flags));
   ASSERT_NE(list.policies[0].options.query_stats, nullptr);
   EXPECT_EQ(*list.policies[0].options.query_stats, table);
   EXPECT_EQ(list.policies[1].options.query_stats, nullptr);
   flags.policies = {"expected_attention"};
-  EXPECT_THAT(ReadPolicies(flags).status(),
-              Refuses("--table: expected a policy with", "got none"));
+  EXPECT_THAT(ReadPolicies(flags),
+              IsInvalid("--table: expected a policy with", "got none"));
 }
 
 TEST(PolicyFlagsTest, ReadsTablesAsTheyArePublished) {
@@ -142,8 +138,8 @@ TEST(PolicyFlagsTest, ReadsTablesAsTheyArePublished) {
   EXPECT_THAT(std::get<HeadScores>(*counted.policies[0].options.table).scores,
               ::testing::ElementsAre(1.0f, 1.0f));
   ASSERT_THAT(WriteNpy(flags.tables[0], {{1, 1, 2}, {1, 2}}), IsOk());
-  EXPECT_THAT(ReadPolicies(flags).status(),
-              Refuses(flags.tables[0], "--import-kvpress"));
+  EXPECT_THAT(ReadPolicies(flags),
+              IsInvalid(flags.tables[0], "--import-kvpress"));
 }
 
 TEST(PolicyFlagsTest, RefusesMissingOrAmbiguousTables) {
@@ -152,10 +148,10 @@ TEST(PolicyFlagsTest, RefusesMissingOrAmbiguousTables) {
   PolicyFlags flags;
   flags.policies = {"knorm | lukv(profile=p)"};
   flags.tables = {scores};
-  EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--table", "got 0"));
+  EXPECT_THAT(ReadPolicies(flags), IsInvalid("--table", "got 0"));
   flags.policies = {"knorm | headkv(profile=p)"};
   flags.tables = {scores, scores};
-  EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--table", "got 2"));
+  EXPECT_THAT(ReadPolicies(flags), IsInvalid("--table", "got 2"));
 }
 
 TEST(PolicyFlagsTest, RefusesTablesThatNobodyReads) {
@@ -164,9 +160,9 @@ TEST(PolicyFlagsTest, RefusesTablesThatNobodyReads) {
   flags.policies = {"knorm", "knorm | headkv(profile=p)"};
   flags.tables = {folder.Write("scores", kScores),
                   folder.Write("profile", EncodeLuKvProfile(Profile()))};
-  EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--table", "lukv"));
+  EXPECT_THAT(ReadPolicies(flags), IsInvalid("--table", "lukv"));
   flags.policies[1] = "knorm | lukv(profile=p)";
-  EXPECT_THAT(ReadPolicies(flags).status(), Refuses("--table", "headkv"));
+  EXPECT_THAT(ReadPolicies(flags), IsInvalid("--table", "headkv"));
 }
 
 TEST(PolicyFlagsTest, RefusesBrokenTables) {
@@ -196,25 +192,25 @@ TEST(PolicyFlagsTest, ReadsBudgetsForExternalOnes) {
               ::testing::ElementsAre(1, 3));
   EXPECT_THAT(list.policies[0].options.budgets,
               ::testing::ElementsAre(4, 0, ::testing::Gt(1 << 20)));
-  EXPECT_THAT(read({3}, {4, 0, 1}).status(),
-              Refuses(flags.budgets, "[layers, KV heads], got [3]"));
+  EXPECT_THAT(read({3}, {4, 0, 1}),
+              IsInvalid(flags.budgets, "[layers, KV heads], got [3]"));
   for (const float bad : {-1.0f, 0.5f, std::nanf("")}) {
-    EXPECT_THAT(read({1, 1}, {bad}).status(),
-                Refuses(flags.budgets, "whole numbers of at least 0"));
+    EXPECT_THAT(read({1, 1}, {bad}),
+                IsInvalid(flags.budgets, "whole numbers of at least 0"));
   }
-  EXPECT_THAT(read({1, 3}, {0, 0, 0}).status(),
-              Refuses(flags.budgets, "one above 0, got none"));
+  EXPECT_THAT(read({1, 3}, {0, 0, 0}),
+              IsInvalid(flags.budgets, "one above 0, got none"));
   flags.policies = {"knorm"};
-  EXPECT_THAT(read({1, 1}, {4}).status(),
-              Refuses("--budgets: expected a policy", "got none"));
+  EXPECT_THAT(read({1, 1}, {4}),
+              IsInvalid("--budgets: expected a policy", "got none"));
 }
 
 TEST(PolicyFlagsTest, ParseTargetIsExactAndNamesItsFlag) {
   ASSERT_OK_AND_ASSIGN(const EvictionTarget target,
                        ParseTarget("--keep-ratio", "0.29"));
   EXPECT_EQ(target.TokensPerHead(100), 29);
-  EXPECT_THAT(ParseTarget("--keep-ratios", "1.5").status(),
-              Refuses("--keep-ratios: expected a decimal", "1.5"));
+  EXPECT_THAT(ParseTarget("--keep-ratios", "1.5"),
+              IsInvalid("--keep-ratios: expected a decimal", "1.5"));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "bench/evict/policy_runner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <span>
 #include <string>
@@ -13,6 +12,9 @@
 
 #include "blockmgr/eviction/query_stats_table.h"
 #include "kernels/cpu/query_stats.h"
+#include "tests/bench/evict/naive_attention.h"
+#include "tests/testing/eviction_targets.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -20,7 +22,6 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -30,19 +31,6 @@ constexpr SyntheticShape kRunnerShape = {.num_layers = 3,
                                          .length = 130,
                                          .head_dim = 16,
                                          .model_dim = 24};
-
-EvictionTarget Keep(const char* ratio) {
-  EvictionTarget target;
-  target.ratio = *KeepRatio::Parse(ratio);
-  return target;
-}
-
-EvictionTarget KeepTokens(int32_t tokens) {
-  EvictionTarget target;
-  target.kind = EvictionTarget::Kind::kTokens;
-  target.tokens = tokens;
-  return target;
-}
 
 std::vector<int32_t> KeptOf(const PolicyRun& run, size_t head) {
   return {run.keep.ranks.begin() + run.keep.offsets[head],
@@ -117,9 +105,8 @@ TEST(RunPolicyTest, ATableOfItsOwnQueriesGivesTheSameScores) {
   }
   const ParityPolicy policy =
       *ParseParityPolicy("expected_attention(n_sink=0,stats=own)");
-  EXPECT_THAT(RunPolicy(policy, Keep("0.3"), tensors, {}).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected query statistics")));
+  EXPECT_THAT(RunPolicy(policy, Keep("0.3"), tensors, {}),
+              IsInvalid("expected query statistics"));
   ASSERT_OK_AND_ASSIGN(const QueryStatsTable table, builder.Finish(""));
   PolicyRunOptions options;
   options.query_stats = &table;
@@ -141,11 +128,10 @@ TEST(RunPolicyTest, ATableOfItsOwnQueriesGivesTheSameScores) {
     layer.keys.resize(layer.keys.size() / 2);
     layer.values.resize(layer.values.size() / 2);
   }
-  EXPECT_THAT(RunPolicy(policy, Keep("0.3"), tensors, options).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected 3 layers of 6 query heads of 8 "
-                                 "elements, got 3 layers of 6 query heads of "
-                                 "16 elements")));
+  EXPECT_THAT(RunPolicy(policy, Keep("0.3"), tensors, options),
+              IsInvalid("expected 3 layers of 6 query heads of 8 "
+                        "elements, got 3 layers of 6 query heads of "
+                        "16 elements"));
 }
 
 // Pages are where entries lie, not what they are worth.
@@ -238,8 +224,7 @@ TEST(RunPolicyTest, TakesExternalScoresAndBudgets) {
   EXPECT_THAT(KeptOf(run, 1), ElementsAre(0));
   options.budgets = {3};
   EXPECT_THAT(RunPolicy(policy, Keep("0.5"), tensors, options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("budgets: expected 2")));
+              IsInvalid("budgets: expected 2"));
 }
 
 TEST(RunPolicyTest, TakesBudgetsOfATable) {
@@ -247,8 +232,7 @@ TEST(RunPolicyTest, TakesBudgetsOfATable) {
   const ParityPolicy policy = *ParseParityPolicy(
       "external | headkv(profile=mine) | topk | round(token)");
   EXPECT_THAT(RunPolicy(policy, Keep("0.2"), tensors, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("table: expected one, for headkv")));
+              IsInvalid("table: expected one, for headkv"));
   ASSERT_OK_AND_ASSIGN(const HeadScores scores,
                        HeadScores::FromJson(R"({"num_layers": 1,
                          "num_heads": 2, "scores": [[3, 1]]})"));
@@ -271,21 +255,17 @@ TEST(RunPolicyTest, RefusesWhatItCannotRun) {
   PolicyRunOptions options;
   options.page_size = 0;
   EXPECT_THAT(RunPolicy(policy, Keep("0.5"), tensors, options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("page_size: expected")));
+              IsInvalid("page_size: expected"));
   EXPECT_THAT(RunPolicy(policy, KeepTokens(0), tensors, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("tokens: expected at least 1")));
+              IsInvalid("tokens: expected at least 1"));
   EXPECT_THAT(
       RunPolicy(*ParseParityPolicy("keydiff"), Keep("0.5"), tensors, {}),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("keys")));
+      IsInvalid("keys"));
   EXPECT_THAT(RunPolicy(policy, Keep("0.5"), Tensors(), {}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("at least one layer")));
+              IsInvalid("at least one layer"));
   ParityPolicy invalid = policy;
   invalid.protect.sinks = -1;
-  EXPECT_THAT(RunPolicy(invalid, Keep("0.5"), tensors, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sinks")));
+  EXPECT_THAT(RunPolicy(invalid, Keep("0.5"), tensors, {}), IsInvalid("sinks"));
 }
 
 // A score that depends on its entry alone: block by block, the best of the best
@@ -316,16 +296,10 @@ TEST(RunPolicyByBlocksTest, FindsTheBestOfAllWhereScoresAreFixed) {
 }
 
 // Sums of H2O where queries see only what was kept before them, in float64.
-std::vector<int32_t> NaiveH2oByBlocks(const LayerTensors& layer, int32_t head,
-                                      int32_t keep, int32_t block) {
+std::vector<int32_t> NaiveH2oByBlocks(const Tensors& tensors, size_t layer,
+                                      int32_t head, int32_t keep,
+                                      int32_t block) {
   const int32_t group = kRunnerShape.num_q_heads / kRunnerShape.num_heads;
-  const auto row = [&](const std::vector<float>& values, int32_t of,
-                       int32_t position) {
-    return values.data() +
-           (static_cast<size_t>(of) * static_cast<size_t>(kRunnerShape.length) +
-            static_cast<size_t>(position)) *
-               static_cast<size_t>(kRunnerShape.head_dim);
-  };
   std::vector<double> sums(static_cast<size_t>(kRunnerShape.length));
   std::vector<int32_t> held;
   int32_t end = 0;
@@ -335,19 +309,10 @@ std::vector<int32_t> NaiveH2oByBlocks(const LayerTensors& layer, int32_t head,
       held.push_back(query);
       for (int32_t q_head = head * group; q_head < (head + 1) * group;
            ++q_head) {
-        std::vector<double> weights;
-        for (const int32_t position : held) {
-          double dot = 0;
-          for (int32_t i = 0; i < kRunnerShape.head_dim; ++i) {
-            dot += double{row(layer.queries, q_head, query)[i]} *
-                   row(layer.keys, head, position)[i];
-          }
-          weights.push_back(std::exp(dot / std::sqrt(kRunnerShape.head_dim)));
-        }
-        const double total =
-            std::accumulate(weights.begin(), weights.end(), 0.0);
+        const std::vector<double> weights =
+            NaiveAttention(tensors, layer, q_head, query, held);
         for (size_t i = 0; i < held.size(); ++i) {
-          sums[static_cast<size_t>(held[i])] += weights[i] / total;
+          sums[static_cast<size_t>(held[i])] += weights[i];
         }
       }
     }
@@ -373,7 +338,7 @@ TEST(RunPolicyByBlocksTest, QueriesSeeOnlyWhatWasKept) {
     for (size_t layer = 0; layer < 3; ++layer) {
       for (int32_t head = 0; head < 2; ++head) {
         EXPECT_EQ(KeptOf(run, 2 * layer + static_cast<size_t>(head)),
-                  NaiveH2oByBlocks(tensors.layers[layer], head, 30, 16));
+                  NaiveH2oByBlocks(tensors, layer, head, 30, 16));
       }
     }
   }
@@ -392,11 +357,9 @@ TEST(RunPolicyByBlocksTest, RefusesRatiosAndEmptyBlocks) {
   const Tensors tensors = ScoresOnly({1, 2, 3, 4}, 1);
   const ParityPolicy policy = *ParseParityPolicy("external");
   EXPECT_THAT(RunPolicyByBlocks(policy, Keep("0.5"), tensors, 2, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected a number of tokens")));
+              IsInvalid("expected a number of tokens"));
   EXPECT_THAT(RunPolicyByBlocks(policy, KeepTokens(2), tensors, 0, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("block: expected at least 1, got 0")));
+              IsInvalid("block: expected at least 1, got 0"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "bench/evict/profile.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -9,14 +8,14 @@
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "bench/evict/commands.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
+#include "tests/bench/evict/evict_command.h"
 #include "tests/bench/evict/small_model.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -79,8 +78,7 @@ TEST(ProfileTest, MeasuresFromTheFilesOfSeveralContexts) {
   EXPECT_EQ(profile.num_queries, 5);
   flags.scores[1] = WriteArray("scores2.npy", {2, 2, 98});
   flags.oracles[1] = WriteArray("oracle2.npy", {2, 2, 2, 98});
-  EXPECT_THAT(MakeProfile(flags),
-              StatusIs(kInvalidArgument, HasSubstr("entries of context 1")));
+  EXPECT_THAT(MakeProfile(flags), IsInvalid("entries of context 1"));
 }
 
 TEST(ProfileTest, FlagsOverruleTheScorersProtection) {
@@ -148,8 +146,7 @@ TEST(ProfileTest, ImportsKvPress) {
   EXPECT_EQ(profile.rho.size(), 101u);
   EXPECT_NEAR(profile.EvictedFractions(0.305)[1], 0.305, 1e-6);
   flags.import_kvpress = WriteArray("flat.npy", {99, 2});
-  EXPECT_THAT(MakeProfile(flags),
-              StatusIs(kInvalidArgument, HasSubstr("--import-kvpress")));
+  EXPECT_THAT(MakeProfile(flags), IsInvalid("--import-kvpress"));
 }
 
 TEST(ProfileTest, MeasuresTheTinyModel) {
@@ -196,12 +193,10 @@ TEST(ProfileTest, MeasuresAModelFile) {
   EXPECT_THAT(table, HasSubstr("2 layers of 2 KV heads; 3 queries on 500"));
   // Without the table nothing is measured.
   flags.tables.clear();
-  EXPECT_THAT(RunProfile(flags),
-              StatusIs(kInvalidArgument, HasSubstr("--table")));
+  EXPECT_THAT(RunProfile(flags), IsInvalid("--table"));
   flags.scorer = "keydiff";
   flags.texts.clear();
-  EXPECT_THAT(RunProfile(flags),
-              StatusIs(kInvalidArgument, HasSubstr("--text: expected a file")));
+  EXPECT_THAT(RunProfile(flags), IsInvalid("--text: expected a file"));
 }
 
 TEST(ProfileTest, RefusesModelsWithWindows) {
@@ -214,8 +209,7 @@ TEST(ProfileTest, RefusesModelsWithWindows) {
   flags.num_contexts = 1;
   flags.context = 64;
   flags.scorer = "keydiff";
-  EXPECT_THAT(MakeProfile(flags),
-              StatusIs(kInvalidArgument, HasSubstr("has a window of")));
+  EXPECT_THAT(MakeProfile(flags), IsInvalid("has a window of"));
 }
 
 TEST(ProfileTest, NamesTheFlagThatIsWrong) {
@@ -229,40 +223,29 @@ TEST(ProfileTest, NamesTheFlagThatIsWrong) {
   EXPECT_THAT(error([](F& f) { f.keep_ratio = "2"; }),
               StatusIs(kInvalidArgument,
                        StartsWith("--keep-ratio: expected a decimal")));
-  EXPECT_THAT(error([](F& f) { f.output.clear(); }),
-              StatusIs(kInvalidArgument, HasSubstr("--output")));
+  EXPECT_THAT(error([](F& f) { f.output.clear(); }), IsInvalid("--output"));
   EXPECT_THAT(error([](F& f) { f.output = "/no/such/folder/file"; }),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--output")));
   EXPECT_THAT(error([](F& f) { f.json = f.compare_exact = true; }),
-              StatusIs(kInvalidArgument,
-                       HasSubstr("--json: expected a profile alone")));
+              IsInvalid("--json: expected a profile alone"));
   EXPECT_THAT(error([](F& f) { f.output = TempPath("never.json"); }),
-              StatusIs(kInvalidArgument,
-                       HasSubstr("--output: expected a name that ends in "
-                                 ".lukv, for an LU-KV profile")));
-  EXPECT_THAT(error([](F& f) { f.oracles.clear(); }),
-              StatusIs(kInvalidArgument, HasSubstr("exactly one")));
-  EXPECT_THAT(error([](F& f) { f.tiny = true; }),
-              StatusIs(kInvalidArgument, HasSubstr("exactly one")));
-  EXPECT_THAT(error([](F& f) { f.scores.clear(); }),
-              StatusIs(kInvalidArgument, HasSubstr("--scores")));
-  EXPECT_THAT(error([](F& f) { f.scorer.clear(); }),
-              StatusIs(kInvalidArgument, HasSubstr("--scorer")));
-  EXPECT_THAT(error([](F& f) { f.scorer = "magic"; }),
-              StatusIs(kInvalidArgument, HasSubstr("--scorer")));
-  EXPECT_THAT(error([](F& f) { f.oracles = f.scores; }),
-              StatusIs(kInvalidArgument, HasSubstr("--oracle")));
+              IsInvalid("--output: expected a name that ends in "
+                        ".lukv, for an LU-KV profile"));
+  EXPECT_THAT(error([](F& f) { f.oracles.clear(); }), IsInvalid("exactly one"));
+  EXPECT_THAT(error([](F& f) { f.tiny = true; }), IsInvalid("exactly one"));
+  EXPECT_THAT(error([](F& f) { f.scores.clear(); }), IsInvalid("--scores"));
+  EXPECT_THAT(error([](F& f) { f.scorer.clear(); }), IsInvalid("--scorer"));
+  EXPECT_THAT(error([](F& f) { f.scorer = "magic"; }), IsInvalid("--scorer"));
+  EXPECT_THAT(error([](F& f) { f.oracles = f.scores; }), IsInvalid("--oracle"));
   EXPECT_THAT(error([](F& f) {
                 f.scores = {WriteArray("other.npy", {2, 2, 99})};
               }),
-              StatusIs(kInvalidArgument, HasSubstr("[2, 2, 99]")));
+              IsInvalid("[2, 2, 99]"));
   EXPECT_THAT(error([](F& f) { f.oracles.push_back(f.oracles[0]); }),
-              StatusIs(kInvalidArgument,
-                       HasSubstr("--scores: expected one per --oracle, 2")));
+              IsInvalid("--scores: expected one per --oracle, 2"));
   EXPECT_THAT(ReadFile(TempPath("never.lukv")),
               StatusIs(absl::StatusCode::kNotFound));
-  EXPECT_THAT(error([](F& f) { f.unit = 0; }),
-              StatusIs(kInvalidArgument, HasSubstr("unit")));
+  EXPECT_THAT(error([](F& f) { f.unit = 0; }), IsInvalid("unit"));
   EXPECT_THAT(error([](F& f) {
                 f.oracles.clear();
                 f.show = "/no/such/file";
@@ -275,15 +258,13 @@ TEST(ProfileTest, SaysWhatTheScorerProtectsWhereThatIsTooMuch) {
   ProfileFlags flags = FileFlags();
   flags.scorer = "snapkv(window=101)";
   EXPECT_THAT(MakeProfile(flags),
-              StatusIs(kInvalidArgument,
-                       HasSubstr("--sinks, --window: expected at most 100 "
-                                 "together, the entries of a context, got "
-                                 "sinks 0 (not given: what --scorer keeps), "
-                                 "window 101 (not given: what")));
+              IsInvalid("--sinks, --window: expected at most 100 "
+                        "together, the entries of a context, got "
+                        "sinks 0 (not given: what --scorer keeps), "
+                        "window 101 (not given: what"));
   flags.sinks = 60;
   flags.window = 41;
-  EXPECT_THAT(MakeProfile(flags),
-              StatusIs(kInvalidArgument, HasSubstr("sinks 60, window 41")));
+  EXPECT_THAT(MakeProfile(flags), IsInvalid("sinks 60, window 41"));
   flags.window = 40;
   EXPECT_THAT(MakeProfile(flags), IsOk());
 }
@@ -292,20 +273,12 @@ TEST(ProfileTest, NamesTheFileThatIsDamaged) {
   ProfileFlags flags;
   flags.show = WriteArray("no_profile.npy", {2, 2});
   EXPECT_THAT(MakeProfile(flags),
-              StatusIs(kInvalidArgument,
-                       HasSubstr(absl::StrCat("--show ", flags.show))));
+              IsInvalid(absl::StrCat("--show ", flags.show)));
 }
 
-// The exit status of a command line, whose words come in order.
-int RunProfileCommand(std::vector<std::string> words) {
-  CLI::App app;
-  int exit_status = -1;
-  AddProfileCommand(app, &exit_status);
+CommandOutcome RunProfileCommand(std::vector<std::string> words) {
   words.insert(words.begin(), "profile");
-  // CLI11 takes them from the back.
-  std::reverse(words.begin(), words.end());
-  app.parse(words);
-  return exit_status;
+  return RunEvictCommand(AddProfileCommand, std::move(words));
 }
 
 TEST(ProfileTest, CommandParsesItsFlags) {
@@ -313,7 +286,8 @@ TEST(ProfileTest, CommandParsesItsFlags) {
   const std::string output = TempPath("command.lukv");
   EXPECT_EQ(RunProfileCommand({"--oracle", flags.oracles[0], "--scores",
                                flags.scores[0], "--scorer", "knorm", "--output",
-                               output, "--unit", "4", "--keep-ratio", "0.5"}),
+                               output, "--unit", "4", "--keep-ratio", "0.5"})
+                .exit_status,
             0);
   ProfileFlags show;
   show.show = output;
@@ -326,7 +300,8 @@ TEST(ProfileTest, CommandRefusesWhatItsSourceDoesNotLookAt) {
   const std::string output = TempPath("never.lukv");
   ASSERT_EQ(RunProfileCommand({"--oracle", flags.oracles[0], "--scores",
                                flags.scores[0], "--scorer", "knorm", "--output",
-                               profile}),
+                               profile})
+                .exit_status,
             0);
   const std::vector<std::vector<std::string>> lines = {
       {"--show", profile, "--output", output},
@@ -334,18 +309,16 @@ TEST(ProfileTest, CommandRefusesWhatItsSourceDoesNotLookAt) {
       {"--show", profile, "--unit", "4"},
       {"--import-kvpress", "x.npy", "--sinks", "3", "--output", output}};
   for (const std::vector<std::string>& line : lines) {
-    ::testing::internal::CaptureStderr();
-    EXPECT_EQ(RunProfileCommand(line), 1);
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+    const CommandOutcome outcome = RunProfileCommand(line);
+    EXPECT_EQ(outcome.exit_status, 1);
+    EXPECT_THAT(outcome.errors,
                 HasSubstr(line[2] + ": expected with another source"));
     EXPECT_FALSE(ReadFile(output).ok());
   }
-  ::testing::internal::CaptureStderr();
-  EXPECT_EQ(RunProfileCommand({"--tiny", "--tasks", "text", "--scorer", "knorm",
-                               "--output", output}),
-            1);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("--tasks: expected with --model"));
+  const CommandOutcome outcome = RunProfileCommand(
+      {"--tiny", "--tasks", "text", "--scorer", "knorm", "--output", output});
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.errors, HasSubstr("--tasks: expected with --model"));
 }
 
 }  // namespace

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_split.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <CLI/CLI.hpp>
 
-#include "bench/evict/commands.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
+#include "tests/bench/evict/evict_command.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -25,11 +26,6 @@ using ::testing::HasSubstr;
 constexpr int64_t kTextLayers = 2;
 constexpr int64_t kTextHeads = 3;
 constexpr int64_t kTextDim = 4;
-
-auto RefusesStats(const std::string& a, const std::string& b) {
-  return StatusIs(absl::StatusCode::kInvalidArgument,
-                  AllOf(HasSubstr(a), HasSubstr(b)));
-}
 
 // [kTextLayers, kTextHeads, length, kTextDim]
 NpyArray QueriesOf(int64_t length, uint32_t seed) {
@@ -106,16 +102,16 @@ TEST(QueryStatsProfileTest, ErrorsNameFlagAndFile) {
   const TempFolder folder;
   ProfileFlags flags;
   EXPECT_THAT(MeasureQueryStats(flags),
-              RefusesStats("--query-stats: expected queries", "got 0"));
+              IsInvalid("--query-stats: expected queries", "got 0"));
   const std::string first = folder.File("first.npy");
   ASSERT_THAT(WriteNpy(first, QueriesOf(9, 1)), IsOk());
   flags.raw_queries = {first};
   flags.tiny = true;
-  EXPECT_THAT(MeasureQueryStats(flags), RefusesStats("--query-stats", "got 2"));
+  EXPECT_THAT(MeasureQueryStats(flags), IsInvalid("--query-stats", "got 2"));
   flags.tiny = false;
   flags.sinks = 9;
   EXPECT_THAT(MeasureQueryStats(flags),
-              RefusesStats(first, "more positions than --sinks 9, got 9"));
+              IsInvalid(first, "more positions than --sinks 9, got 9"));
   flags.sinks = -1;
   const std::string second = folder.File("second.npy");
   flags.raw_queries = {first, second};
@@ -124,19 +120,17 @@ TEST(QueryStatsProfileTest, ErrorsNameFlagAndFile) {
                        AllOf(HasSubstr("--raw-queries"), HasSubstr(second))));
   ASSERT_THAT(WriteNpy(second, {{2, 9}, std::vector<float>(18)}), IsOk());
   EXPECT_THAT(MeasureQueryStats(flags),
-              RefusesStats(second, "[layers,] query heads"));
+              IsInvalid(second, "[layers,] query heads"));
   ASSERT_THAT(WriteNpy(second, {{2, 9, 3}, std::vector<float>(54)}), IsOk());
-  EXPECT_THAT(MeasureQueryStats(flags),
-              RefusesStats(second, "a multiple of 4"));
+  EXPECT_THAT(MeasureQueryStats(flags), IsInvalid(second, "a multiple of 4"));
   ASSERT_THAT(WriteNpy(second, {{3, 9, 4}, std::vector<float>(108)}), IsOk());
   EXPECT_THAT(
       MeasureQueryStats(flags),
-      RefusesStats(second, "layers, query heads and head dim of the first"));
+      IsInvalid(second, "layers, query heads and head dim of the first"));
   flags.query_stats = folder.File("out.lukv");
-  EXPECT_THAT(
-      RunQueryStats(flags),
-      RefusesStats("--query-stats: expected a name that ends in .qstats",
-                   "out.lukv"));
+  EXPECT_THAT(RunQueryStats(flags),
+              IsInvalid("--query-stats: expected a name that ends in .qstats",
+                        "out.lukv"));
 }
 
 TEST(QueryStatsProfileTest, TheTextSaysHowAlikeQueriesAre) {
@@ -156,14 +150,12 @@ TEST(QueryStatsProfileTest, TheTextSaysHowAlikeQueriesAre) {
 TEST(QueryStatsProfileTest, TheCommandWritesAndShowsATable) {
   const TempFolder folder;
   const std::string path = folder.File("tiny.qstats");
-  int exit_status = -1;
-  CLI::App app;
-  AddProfileCommand(app, &exit_status);
-  app.parse(
-      "profile --tiny --num-contexts 1 --context 40 --query-tokens 2 "
-      "--query-stats " +
-      path);
-  EXPECT_EQ(exit_status, 0);
+  EXPECT_EQ(
+      RunEvictCommand(AddProfileCommand,
+                      {"profile", "--tiny", "--num-contexts", "1", "--context",
+                       "40", "--query-tokens", "2", "--query-stats", path})
+          .exit_status,
+      0);
   ASSERT_OK_AND_ASSIGN(const std::string bytes, ReadFile(path));
   ASSERT_OK_AND_ASSIGN(const QueryStatsTable table, DecodeQueryStats(bytes));
   EXPECT_THAT(table.CheckShape(4, 8, 32), IsOk());
@@ -173,7 +165,7 @@ TEST(QueryStatsProfileTest, TheCommandWritesAndShowsATable) {
   ASSERT_OK_AND_ASSIGN(const std::string text, RunProfile(show));
   EXPECT_THAT(text, HasSubstr("model tiny"));
   show.json = true;
-  EXPECT_THAT(RunProfile(show), RefusesStats("--json", "query statistics"));
+  EXPECT_THAT(RunProfile(show), IsInvalid("--json", "query statistics"));
 }
 
 TEST(QueryStatsProfileTest, TheCommandRefusesFlagsOfProfiles) {
@@ -181,10 +173,10 @@ TEST(QueryStatsProfileTest, TheCommandRefusesFlagsOfProfiles) {
        {"profile --tiny --query-stats a --output b",
         "profile --tiny --query-stats a --scorer keydiff",
         "profile --tiny --raw-queries a", "profile --query-stats a --json"}) {
-    int exit_status = -1;
-    CLI::App app;
-    AddProfileCommand(app, &exit_status);
-    EXPECT_THROW(app.parse(line), CLI::ParseError) << line;
+    EXPECT_NE(RunEvictCommand(AddProfileCommand, absl::StrSplit(line, ' '))
+                  .usage_error,
+              "")
+        << line;
   }
 }
 

@@ -1,16 +1,16 @@
 #include "bench/evict/run.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/evict/commands.h"
 #include "blockmgr/base/read_file.h"
+#include "tests/bench/evict/evict_command.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -84,35 +84,13 @@ TEST(RunReportTest, PadsPositions) {
   EXPECT_THAT(shape, ElementsAre(2, 2, 3));
 }
 
-struct RunOutcome {
-  int exit_status = -1;  // -1: wrong usage
-  std::string output;
-  std::string errors;
-  std::string usage_error;
-};
-
-RunOutcome RunCommand(std::vector<std::string> arguments) {
-  CLI::App app;
-  RunOutcome outcome;
-  int exit_status = 0;
-  AddRunCommand(app, &exit_status);
+CommandOutcome RunCommand(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "run");
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  try {
-    app.parse(arguments);
-    outcome.exit_status = exit_status;
-  } catch (const CLI::ParseError& error) {
-    outcome.usage_error = error.what();
-  }
-  outcome.output = ::testing::internal::GetCapturedStdout();
-  outcome.errors = ::testing::internal::GetCapturedStderr();
-  return outcome;
+  return RunEvictCommand(AddRunCommand, std::move(arguments));
 }
 
 TEST(RunCommandTest, RunsOnMadeUpTensors) {
-  const RunOutcome outcome =
+  const CommandOutcome outcome =
       RunCommand({"--policy", "snapkv | adakv", "--keep-ratio", "0.25",
                   "--synthetic", "2x4x2x256x16"});
   EXPECT_EQ(outcome.errors, "");
@@ -128,7 +106,7 @@ TEST(RunCommandTest, ReadsAndWritesArrays) {
   scores.shape = {2, 5};
   scores.values = {5, 1, 4, 2, 3, 1, 2, 3, 4, 5};
   ASSERT_THAT(WriteNpy(folder.File("s.npy"), scores), IsOk());
-  const RunOutcome outcome =
+  const CommandOutcome outcome =
       RunCommand({"--policy", "external | uniform | topk | round(token)",
                   "--keep-tokens", "2", "--scores", folder.File("s.npy"),
                   "--output-positions", folder.File("p.npy"),
@@ -146,27 +124,6 @@ TEST(RunCommandTest, ReadsAndWritesArrays) {
   EXPECT_THAT(budgets.values, ElementsAre(2, 2));
 }
 
-TEST(RunCommandTest, KeepsAllThereIsWhereverPagesEnd) {
-  for (const char* rounding : {"", " | topk | round(token)"}) {
-    for (const char* budget : {"uniform", "pyramid", "adakv",
-                               "adakv(mode=floor)", "ada_pyramid", "global"}) {
-      for (const std::vector<std::string>& target :
-           {std::vector<std::string>{"--keep-ratio", "1"},
-            {"--keep-tokens", "100"},
-            {"--keep-tokens", "5000"},
-            {"--keep-tokens", "5000", "--block", "7"}}) {
-        std::vector<std::string> arguments = {
-            "--policy", absl::StrCat("knorm | ", budget, rounding),
-            "--synthetic", "2x4x2x100x16"};
-        arguments.insert(arguments.end(), target.begin(), target.end());
-        EXPECT_THAT(RunCommand(arguments).output,
-                    HasSubstr("kept    400 of 400 entries (100.00 %)"))
-            << arguments[1];
-      }
-    }
-  }
-}
-
 // The budgets are what they are: 0 keeps nothing of a head.
 TEST(RunCommandTest, TakesBudgetsOfOnesOwn) {
   const TempFolder folder;
@@ -180,7 +137,7 @@ TEST(RunCommandTest, TakesBudgetsOfOnesOwn) {
       "--budgets", budgets,
       "--scores",  scores,
       "--json"};
-  const RunOutcome outcome = RunCommand(arguments);
+  const CommandOutcome outcome = RunCommand(arguments);
   EXPECT_EQ(outcome.errors, "");
   EXPECT_EQ(outcome.exit_status, 0);
   const auto json = nlohmann::json::parse(outcome.output);
@@ -197,7 +154,7 @@ TEST(RunCommandTest, BudgetsHaveTheShapeOfTheModel) {
   const TempFolder folder;
   const std::string budgets = folder.File("b.npy");
   ASSERT_THAT(WriteNpy(budgets, {{2, 1}, {3, 4}}), IsOk());
-  const RunOutcome outcome =
+  const CommandOutcome outcome =
       RunCommand({"--policy", "knorm | external", "--budgets", budgets,
                   "--synthetic", "1x2x2x64x8"});
   EXPECT_EQ(outcome.exit_status, 1);
@@ -211,7 +168,7 @@ TEST(RunCommandTest, WritesBothFilesOrNone) {
   const std::string positions = folder.Write("p.npy", "as it was");
   // In the way of the file that budgets are written to first.
   std::filesystem::create_directory(folder.File("b.npy.part"));
-  const RunOutcome outcome =
+  const CommandOutcome outcome =
       RunCommand({"--policy", "knorm", "--keep-ratio", "0.5", "--synthetic",
                   "1x2x2x64x8", "--output-positions", positions,
                   "--output-budgets", folder.File("b.npy")});
@@ -225,7 +182,7 @@ TEST(RunCommandTest, WritesBothFilesOrNone) {
 TEST(RunCommandTest, OutputFilesAreCheckedBeforeTheRun) {
   const TempFolder folder;
   for (const char* flag : {"--output-positions", "--output-budgets"}) {
-    const RunOutcome outcome =
+    const CommandOutcome outcome =
         RunCommand({"--policy", "knorm", "--keep-ratio", "0.5", "--synthetic",
                     "1x2x2x64x8", flag, folder.File("no/such.npy")});
     EXPECT_EQ(outcome.exit_status, -1);
@@ -282,7 +239,7 @@ TEST(RunCommandTest, ExplainsWhatItCannotDo) {
   for (const Failure& failure : failures) {
     std::vector<std::string> arguments = failure.arguments;
     arguments.insert(arguments.end(), made.begin(), made.end());
-    const RunOutcome outcome = RunCommand(arguments);
+    const CommandOutcome outcome = RunCommand(arguments);
     EXPECT_EQ(outcome.exit_status, 1) << failure.why;
     EXPECT_THAT(outcome.errors, HasSubstr(failure.why));
     EXPECT_THAT(outcome.output, IsEmpty());

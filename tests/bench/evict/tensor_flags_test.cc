@@ -14,14 +14,13 @@
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 #include "tests/bench/evict/small_model.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::HasSubstr;
 
 absl::StatusOr<Tensors> Read(std::vector<std::string> arguments) {
   CLI::App app;
@@ -33,8 +32,7 @@ absl::StatusOr<Tensors> Read(std::vector<std::string> arguments) {
 
 void ExpectRefused(const std::vector<std::string>& arguments,
                    const std::string& why) {
-  EXPECT_THAT(Read(arguments),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
+  EXPECT_THAT(Read(arguments), IsInvalid(why));
 }
 
 TEST(TensorFlagsTest, MakesSyntheticTensors) {
@@ -146,12 +144,9 @@ TEST(TensorFlagsTest, VisitsContextsThatLieEvenlyInTheText) {
   flags.texts = {folder.File("text")};
   cut = {.num_contexts = 5};
   EXPECT_THAT(VisitContexts(flags, cut, visit),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--num-contexts: expected at most 4")));
+              IsInvalid("--num-contexts: expected at most 4"));
   flags.model.clear();
-  EXPECT_THAT(
-      VisitContexts(flags, cut, visit),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--model")));
+  EXPECT_THAT(VisitContexts(flags, cut, visit), IsInvalid("--model"));
 }
 
 TEST(TensorFlagsTest, RefusesShapesThatAreNone) {

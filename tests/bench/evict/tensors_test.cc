@@ -1,22 +1,21 @@
 #include "bench/evict/tensors.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/npy.h"
+#include "tests/bench/evict/naive_attention.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 class LoadTensorsTest : public ::testing::Test {
@@ -34,9 +33,7 @@ class LoadTensorsTest : public ::testing::Test {
   }
   void ExpectRefused(const TensorPaths& paths, const std::string& file,
                      const std::string& why) {
-    EXPECT_THAT(LoadTensors(paths),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr(file), HasSubstr(why))));
+    EXPECT_THAT(LoadTensors(paths), IsInvalid(file, why));
   }
   TempFolder folder_;
 };
@@ -85,8 +82,7 @@ TEST_F(LoadTensorsTest, ScoresAloneAreEnough) {
 
 TEST_F(LoadTensorsTest, RefusesShapesThatDoNotFit) {
   TensorPaths paths;
-  EXPECT_THAT(LoadTensors(paths), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("got none")));
+  EXPECT_THAT(LoadTensors(paths), IsInvalid("got none"));
   paths.keys = Count("k", {2, 2, 3, 4});
   paths.values = Count("v", {2, 2, 5, 4});
   ExpectRefused(paths, "v", "values: positions: expected 3, got 5");
@@ -119,27 +115,6 @@ TEST(SyntheticTensorsTest, AreAFunctionOfShapeAndSeed) {
   EXPECT_NE(a.layers[0].keys, a.layers[1].keys);
 }
 
-// Attention of one query of the last layer over all positions up to it.
-std::vector<double> Attend(const Tensors& tensors, int32_t q_head,
-                           int32_t position) {
-  const LayerTensors& layer = tensors.layers.back();
-  const int32_t dim = tensors.head_dim;
-  const int32_t head = q_head / (tensors.num_q_heads / tensors.num_heads);
-  const float* query = &layer.queries[static_cast<size_t>(
-      (int64_t{q_head} * tensors.length + position) * dim)];
-  std::vector<double> weights;
-  for (int32_t token = 0; token <= position; ++token) {
-    const float* key = &layer.keys[static_cast<size_t>(
-        (int64_t{head} * tensors.length + token) * dim)];
-    double dot = 0;
-    for (int32_t i = 0; i < dim; ++i) dot += double{query[i]} * key[i];
-    weights.push_back(std::exp(dot / std::sqrt(dim)));
-  }
-  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-  for (double& weight : weights) weight /= sum;
-  return weights;
-}
-
 TEST(SyntheticTensorsTest, HeadsDifferInSharpnessAndLikeTheFirstToken) {
   SyntheticShape shape;
   shape.num_layers = 1;
@@ -152,7 +127,8 @@ TEST(SyntheticTensorsTest, HeadsDifferInSharpnessAndLikeTheFirstToken) {
   double first = 0;
   for (int32_t q_head = 0; q_head < 8; ++q_head) {
     for (int32_t position = 448; position < 512; ++position) {
-      std::vector<double> weights = Attend(tensors, q_head, position);
+      std::vector<double> weights =
+          NaiveAttention(tensors, 0, q_head, position);
       first += weights[0] / (8 * 64);
       std::sort(weights.rbegin(), weights.rend());
       sharpness[static_cast<size_t>(q_head)] +=

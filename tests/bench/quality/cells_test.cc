@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -30,9 +31,7 @@ TEST(CellsTest, ModesAreReadAndWritten) {
 TEST(CellsTest, RefusesOtherModes) {
   for (const char* text : {"", "always", "every-chunk", "every-chunk=0",
                            "decode=x", "decode=-1"}) {
-    EXPECT_THAT(QualityMode::Parse(text),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("--modes"), HasSubstr("expected"))));
+    EXPECT_THAT(QualityMode::Parse(text), IsInvalid("--modes", "expected"));
   }
 }
 

@@ -79,25 +79,14 @@ TEST(HtmlReportTest, HasItsPicturesInItself) {
 
 TEST(HtmlReportTest, CurvesEndAtTheFullCache) {
   const auto pictures = PicturesOf(HtmlReport(Groups(), {}));
-  std::vector<std::string> tooltips;
-  for (const XmlElement& element : pictures[0]) {
-    if (element.name == "title" && element.depth == 2) {
-      tooltips.push_back(element.text);
-    }
-  }
-  EXPECT_THAT(tooltips,
+  EXPECT_THAT(Tooltips(pictures[0]),
               ::testing::ElementsAre("a | <b>: 0.2, 0.3", "a | <b>: 0.5, 0.8",
                                      "a | <b>: 1, 1"));
 }
 
 TEST(HtmlReportTest, TheMapHasDepthsAndLengths) {
   const auto pictures = PicturesOf(HtmlReport(Groups(), {}));
-  std::vector<std::string> tooltips;
-  for (const XmlElement& element : pictures.back()) {
-    if (element.name == "title" && element.depth == 2) {
-      tooltips.push_back(element.text);
-    }
-  }
+  const std::vector<std::string> tooltips = Tooltips(pictures.back());
   // Three cells of five depths and two lengths.
   ASSERT_EQ(tooltips.size(), 30u);
   // At half, what is in the first fifth is lost.

@@ -12,13 +12,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/bench/quality/quality_testing.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -196,15 +196,12 @@ TEST(PromptsTest, TextGoesOnAsLongAsAskedFor) {
 
 TEST(PromptsTest, RefusesContextsThatAreTooShort) {
   const PromptSource source = ByteSource();
-  EXPECT_THAT(
-      MakeQualityPrompt(source, {.task = "fact", .num_tokens = 40}),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--lengths")));
-  EXPECT_THAT(
-      MakeQualityPrompt(source, {.task = "words", .num_tokens = 40}),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--lengths")));
-  EXPECT_THAT(
-      MakeQualityPrompt(source, {.task = "poems", .num_tokens = 400}),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--tasks")));
+  EXPECT_THAT(MakeQualityPrompt(source, {.task = "fact", .num_tokens = 40}),
+              IsInvalid("--lengths"));
+  EXPECT_THAT(MakeQualityPrompt(source, {.task = "words", .num_tokens = 40}),
+              IsInvalid("--lengths"));
+  EXPECT_THAT(MakeQualityPrompt(source, {.task = "poems", .num_tokens = 400}),
+              IsInvalid("--tasks"));
 }
 
 TEST(PromptsTest, ReadsPromptsOfAFile) {
@@ -241,8 +238,7 @@ TEST(PromptsTest, ErrorsOfAFileNameLineAndField) {
   for (const auto& [line, field] : cases) {
     const std::string name = folder.Write("prompts.jsonl", line);
     EXPECT_THAT(ReadQualityPrompts(ByteSource(), name),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("line 1"), HasSubstr(field))));
+                IsInvalid("line 1", field));
   }
   EXPECT_THAT(ReadQualityPrompts(ByteSource(), folder.File("none")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("--prompts")));

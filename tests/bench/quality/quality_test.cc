@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/bench/quality/quality_testing.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
@@ -103,9 +104,7 @@ TEST(QualityTest, CellsAreChosenByName) {
   ASSERT_EQ(report["groups"].size(), 1u);
   ASSERT_EQ(report["groups"][0]["cells"].size(), 2u);
   options.only = "nothing";
-  EXPECT_THAT(
-      MeasureQuality(options, ByteSubject()),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--cells")));
+  EXPECT_THAT(MeasureQuality(options, ByteSubject()), IsInvalid("--cells"));
 }
 
 TEST(QualityTest, PromptsOfAFile) {
@@ -137,15 +136,11 @@ TEST(QualityTest, GoesOnOnlyWithTheSameContents) {
   ASSERT_OK(MeasureQuality(options, ByteSubject()));
   EXPECT_OK(MeasureQuality(options, ByteSubject()));
   write("So");
-  EXPECT_THAT(
-      MeasureQuality(options, ByteSubject()),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--output")));
+  EXPECT_THAT(MeasureQuality(options, ByteSubject()), IsInvalid("--output"));
   write("No");
   QualitySubject other = ByteSubject();
   other.model_fingerprint = "another";
-  EXPECT_THAT(
-      MeasureQuality(options, other),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--output")));
+  EXPECT_THAT(MeasureQuality(options, other), IsInvalid("--output"));
 }
 
 TEST(QualityTest, ErrorsComeBeforeTheWork) {

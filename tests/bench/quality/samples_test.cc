@@ -8,13 +8,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -104,13 +104,10 @@ TEST(SamplesTest, RefusesOtherFiles) {
   ASSERT_OK(SampleFile::Open(name, Configuration(1)));
   const std::string before = ReadAll(name);
   EXPECT_THAT(SampleFile::Open(name, Configuration(2)),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("line 1"), HasSubstr("--output"))));
+              IsInvalid("line 1", "--output"));
   EXPECT_EQ(ReadAll(name), before);
   folder.Write("samples.jsonl", before + "{\"task\": 1}\n");
-  EXPECT_THAT(
-      SampleFile::Open(name, Configuration(1)),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("line 2")));
+  EXPECT_THAT(SampleFile::Open(name, Configuration(1)), IsInvalid("line 2"));
   EXPECT_THAT(
       SampleFile::Open(folder.File("none/samples.jsonl"), Configuration(1)),
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("--output")));

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/testing/gguf_writer.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -234,8 +235,7 @@ TEST(GgufFileTest, ValuesOutOfRangeAreNamed) {
               StatusIs(kInvalid,
                        "key 'large': expected an integer below 2^63, got "
                        "9223372036854775808"));
-  EXPECT_THAT(file->Integers("larges"),
-              StatusIs(kInvalid, HasSubstr("got 18446744073709551615")));
+  EXPECT_THAT(file->Integers("larges"), IsInvalid("got 18446744073709551615"));
   EXPECT_THAT(
       file->Boolean("truth"),
       StatusIs(kInvalid, "key 'truth': expected a bool of 0 or 1, got 2"));

@@ -12,6 +12,7 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -217,9 +218,7 @@ TEST_F(EngineClientTest, EndsWithTheEnginesOwnError) {
   handlers_.run = [](const StepPlan&, StepResult*) {
     return absl::InvalidArgumentError("no such slot");
   };
-  EXPECT_THAT(
-      client.Serve(kLayout, handlers_),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no such slot")));
+  EXPECT_THAT(client.Serve(kLayout, handlers_), IsInvalid("no such slot"));
 }
 
 TEST_F(EngineClientTest, EndsWithAPlanThatCannotBeRead) {
@@ -228,8 +227,7 @@ TEST_F(EngineClientTest, EndsWithAPlanThatCannotBeRead) {
   daemon.bad_policy = true;
   EngineClient client(options_);
   EXPECT_THAT(client.Serve(kLayout, handlers_),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("evictions[0]: policy: scorer")));
+              IsInvalid("evictions[0]: policy: scorer"));
 }
 
 }  // namespace

@@ -17,8 +17,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/gguf/gguf_file.h"
-#include "engine/reference/gguf_model.h"
 #include "engine/reference/tiny_backends.h"
 #include "kernels/cuda/host/cuda_backend.h"
 #include "tests/engine/reference/engine_harness.h"
@@ -31,11 +29,8 @@ namespace blockmgr {
 namespace {
 
 std::shared_ptr<const LanguageModel> Load(const GgufSpec& spec) {
-  const std::string bytes = spec.Write();
-  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
-  EXPECT_OK(file.status());
-  auto model = LoadGgufModel(**file);
-  EXPECT_OK(model.status());
+  auto model = LoadSpec(spec);
+  EXPECT_OK(model);
   return *std::move(model);
 }
 
@@ -53,19 +48,6 @@ std::vector<std::unique_ptr<Backend>> OnDevice(const LanguageModel& model,
     backends.push_back(*std::move(backend));
   }
   return backends;
-}
-
-// Returns the largest error, relative to the largest logit.
-double ErrorOf(std::span<const float> logits,
-               const std::vector<double>& expected) {
-  EXPECT_EQ(logits.size(), expected.size());
-  double largest = 0;
-  double error = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    largest = std::max(largest, std::abs(expected[i]));
-    error = std::max(error, std::abs(expected[i] - double{logits[i]}));
-  }
-  return error / largest;
 }
 
 class DeviceModelTest

@@ -31,8 +31,8 @@ std::vector<std::unique_ptr<Backend>> CpuShards(const ModelLayout& whole) {
 
 }  // namespace
 
-std::vector<int32_t> EngineHarness::Eviction::KeptPositions(
-    size_t head_index) const {
+std::vector<int32_t> KeptPositions(const EntryIndex& candidates,
+                                   const KeepSets& keep, size_t head_index) {
   std::vector<int32_t> positions;
   for (int64_t i = keep.offsets[head_index]; i < keep.offsets[head_index + 1];
        ++i) {
@@ -387,6 +387,13 @@ std::vector<float> EngineHarness::Decode(int32_t slot) {
   Schedule(slot, 1);
   BM_CHECK(Run().ok());
   return logits(slot);
+}
+
+LogitRows EngineHarness::Generate(int32_t slot, std::span<const int32_t> chunks,
+                                  int32_t num_decodes) {
+  LogitRows rows = {Prefill(slot, chunks)};
+  for (int32_t i = 0; i < num_decodes; ++i) rows.push_back(Decode(slot));
+  return rows;
 }
 
 }  // namespace blockmgr

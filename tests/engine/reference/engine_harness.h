@@ -25,6 +25,13 @@ namespace blockmgr {
 // Where the destinations of an eviction come from.
 enum class DestinationKind { kFresh, kOwn, kMixed };
 
+// Logits after a prompt, and after each of the tokens that follow.
+using LogitRows = std::vector<std::vector<float>>;
+
+// Returns the positions that one (layer, head) keeps, ascending.
+std::vector<int32_t> KeptPositions(const EntryIndex& candidates,
+                                   const KeepSets& keep, size_t head_index);
+
 class EngineHarness {
  public:
   // What one eviction did, as the observer saw it.
@@ -34,8 +41,9 @@ class EngineHarness {
     std::vector<float> scores;
     KeepSets keep;
     EvictionOutcome outcome;
-    // Kept positions of one (layer, head), ascending.
-    std::vector<int32_t> KeptPositions(size_t head_index) const;
+    std::vector<int32_t> KeptPositions(size_t head_index) const {
+      return blockmgr::KeptPositions(candidates, keep, head_index);
+    }
   };
 
   EngineHarness(const std::shared_ptr<const LanguageModel>& model, DType dtype,
@@ -78,6 +86,9 @@ class EngineHarness {
   std::vector<float> Prefill(int32_t slot, std::span<const int32_t> chunks);
   // One decode step; returns its logits.
   std::vector<float> Decode(int32_t slot);
+  // A prompt in chunks, and greedy tokens.
+  LogitRows Generate(int32_t slot, std::span<const int32_t> chunks,
+                     int32_t num_decodes);
 
   const StepResult& result() const { return result_; }
   // Of the last run; empty when the slot did not sample.

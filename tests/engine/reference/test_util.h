@@ -3,12 +3,24 @@
 #define TESTS_ENGINE_REFERENCE_TEST_UTIL_H_
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <span>
+#include <string>
 #include <vector>
 
+#include <absl/status/statusor.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
+#include <gtest/gtest.h>
+
+#include "engine/gguf/gguf_file.h"
+#include "engine/reference/gguf_model.h"
 #include "engine/reference/tiny_model.h"
+#include "tests/engine/reference/gguf_reference.h"
 
 namespace blockmgr {
 
@@ -45,6 +57,42 @@ inline std::vector<int32_t> RandomTokens(int32_t count, int32_t vocabulary,
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < count; ++i) tokens.push_back(token(*random));
   return tokens;
+}
+
+// The model of a file, or why it cannot be loaded.
+inline absl::StatusOr<std::shared_ptr<const LanguageModel>> LoadSpec(
+    const GgufSpec& spec) {
+  const std::string bytes = spec.Write();
+  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)));
+  if (!file.ok()) return file.status();
+  return LoadGgufModel(**file);
+}
+
+// Logits of float32 products against those of a model in float64.
+inline void ExpectLogits(std::span<const float> logits,
+                         const std::vector<double>& expected) {
+  ASSERT_EQ(logits.size(), expected.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    ASSERT_NEAR(logits[i], expected[i], 1e-3) << "logit " << i;
+  }
+}
+
+// Returns the largest error, relative to the largest logit.
+inline double ErrorOf(std::span<const float> logits,
+                      const std::vector<double>& expected) {
+  EXPECT_EQ(logits.size(), expected.size());
+  double largest = 0;
+  double error = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    largest = std::max(largest, std::abs(expected[i]));
+    error = std::max(error, std::abs(expected[i] - double{logits[i]}));
+  }
+  return error / largest;
+}
+
+// A name for a test of a model with these windows.
+inline std::string NameOfWindows(const std::vector<int32_t>& windows) {
+  return absl::StrCat("Layers_", absl::StrJoin(windows, "_"));
 }
 
 // Cuts `total` into random positive parts.

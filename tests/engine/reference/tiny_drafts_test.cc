@@ -15,6 +15,7 @@
 
 #include "engine/reference/tiny_engine.h"
 #include "scheduler/scheduler.h"
+#include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
@@ -38,20 +39,6 @@ struct Setting {
   // right after some were rejected; 0: never.
   size_t command_after = 0;
 };
-
-std::vector<int32_t> KeptPositions(const ScoredEntries& scored,
-                                   const KeepSets& keep) {
-  std::vector<int32_t> positions;
-  for (size_t head = 0; head + 1 < keep.offsets.size(); ++head) {
-    for (int64_t i = keep.offsets[head]; i < keep.offsets[head + 1]; ++i) {
-      const int64_t entry =
-          scored.candidates.offsets[head] + keep.ranks[static_cast<size_t>(i)];
-      positions.push_back(
-          scored.candidates.positions[static_cast<size_t>(entry)]);
-    }
-  }
-  return positions;
-}
 
 RequestEviction Evicting(const std::string& policy, EvictionMode mode) {
   RequestEviction eviction = Recency(16, mode, 16);
@@ -84,12 +71,17 @@ Outcome Serve(const Setting& setting, const std::vector<Request>& requests) {
   const std::unique_ptr<Scheduler> scheduler =
       *Scheduler::Create(layout, options);
   Outcome run;
-  engine.set_observer(
-      {.on_eviction = [&](const EvictionOrder& order, int32_t /*shard*/,
-                          const ScoredEntries& scored, const KeepSets& keep) {
-        run.kept[Index(engine.tables().row(order.slot).request)].push_back(
-            KeptPositions(scored, keep));
-      }});
+  engine.set_observer({.on_eviction = [&](const EvictionOrder& order,
+                                          int32_t /*shard*/,
+                                          const ScoredEntries& scored,
+                                          const KeepSets& keep) {
+    std::vector<int32_t>& kept =
+        run.kept[Index(engine.tables().row(order.slot).request)].emplace_back();
+    for (size_t head = 0; head + 1 < keep.offsets.size(); ++head) {
+      const auto own = KeptPositions(scored.candidates, keep, head);
+      kept.insert(kept.end(), own.begin(), own.end());
+    }
+  }});
   for (const Request& request : requests) {
     EXPECT_OK(scheduler->Submit(request));
   }

@@ -9,33 +9,13 @@
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/dense_reference.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
-void ExpectNear(const std::vector<float>& logits,
-                const std::vector<double>& expected, double tolerance) {
-  ASSERT_EQ(logits.size(), expected.size());
-  for (size_t i = 0; i < logits.size(); ++i) {
-    ASSERT_NEAR(logits[i], expected[i], tolerance) << "logit " << i;
-  }
-}
-
-// Logits after the prompt and after each of `num_decodes` greedy tokens.
-using LogitRows = std::vector<std::vector<float>>;
-
-LogitRows Generate(EngineHarness* host, int32_t slot,
-                   std::span<const int32_t> chunks, int32_t num_decodes) {
-  LogitRows trace = {host->Prefill(slot, chunks)};
-  for (int32_t i = 0; i < num_decodes; ++i) {
-    trace.push_back(host->Decode(slot));
-  }
-  return trace;
-}
 
 TEST(TinyEngineTest, LogitsMatchTheDenseReference) {
   for (const uint64_t seed : {1, 2, 3}) {
@@ -48,14 +28,14 @@ TEST(TinyEngineTest, LogitsMatchTheDenseReference) {
     const int32_t length = seed == 1 ? 70 : 150;
     host.Start(0, RandomTokens(length, model->shape().vocabulary, &random));
     const LogitRows trace =
-        Generate(&host, 0, RandomSplit(length, 64, &random), 12);
+        host.Generate(0, RandomSplit(length, 64, &random), 12);
     DenseReference reference(model.get());
     const std::span<const int32_t> tokens = host.tokens(0);
-    ExpectNear(trace[0], reference.Forward(tokens.first(length)), 1e-3);
+    ExpectLogits(trace[0], reference.Forward(tokens.first(length)));
     for (size_t i = 1; i < trace.size(); ++i) {
       const size_t position = static_cast<size_t>(length) + i - 1;
       const std::vector<double> expected = reference.Forward(tokens[position]);
-      ExpectNear(trace[i], expected, 1e-3);
+      ExpectLogits(trace[i], expected);
       EXPECT_EQ(tokens[position + 1], Argmax(expected));
     }
   }
@@ -82,7 +62,7 @@ TEST_P(TinyEngineDTypeTest, ChunksDoNotChangeABit) {
     SCOPED_TRACE(::testing::PrintToString(split));
     EngineHarness host(model, GetParam());
     host.Start(0, prompt);
-    const LogitRows trace = Generate(&host, 0, split, 6);
+    const LogitRows trace = host.Generate(0, split, 6);
     if (first.empty()) first = trace;
     EXPECT_EQ(trace, first);
   }
@@ -97,7 +77,7 @@ TEST_P(TinyEngineDTypeTest, TheBatchDoesNotChangeABit) {
     prompts.push_back(RandomTokens(length, 64, &random));
     EngineHarness host(model, GetParam());
     host.Start(0, prompts.back());
-    alone.push_back(Generate(&host, 0, std::vector{length}, 8));
+    alone.push_back(host.Generate(0, std::vector{length}, 8));
   }
   // Prompts in random chunks and decodes mixed, slots in random order.
   EngineHarness host(model, GetParam());
@@ -136,9 +116,9 @@ TEST_P(TinyEngineDTypeTest, ACachedPrefixDoesNotChangeABit) {
   const std::vector<int32_t> prompt = RandomTokens(100, 64, &random);
   EngineHarness host(model, GetParam());
   host.Start(0, prompt);
-  const LogitRows first = Generate(&host, 0, std::vector{100}, 6);
+  const LogitRows first = host.Generate(0, std::vector{100}, 6);
   host.Start(1, prompt, 32, std::span(host.blocks(0)).first(5));
-  EXPECT_EQ(Generate(&host, 1, std::vector{20}, 6), first);
+  EXPECT_EQ(host.Generate(1, std::vector{20}, 6), first);
 }
 
 TEST(TinyEngineTest, AReusedSlotStartsAfresh) {
@@ -148,13 +128,13 @@ TEST(TinyEngineTest, AReusedSlotStartsAfresh) {
   const std::vector<int32_t> b = RandomTokens(60, 64, &random);
   EngineHarness fresh(model, DType::kFloat32);
   fresh.Start(0, b);
-  const LogitRows expected = Generate(&fresh, 0, std::vector{60}, 3);
+  const LogitRows expected = fresh.Generate(0, std::vector{60}, 3);
   EngineHarness host(model, DType::kFloat32);
   host.Start(0, a);
-  Generate(&host, 0, std::vector{40}, 3);
+  host.Generate(0, std::vector{40}, 3);
   host.Release(0);
   host.Start(0, b);
-  EXPECT_EQ(Generate(&host, 0, std::vector{60}, 3), expected);
+  EXPECT_EQ(host.Generate(0, std::vector{60}, 3), expected);
 }
 
 TEST(TinyEngineTest, ABadPlanChangesNothing) {
@@ -171,8 +151,7 @@ TEST(TinyEngineTest, ABadPlanChangesNothing) {
   plan.block_offsets = {0, 0};
   StepResult result;
   EXPECT_THAT(host.engine().Run(plan, &result),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected position 40, got 39")));
+              IsInvalid("expected position 40, got 39"));
   EXPECT_EQ(host.engine().tables().row(SequenceSlot{0}).num_computed, 40);
   EXPECT_FALSE(host.Decode(0).empty());
 }

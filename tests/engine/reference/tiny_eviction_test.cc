@@ -16,6 +16,7 @@
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/dense_reference.h"
+#include "tests/testing/eviction_targets.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -28,19 +29,6 @@ constexpr int32_t kNumLayers = 2;
 constexpr int32_t kTinyHeads = 2;
 constexpr int32_t kGroup = 2;
 constexpr int32_t kWindow = 32;
-
-EvictionTarget Ratio(const char* text) {
-  EvictionTarget target;
-  target.ratio = *KeepRatio::Parse(text);
-  return target;
-}
-
-EvictionTarget TokensPerHead(int32_t tokens) {
-  EvictionTarget target;
-  target.kind = EvictionTarget::Kind::kTokens;
-  target.tokens = tokens;
-  return target;
-}
 
 // SnapKV with its defaults (max pool of 7, group mean, then pool), float64:
 // one score per position, of the entries below the window that a head attends.
@@ -161,11 +149,8 @@ class TinyEvictionTest : public ::testing::Test {
     for (int32_t i = 0; i < num_tokens; ++i) {
       const std::vector<double> expected = reference_->Forward(
           host_->tokens(0)[static_cast<size_t>(reference_->length())]);
-      const std::vector<float> logits = host_->Decode(0);
-      for (size_t j = 0; j < logits.size(); ++j) {
-        ASSERT_NEAR(logits[j], expected[j], 1e-3)
-            << "token " << i << ", logit " << j;
-      }
+      SCOPED_TRACE(absl::StrCat("token ", i));
+      ExpectLogits(host_->Decode(0), expected);
     }
   }
 
@@ -205,7 +190,7 @@ TEST_P(TinyEvictionPlaceTest, SnapKvKeepsWhatDenseTensorsSay) {
                       200 - kWindow, UniformBudget(72, head)));
       }
     }
-    host_->Evict(0, 192, "snapkv() | uniform | topk", TokensPerHead(72),
+    host_->Evict(0, 192, "snapkv() | uniform | topk", KeepTokens(72),
                  GetParam());
     RunEviction();
     for (size_t head = 0; head < expected.size(); ++head) {
@@ -220,7 +205,7 @@ TEST_P(TinyEvictionPlaceTest, SecondEvictionTakesRegionAndTail) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Begin(seed, 150);
     const size_t free_before = host_->num_free();
-    host_->Evict(0, 144, "snapkv() | adakv(alpha=0.2) | topk", Ratio("0.5"),
+    host_->Evict(0, 144, "snapkv() | adakv(alpha=0.2) | topk", Keep("0.5"),
                  GetParam());
     RunEviction();
     // 9 blocks became at most 5, and one tail block stayed.
@@ -237,7 +222,7 @@ TEST_P(TinyEvictionPlaceTest, SecondEvictionTakesRegionAndTail) {
       }
     }
     const DenseReference before = *reference_;
-    host_->Evict(0, 224, "snapkv() | adakv(alpha=0.2) | topk", Ratio("0.4"),
+    host_->Evict(0, 224, "snapkv() | adakv(alpha=0.2) | topk", Keep("0.4"),
                  GetParam());
     RunEviction();
     const EngineHarness::Eviction& eviction = host_->evictions()[0];
@@ -258,7 +243,7 @@ TEST_P(TinyEvictionPlaceTest, SecondEvictionTakesRegionAndTail) {
 
 TEST_P(TinyEvictionPlaceTest, StreamingKeepsSinksAndTheMostRecent) {
   Begin(31, 160);
-  host_->Evict(0, 144, "streaming(sinks=4) | uniform | topk", TokensPerHead(48),
+  host_->Evict(0, 144, "streaming(sinks=4) | uniform | topk", KeepTokens(48),
                GetParam());
   RunEviction();
   std::vector<int32_t> expected = {0, 1, 2, 3};
@@ -277,7 +262,7 @@ TEST_P(TinyEvictionPlaceTest, ExternalScoresArriveByPosition) {
   auto scores = std::make_shared<std::vector<float>>();
   for (int i = 0; i < 4 * 128; ++i) scores->push_back(normal(random_));
   host_->Evict(0, 128, "external | uniform | topk | protect(sinks=2,recent=40)",
-               TokensPerHead(32), GetParam());
+               KeepTokens(32), GetParam());
   host_->plan().evictions[0].scores = scores;
   RunEviction();
   for (size_t head = 0; head < 4; ++head) {
@@ -302,7 +287,7 @@ TEST_P(TinyEvictionPlaceTest, RandomEvictionsNeverChangeWhatIsAttended) {
       const int32_t length = reference_->length();
       const int32_t cut = (length - 1) / 16 * 16;
       host_->Evict(0, cut, policies[random_() % policies.size()],
-                   Ratio(round % 2 == 0 ? "0.3" : "0.6"), GetParam());
+                   Keep(round % 2 == 0 ? "0.3" : "0.6"), GetParam());
       RunEviction();
       if (HasFatalFailure()) return;
       DecodeAndCompare(static_cast<int32_t>(random_() % 30 + 1));
@@ -325,7 +310,7 @@ TEST_F(TinyEvictionTest, SharedSourceBlocksAreNotWritten) {
     host.Start(1, prompt, 32, std::span(host.blocks(0)).first(7));
     host.Schedule(1, 8);
     if (evict) {
-      host.Evict(1, 112, "snapkv(window=8) | adakv() | topk", Ratio("0.3"),
+      host.Evict(1, 112, "snapkv(window=8) | adakv() | topk", Keep("0.3"),
                  DestinationKind::kFresh);
     }
     EXPECT_OK(host.Run());
@@ -348,7 +333,7 @@ TEST_F(TinyEvictionTest, WhoStartsOnARegionComputesWhatItsMakerDoes) {
   EngineHarness harness(SmallModel(3), DType::kFloat32);
   harness.Start(0, prompt);
   harness.Schedule(0, 64);
-  harness.Evict(0, 48, "snapkv | adakv | topk", Ratio("0.3"),
+  harness.Evict(0, 48, "snapkv | adakv | topk", Keep("0.3"),
                 DestinationKind::kFresh);
   harness.plan().evictions.back().region = RegionId{5};
   ASSERT_OK(harness.Run());
@@ -365,7 +350,7 @@ TEST_F(TinyEvictionTest, WhoStartsOnARegionComputesWhatItsMakerDoes) {
   EXPECT_EQ(harness.tokens(1), harness.tokens(0));
   // What one evicts later, the other still has.
   harness.Schedule(0, 1);
-  harness.Evict(0, 80, "streaming | uniform | topk", Ratio("0.3"),
+  harness.Evict(0, 80, "streaming | uniform | topk", Keep("0.3"),
                 DestinationKind::kFresh);
   harness.Schedule(1, 1);
   ASSERT_OK(harness.Run());
@@ -377,47 +362,30 @@ TEST_F(TinyEvictionTest, WhoStartsOnARegionComputesWhatItsMakerDoes) {
 }
 
 TEST_F(TinyEvictionTest, ABadOrderLeavesTheOldTable) {
-  Begin(71, 100);
-  host_->Evict(0, 96, "external | uniform | topk", Ratio("0.5"),
-               DestinationKind::kFresh);
-  ASSERT_OK(host_->Run());
-  EXPECT_FALSE(host_->result().evictions[0].ok);
-  EXPECT_THAT(host_->result().evictions[0].error,
-              HasSubstr("scores: expected 384 values, got 0"));
-  EXPECT_THAT(host_->result().evictions[0].counts, ::testing::IsEmpty());
-  EXPECT_TRUE(host_->evictions().empty());
-  DecodeAndCompare(5);
-}
-
-TEST_F(TinyEvictionTest, NeverUsesMorePagesThanTheOrderAllows) {
-  Begin(72, 100);
-  host_->Evict(0, 96, "streaming() | uniform | topk", Ratio("0.5"),
-               DestinationKind::kFresh);
-  --host_->plan().evictions[0].page_total;
-  ASSERT_OK(host_->Run());
-  EXPECT_THAT(host_->result().evictions[0].error, HasSubstr("page_total"));
-  DecodeAndCompare(5);
-}
-
-TEST_F(TinyEvictionTest, SnapKvWithoutQueriesIsRefused) {
-  Begin(73, 100, /*query_window=*/0);
-  host_->Evict(0, 96, "snapkv() | uniform | topk", Ratio("0.5"),
-               DestinationKind::kFresh);
-  ASSERT_OK(host_->Run());
-  EXPECT_THAT(host_->result().evictions[0].error, HasSubstr("query_window"));
-  DecodeAndCompare(5);
-}
-
-TEST_F(TinyEvictionTest, QueryStatisticsOfNoTableAreRefused) {
-  Begin(73, 100, /*query_window=*/0);
-  host_->Evict(0, 96, "expected_attention(stats=other) | uniform | topk",
-               Ratio("0.5"), DestinationKind::kFresh);
-  ASSERT_OK(host_->Run());
-  EXPECT_THAT(host_->result().evictions[0].error, HasSubstr("got 'other'"));
-  DecodeAndCompare(5);
-  // With a table nothing needs to have been observed.
-  host_->Evict(0, 96, "expected_attention(stats=measured) | uniform | topk",
-               Ratio("0.5"), DestinationKind::kFresh);
+  struct BadOrder {
+    const char* policy;
+    int32_t missing_pages;  // of the order's total
+    const char* error;
+  };
+  for (const BadOrder& bad :
+       {BadOrder{"external | uniform", 0, "scores: expected 384 values, got 0"},
+        BadOrder{"streaming() | uniform", 1, "page_total"},
+        BadOrder{"snapkv() | uniform", 0, "query_window"},
+        BadOrder{"expected_attention(stats=other)", 0, "got 'other'"}}) {
+    SCOPED_TRACE(bad.policy);
+    Begin(71, 100, /*query_window=*/0);
+    host_->Evict(0, 96, bad.policy, Keep("0.5"), DestinationKind::kFresh);
+    host_->plan().evictions[0].page_total -= bad.missing_pages;
+    ASSERT_OK(host_->Run());
+    EXPECT_FALSE(host_->result().evictions[0].ok);
+    EXPECT_THAT(host_->result().evictions[0].error, HasSubstr(bad.error));
+    EXPECT_THAT(host_->result().evictions[0].counts, ::testing::IsEmpty());
+    EXPECT_TRUE(host_->evictions().empty());
+    DecodeAndCompare(5);
+  }
+  // With a table of query statistics nothing needs to have been observed.
+  host_->Evict(0, 96, "expected_attention(stats=measured) | uniform",
+               Keep("0.5"), DestinationKind::kFresh);
   RunEviction();
   DecodeAndCompare(5);
 }
@@ -432,7 +400,7 @@ TEST_F(TinyEvictionTest, TheObservationWindowIsWhatWasKept) {
                                    200 - kWindow, 64));
     }
   }
-  host_->Evict(0, 192, "snapkv() | uniform | topk", TokensPerHead(64),
+  host_->Evict(0, 192, "snapkv() | uniform | topk", KeepTokens(64),
                DestinationKind::kFresh);
   RunEviction();
   for (size_t head = 0; head < expected.size(); ++head) {

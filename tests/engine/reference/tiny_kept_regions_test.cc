@@ -18,6 +18,7 @@
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/dense_reference.h"
+#include "tests/testing/eviction_targets.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -43,17 +44,9 @@ class TinyKeptRegionsTest : public ::testing::TestWithParam<KeptRegionsCase> {
         model_(SmallWindowModel(20, std::get<0>(GetParam()))),
         host_(model_, DType::kFloat32, 400, std::get<1>(GetParam()), 64) {}
 
-  static void ExpectEqualsDense(const std::vector<float>& logits,
-                                const std::vector<double>& expected) {
-    ASSERT_EQ(logits.size(), expected.size());
-    for (size_t i = 0; i < logits.size(); ++i) {
-      ASSERT_NEAR(logits[i], expected[i], 1e-3) << "logit " << i;
-    }
-  }
   // Orders in all groups, or in group 0, of what slots have scheduled.
   void Order(int32_t slot, int32_t cut, RegionId name, bool everywhere) {
-    EvictionTarget target;
-    target.ratio = {3, 10};
+    const EvictionTarget target = Keep("0.3");
     const char* const policy = "snapkv(window=8) | adakv | topk";
     const size_t first = host_.plan().evictions.size();
     if (everywhere) {
@@ -107,7 +100,7 @@ class TinyKeptRegionsTest : public ::testing::TestWithParam<KeptRegionsCase> {
     host_.Schedule(1, num_tokens);
     ASSERT_OK(host_.Run());
     for (int32_t i = 0; i < 50; ++i) {
-      ExpectEqualsDense(host_.logits(1), expected);
+      ExpectLogits(host_.logits(1), expected);
       ASSERT_EQ(host_.logits(0), host_.logits(1));
       expected =
           dense.Forward(host_.tokens(1)[static_cast<size_t>(dense.length())]);
@@ -207,11 +200,8 @@ class TinyKeptRegionsTest : public ::testing::TestWithParam<KeptRegionsCase> {
 
 std::string NameOfKeptRegions(
     const ::testing::TestParamInfo<KeptRegionsCase>& info) {
-  std::string name = "Layers";
-  for (const int32_t window : std::get<0>(info.param)) {
-    name += "_" + std::to_string(window);
-  }
-  return name + "_Shards_" + std::to_string(std::get<1>(info.param));
+  return NameOfWindows(std::get<0>(info.param)) + "_Shards_" +
+         std::to_string(std::get<1>(info.param));
 }
 
 // One window group, padded; two windows with groups of their own; more window
@@ -354,9 +344,9 @@ TEST_P(TinyKeptRegionsTest, EvictionsOfOneConcernNoOther) {
   std::vector<double> expected_of_other =
       other.Forward(std::span(prompt_).subspan(144));
   for (int32_t i = 0; i < 40; ++i) {
-    ExpectEqualsDense(host_.logits(1), expected);
+    ExpectLogits(host_.logits(1), expected);
     ASSERT_EQ(host_.logits(0), host_.logits(1));
-    ExpectEqualsDense(host_.logits(3), expected_of_other);
+    ExpectLogits(host_.logits(3), expected_of_other);
     ASSERT_EQ(host_.logits(2), host_.logits(3));
     const auto place = static_cast<size_t>(other.length());
     expected = maker_->Forward(host_.tokens(1)[place]);
@@ -393,7 +383,7 @@ TEST_P(TinyKeptRegionsTest, AStartGoesOnAfterASwap) {
     if (HasFatalFailure()) return;
     const std::vector<double> expected =
         dense.Forward(std::span(prompt_).subspan(123));
-    ExpectEqualsDense(host_.logits(4), expected);
+    ExpectLogits(host_.logits(4), expected);
     EXPECT_EQ(row(4).groups[0].region.blocks == row(0).groups[0].region.blocks,
               is_shared);
     EXPECT_EQ(NumRegions(4), host_.layout().num_groups());

@@ -11,6 +11,7 @@
 #include "engine/reference/tiny_engine.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
+#include "tests/testing/eviction_targets.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -93,11 +94,8 @@ TEST_F(TinyLossesTest, ASequenceStartsAgainAfterWhatIsLeft) {
 TEST_F(TinyLossesTest, NothingIsMovedThatIsLost) {
   LoseNext(0);
   host_.Decode(0);
-  EvictionTarget target;
-  target.kind = EvictionTarget::Kind::kTokens;
-  target.tokens = 8;
   host_.Schedule(0, 1);
-  host_.Evict(0, 64, "streaming | uniform | topk", target,
+  host_.Evict(0, 64, "streaming | uniform | topk", KeepTokens(8),
               DestinationKind::kFresh);
   ASSERT_OK(host_.Run());
   ASSERT_EQ(host_.result().evictions.size(), 1u);

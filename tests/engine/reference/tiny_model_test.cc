@@ -7,20 +7,19 @@
 
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/dense_reference.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(ModelShapeTest, AcceptsTheDefault) { EXPECT_OK(ModelShape().Validate()); }
 
 TEST(ModelShapeTest, NamesTheBadField) {
   const auto refuses = [](const ModelShape& shape, const char* field) {
-    EXPECT_THAT(shape.Validate(),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(field)));
+    EXPECT_THAT(shape.Validate(), IsInvalid(field));
   };
   refuses({.num_layers = 0}, "num_layers");
   refuses({.num_q_heads = 7}, "num_q_heads");

@@ -3,7 +3,6 @@
 
 #include "engine/reference/tiny_shard.h"
 
-#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
 #include "tests/testing/dense_reference.h"
+#include "tests/testing/eviction_targets.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -37,13 +37,6 @@ std::shared_ptr<const LanguageModel> ShardModel(uint64_t seed) {
                      seed);
 }
 
-EvictionTarget EntriesPerHead(int32_t tokens) {
-  EvictionTarget target;
-  target.kind = EvictionTarget::Kind::kTokens;
-  target.tokens = tokens;
-  return target;
-}
-
 // What a run shows: logits of every sampled token, and who kept what.
 struct Trace {
   std::vector<std::vector<float>> logits;
@@ -61,7 +54,7 @@ Trace RunRounds(int32_t num_shards, const std::string& policy, uint64_t seed,
   host.Schedule(0, 70);
   Trace trace;
   for (const int32_t cut : {144, 176, 208}) {
-    host.Evict(0, cut, policy, EntriesPerHead(cut / 3 / 16 * 16), kind);
+    host.Evict(0, cut, policy, KeepTokens(cut / 3 / 16 * 16), kind);
     EXPECT_OK(host.Run());
     EXPECT_EQ(host.result().evictions[0].error, "");
     for (size_t head = 0; head < kAllHeads; ++head) {
@@ -87,7 +80,9 @@ TEST_P(TinyShardTest, EqualsOneShardWhereHeadsHaveEqualBudgets) {
        {"snapkv(window=8) | uniform | topk",
         "streaming(sinks=4) | uniform | topk", "keydiff | uniform | topk",
         "snapkv(window=8) | uniform | critical(gqa_product=true)",
-        "knorm | uniform | critical", "random(seed=5) | uniform | topk"}) {
+        "knorm | uniform | critical", "random(seed=5) | uniform | topk",
+        // The table has the query heads of all shards.
+        "expected_attention(n_future=32,stats=measured) | uniform | topk"}) {
     SCOPED_TRACE(policy);
     const Trace whole = RunRounds(1, policy, 3, GetParam());
     for (const int32_t num_shards : {2, 4}) {
@@ -145,7 +140,7 @@ TEST_P(TinyShardTest, CallersBudgetsComputeWhatTheDenseModelSays) {
   host.Schedule(0, 100);
   const std::vector<int32_t> budgets = {48, 0, 16, 32, 16, 16, 96, 80};
   host.Evict(0, 96, "keydiff | uniform | topk | protect(recent=0)",
-             EntriesPerHead(96), GetParam());
+             KeepTokens(96), GetParam());
   EvictionOrder& order = host.plan().evictions[0];
   order.policy.budget.kind = BudgetKind::kExternal;
   order.budgets = std::make_shared<const std::vector<int32_t>>(budgets);
@@ -164,10 +159,7 @@ TEST_P(TinyShardTest, CallersBudgetsComputeWhatTheDenseModelSays) {
   for (int i = 0; i < 20; ++i) {
     const std::vector<double> expected = reference.Forward(
         host.tokens(0)[static_cast<size_t>(reference.length())]);
-    const std::vector<float> logits = host.Decode(0);
-    for (size_t j = 0; j < logits.size(); ++j) {
-      ASSERT_NEAR(logits[j], expected[j], 1e-3);
-    }
+    ExpectLogits(host.Decode(0), expected);
   }
 }
 
@@ -180,7 +172,7 @@ TEST(TinyShardsTest, AnOrderThatOneShardRefusesIsCarriedOutByNone) {
     host.Start(0, RandomTokens(100, 64, &random));
     host.Schedule(0, 100);
     if (evicts) {
-      host.Evict(0, 96, "streaming | uniform | topk", EntriesPerHead(48),
+      host.Evict(0, 96, "streaming | uniform | topk", KeepTokens(48),
                  DestinationKind::kOwn);
       EvictionOrder& order = host.plan().evictions[0];
       order.shard_page_totals = {order.page_total, order.page_total - 1};
@@ -194,20 +186,6 @@ TEST(TinyShardsTest, AnOrderThatOneShardRefusesIsCarriedOutByNone) {
     for (int i = 0; i < 5; ++i) runs.back().push_back(host.Decode(0));
   }
   EXPECT_EQ(runs[0], runs[1]);
-}
-
-// A table of query statistics has the query heads of all shards.
-TEST(TinyShardsTest, ScoresByATableEqualThoseOfOneShard) {
-  const char* policy =
-      "expected_attention(n_future=32,stats=measured) | uniform | topk";
-  const Trace whole = RunRounds(1, policy, 3, DestinationKind::kFresh);
-  for (const int32_t num_shards : {2, 4}) {
-    SCOPED_TRACE(num_shards);
-    const Trace parts =
-        RunRounds(num_shards, policy, 3, DestinationKind::kFresh);
-    EXPECT_EQ(parts.kept, whole.kept);
-    EXPECT_EQ(parts.logits, whole.logits);
-  }
 }
 
 // Accumulated scores are of every shard's own query heads.
@@ -229,7 +207,7 @@ TEST(TinyShardsTest, AccumulatedScoresEqualThoseOfOneShard) {
         }
       }
       host.Evict(0, 96, sums ? "h2o | uniform" : "expected_attention(n_sink=4)",
-                 EntriesPerHead(48), DestinationKind::kFresh);
+                 KeepTokens(48), DestinationKind::kFresh);
       host.plan().evictions[0].policy.budget.kind = BudgetKind::kUniform;
       ASSERT_OK(host.Run());
       ASSERT_EQ(host.result().evictions[0].error, "");

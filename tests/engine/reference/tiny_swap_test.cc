@@ -12,6 +12,7 @@
 #include "engine/reference/tiny_engine.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
+#include "tests/testing/eviction_targets.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -38,18 +39,12 @@ class TinySwapTest
       host_.Start(slot, prompt);
       host_.Schedule(slot, kSwapPrompt);
       if (std::get<0>(GetParam())) {
-        host_.Evict(slot, 48, "streaming(sinks=4)", TargetOf(20),
+        host_.Evict(slot, 48, "streaming(sinks=4)", KeepTokens(20),
                     DestinationKind::kMixed);
       }
       EXPECT_OK(host_.Run());
       host_.Decode(slot);
     }
-  }
-  static EvictionTarget TargetOf(int32_t tokens) {
-    EvictionTarget target;
-    target.kind = EvictionTarget::Kind::kTokens;
-    target.tokens = tokens;
-    return target;
   }
   const SequenceTable& row() { return host_.engine().tables().row(kSwapSlot); }
 

@@ -15,6 +15,7 @@
 
 #include "engine/gguf/gguf_file.h"
 #include "tests/testing/gguf_writer.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -88,8 +89,7 @@ TEST(TokenizerFilesTest, LlamaBeginsWithBosAndTakesWholeWords) {
 
 TEST(TokenizerFilesTest, RefuseTextThatIsNotUtf8) {
   EXPECT_THAT(FilesOf(SmallGguf("smollm", "\xFF")),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("tokenizer.ggml.tokens: expected UTF-8")));
+              IsInvalid("tokenizer.ggml.tokens: expected UTF-8"));
 }
 
 // What a reader of zip archives finds.

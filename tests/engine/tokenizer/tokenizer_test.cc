@@ -20,6 +20,7 @@
 #include "engine/tokenizer/tokenizer_data.h"
 #include "engine/tokenizer/utf8.h"
 #include "engine/tokenizer/word_splitter.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/random.h"
 #include "tests/testing/status_matchers.h"
 
@@ -76,10 +77,6 @@ class Vocabulary {
   std::deque<std::string> texts_;
   TokenizerData data_;
 };
-
-auto IsRefused(const std::string& message) {
-  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message));
-}
 
 TEST(TokenizerTest, MergesTheBytesOfWords) {
   Vocabulary vocabulary("gpt-2");
@@ -213,7 +210,7 @@ TEST(TokenizerTest, OtherRulesOfWordsAreRefusedByName) {
   Vocabulary vocabulary("gpt-2");
   vocabulary.data().pre = "tekken";
   EXPECT_THAT(Tokenizer::Create(vocabulary.data()),
-              IsRefused("tokenizer.ggml.pre: expected one of smollm, gpt-2, "
+              IsInvalid("tokenizer.ggml.pre: expected one of smollm, gpt-2, "
                         "llama-bpe, qwen2; got \"tekken\""));
 }
 
@@ -225,32 +222,32 @@ TEST(TokenizerTest, ContradictionsAreRefusedByKey) {
     return Tokenizer::Create(vocabulary.data());
   };
   EXPECT_THAT(refusal([](TokenizerData& data) { data.tokens.clear(); }),
-              IsRefused("tokenizer.ggml.tokens: expected 1 to"));
+              IsInvalid("tokenizer.ggml.tokens: expected 1 to"));
   EXPECT_THAT(refusal([](TokenizerData& data) { data.token_type.pop_back(); }),
-              IsRefused("tokenizer.ggml.token_type: expected 257, as many as "
+              IsInvalid("tokenizer.ggml.token_type: expected 257, as many as "
                         "tokenizer.ggml.tokens; got 256"));
   for (const char* merge : {"", "ab", "a b c", "a  b"}) {
     EXPECT_THAT(
         refusal([&](TokenizerData& data) { data.merges.push_back(merge); }),
-        IsRefused(absl::StrCat("tokenizer.ggml.merges[1]: expected two tokens "
+        IsInvalid(absl::StrCat("tokenizer.ggml.merges[1]: expected two tokens "
                                "with a space between them, got \"",
                                merge, "\"")));
   }
   EXPECT_THAT(
       refusal([](TokenizerData& data) { data.merges.push_back("zz y"); }),
-      IsRefused("tokenizer.ggml.merges[1]: expected tokens of "
+      IsInvalid("tokenizer.ggml.merges[1]: expected tokens of "
                 "tokenizer.ggml.tokens, got \"zz y\", but \"zz\" is none"));
   EXPECT_THAT(
       refusal([](TokenizerData& data) { data.merges.push_back("z y"); }),
-      IsRefused("\"zy\" is none"));
+      IsInvalid("\"zy\" is none"));
   EXPECT_THAT(refusal([](TokenizerData& data) { data.bos_token_id = 257; }),
-              IsRefused("tokenizer.ggml.bos_token_id: expected a token below "
+              IsInvalid("tokenizer.ggml.bos_token_id: expected a token below "
                         "257, got 257"));
   EXPECT_THAT(refusal([](TokenizerData& data) { data.eos_token_id = -1; }),
-              IsRefused("tokenizer.ggml.eos_token_id: expected a token below "
+              IsInvalid("tokenizer.ggml.eos_token_id: expected a token below "
                         "257, got -1"));
   EXPECT_THAT(refusal([](TokenizerData& data) { data.eot_token_id = 300; }),
-              IsRefused("tokenizer.ggml.eot_token_id"));
+              IsInvalid("tokenizer.ggml.eot_token_id"));
 }
 
 // A vocabulary of random merges of a few letters, so that merges overlap.
