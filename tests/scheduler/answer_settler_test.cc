@@ -338,10 +338,10 @@ TEST(StopStringTest, MatchesThatCannotBeAreRefused) {
        {{3, 0}}},
   };
   std::vector<WrongAnswer> wrong;
-  for (const auto& [text, matches] : cases) {
-    wrong.push_back({text, [&matches = matches](StepResult* r) {
-                       r->stop_matches = matches;
-                     }});
+  wrong.reserve(cases.size());
+  for (const auto& one : cases) {
+    wrong.push_back(
+        {one.first, [&one](StepResult* r) { r->stop_matches = one.second; }});
   }
   driver.AnswerWith([&](StepResult* result) {
     ExpectRefused(wrong, *result, &driver.scheduler());

@@ -284,6 +284,7 @@ TEST_P(LossTest, RefusesBlocksThatThePoolDoesNotHave) {
   Submit(&driver, MakeRequest("a", 22, 3));
   ASSERT_TRUE(driver.Issue());
   std::vector<WrongAnswer> cases;
+  cases.reserve(3);
   for (const int32_t block : {0, -1, 21}) {
     cases.push_back({"lost_blocks[1]: expected 1 to 20", [block](auto* result) {
                        result->lost_blocks = {BlockId{3}, BlockId{block}};
