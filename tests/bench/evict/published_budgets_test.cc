@@ -1,15 +1,17 @@
-// golden_check_test compares with the published programs themselves.
+// golden_check_test compares the other budgets with the published programs.
 #include "bench/evict/published_budgets.h"
 
 #include <cstdint>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "bench/evict/golden.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "tests/testing/status_matchers.h"
 
@@ -18,6 +20,48 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+
+// The one line of `golden` that begins with `key`; empty without it.
+std::vector<int64_t> Line(const GoldenCase& golden, const std::string& key) {
+  std::vector<int64_t> values;
+  const auto found = golden.others.find(key);
+  if (found == golden.others.end()) return values;
+  for (const std::string& word : found->second.at(0)) {
+    values.push_back(std::stoll(word));
+  }
+  return values;
+}
+
+// golden_check_test makes the entries of every case, so brief runs leave long
+// contexts out there; here are all of them.
+TEST(PublishedBudgetsTest, PyramidsAreThoseOfTheGoldenVectors) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<GoldenCase> cases,
+                       ReadGoldenFile(absl::StrCat(BLOCKMGR_GOLDEN_DIR,
+                                                   "/vectors/budgets.txt")));
+  int32_t num_pyramids = 0;
+  int32_t num_with_base = 0;
+  for (const GoldenCase& golden : cases) {
+    if (golden.method != "pyramid") continue;
+    SCOPED_TRACE(golden.name);
+    ++num_pyramids;
+    const PyramidLine line = {
+        .length = golden.integers.at("T"),
+        .num_layers = static_cast<int32_t>(golden.integers.at("L")),
+        .window = static_cast<int32_t>(golden.integers.at("window")),
+        .beta = static_cast<double>(golden.integers.at("beta"))};
+    const double kept =
+        static_cast<double>(line.length) * (1.0 - golden.numbers.at("ratio"));
+    EXPECT_EQ(PyramidKvPress(line, kept), Line(golden, "kvpress"));
+    const int64_t base = golden.integers.at("n_kept") - line.window;
+    if (base <= 0) continue;
+    ++num_with_base;
+    EXPECT_EQ(PyramidAdaKv(line, base), Line(golden, "adakv"));
+    EXPECT_EQ(PyramidFactory(line, base + line.window),
+              Line(golden, "factory"));
+  }
+  EXPECT_EQ(num_pyramids, 408);
+  EXPECT_EQ(num_with_base, 330);
+}
 
 // 2.1 is a little above 21 / 10, so that 21 // 2.1 is 9 in Python, although
 // 21 / 2.1 is 10: the pool is 9 entries, the equal share 12.
