@@ -4,22 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <absl/strings/str_cat.h>
-#include <absl/strings/string_view.h>
-#include <gtest/gtest.h>
-
-#include "blockmgr/eviction/policy.h"
 #include "proto/blockmgr/v1/request.pb.h"
 #include "scheduler/scheduler_options.h"
-#include "tests/e2e/line.h"
 #include "tests/engine/reference/test_util.h"
-#include "wire/policy_wire.h"
 
 namespace blockmgr {
 
@@ -88,69 +79,14 @@ inline v1::EvictionPolicy SnapKvAdaKv(int32_t window) {
   return policy;
 }
 
-// Asks a request to keep 40 % when `mode` says so; every 32 tokens, if that is
-// not once.
+// Asks a request to keep 40 % when `mode` says so.
 inline v1::RequestEviction* SetEviction(v1::EvictionMode mode,
                                         v1::SubmitRequest* request) {
   v1::RequestEviction* eviction = request->mutable_eviction();
   eviction->set_mode(mode);
   *eviction->mutable_policy() = SnapKvAdaKv(8);
   eviction->mutable_target()->set_keep_ratio("0.4");
-  if (mode == v1::EVICTION_MODE_EVERY_CHUNK ||
-      mode == v1::EVICTION_MODE_DECODE) {
-    eviction->set_compress_every(32);
-  }
   return eviction;
-}
-
-// As SetEviction, by this policy, every 48 tokens of a prompt or 16 of outputs.
-inline v1::RequestEviction* SetPolicy(absl::string_view policy,
-                                      v1::EvictionMode mode,
-                                      v1::SubmitRequest* request) {
-  v1::RequestEviction* eviction = SetEviction(mode, request);
-  ToProto(*ParsePolicy(policy), eviction->mutable_policy());
-  if (mode == v1::EVICTION_MODE_EVERY_CHUNK) eviction->set_compress_every(48);
-  if (mode == v1::EVICTION_MODE_DECODE) eviction->set_compress_every(16);
-  return eviction;
-}
-
-// Requests "r0", "r1" .. for the jobs, which are evicted from unless the mode
-// is EVICTION_MODE_NONE.
-inline std::vector<v1::SubmitRequest> RequestsFor(
-    const std::vector<Job>& jobs,
-    v1::EvictionMode mode = v1::EVICTION_MODE_NONE) {
-  std::vector<v1::SubmitRequest> requests;
-  for (const Job& job : jobs) {
-    requests.push_back(Line::MakeRequest(absl::StrCat("r", requests.size()),
-                                         job.prompt, job.max_tokens));
-    if (mode != v1::EVICTION_MODE_NONE) SetEviction(mode, &requests.back());
-  }
-  return requests;
-}
-
-inline void ExpectSameTokens(const std::map<std::string, Answer>& answers,
-                             const std::map<std::string, Answer>& expected) {
-  ASSERT_EQ(answers.size(), expected.size());
-  for (const auto& [id, answer] : answers) {
-    EXPECT_EQ(answer.tokens, expected.at(id).tokens) << id;
-  }
-}
-
-// Expects of each job the tokens of a run of nothing else, and the logits to
-// the last bit.
-inline void ExpectAsAlone(const LineOptions& options,
-                          const std::vector<Job>& jobs, const Served& outcome) {
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    SCOPED_TRACE(absl::StrCat("request ", i));
-    std::vector<int32_t> alone;
-    const auto logits =
-        RunAlone(options, jobs[i].prompt, jobs[i].max_tokens, &alone);
-    EXPECT_EQ(outcome.answers.at(absl::StrCat("r", i)).tokens, alone);
-    for (const auto& [position, row] : logits) {
-      EXPECT_EQ(outcome.logits.at(jobs[i].prompt).at(position), row)
-          << "position " << position;
-    }
-  }
 }
 
 }  // namespace blockmgr

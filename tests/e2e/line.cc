@@ -1,5 +1,7 @@
 #include "tests/e2e/line.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -51,8 +53,12 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
 }
 
 Line::Line(LineOptions options) : options_(std::move(options)) {
+  std::string name =
+      (std::filesystem::temp_directory_path() / "blockmgr-e2e-XXXXXX").string();
+  EXPECT_NE(mkdtemp(name.data()), nullptr);
+  folder_ = name;
   ServerOptions server_options;
-  server_options.listen = absl::StrCat("unix:", folder_.File("blockmgr.sock"));
+  server_options.listen = absl::StrCat("unix:", name, "/blockmgr.sock");
   server_options.scheduler = options_.scheduler;
   server_options.budget_tables = options_.budget_tables;
   auto server = Server::Start(server_options, &Scheduler::Create);
@@ -122,6 +128,7 @@ void Line::Close() {
   }
   server_->Shutdown(std::chrono::seconds(5));
   server_.reset();
+  std::filesystem::remove_all(folder_);
 }
 
 void Line::SetDeadline(grpc::ClientContext* context) {
@@ -265,33 +272,6 @@ void Line::ExpectNothingLeaked() {
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(response.in_use_blocks(), 0);
   EXPECT_EQ(GetStats().free_blocks(), options_.num_blocks - 1);
-}
-
-Served Serve(const LineOptions& options,
-             const std::vector<v1::SubmitRequest>& requests) {
-  Line line(options);
-  line.Open();
-  line.SubmitTogether(requests);
-  return Finish(&line, requests.size());
-}
-
-Served Finish(Line* line, size_t num_requests) {
-  Served outcome;
-  outcome.answers = line->WaitForAnswers(num_requests);
-  EXPECT_EQ(outcome.answers.size(), num_requests);
-  for (const auto& [id, answer] : outcome.answers) {
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
-  }
-  line->ExpectNothingLeaked();
-  outcome.stats = line->GetStats();
-  line->Close();
-  outcome.checked = line->checker().counts();
-  outcome.logits = line->checker().logits();
-  EXPECT_GE(outcome.checked.logits,
-            static_cast<int64_t>(outcome.stats.num_output_tokens()));
-  EXPECT_GE(outcome.checked.evictions,
-            static_cast<int64_t>(outcome.stats.num_evictions()));
-  return outcome;
 }
 
 ReferenceChecker::LogitsByPosition RunAlone(

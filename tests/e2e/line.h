@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,7 +30,6 @@
 #include "proto/blockmgr/v1/request.grpc.pb.h"
 #include "scheduler/server/server.h"
 #include "tests/e2e/reference_checker.h"
-#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 
@@ -128,7 +128,7 @@ class Line {
   static void SetDeadline(grpc::ClientContext* context);
 
   const LineOptions options_;
-  TempFolder folder_;
+  std::filesystem::path folder_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<TinyEngine> engine_;
   std::unique_ptr<ReferenceChecker> checker_;
@@ -146,22 +146,6 @@ class Line {
   std::map<std::string, Answer> answers_;
   size_t num_ended_ = 0;
 };
-
-// What became of requests, and of the line that has served them.
-struct Served {
-  std::map<std::string, Answer> answers;
-  v1::GetStatsResponse stats;
-  ReferenceCounts checked;
-  // By prompt.
-  std::map<std::vector<int32_t>, ReferenceChecker::LogitsByPosition> logits;
-};
-
-// Serves requests that are submitted together, to their length, and compares
-// all that is computed and kept with the dense model; nothing may leak.
-Served Serve(const LineOptions& options,
-             const std::vector<v1::SubmitRequest>& requests);
-// As Serve, of requests that have been submitted; closes the line.
-Served Finish(Line* line, size_t num_requests);
 
 // The same engine and scheduler without a daemon, one request at a time in a
 // pool where it never meets another: what a request computes alone.

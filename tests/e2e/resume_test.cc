@@ -18,103 +18,183 @@
 namespace blockmgr {
 namespace {
 
-struct ResumeCase {
-  std::vector<int32_t> windows;
-  v1::EvictionMode mode = v1::EVICTION_MODE_NONE;
-  // Of a pool in which requests are preempted.
-  int32_t num_blocks = 21;
-};
-
-class ResumeTest : public ::testing::TestWithParam<ResumeCase> {
+class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
  protected:
-  // Everybody is admitted who can take a step.
-  static LineOptions Options(int32_t num_blocks) {
-    LineOptions options{.model = SmallWindowModel(23, GetParam().windows),
-                        .num_blocks = num_blocks,
-                        .page_size = 16,
-                        .scheduler = SmallScheduler(true, 3)};
-    options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
-    return options;
+  // What each of the jobs outputs in a pool of this size, where everybody is
+  // admitted who can take a step.
+  static std::map<std::string, Answer> Serve(
+      const std::vector<Job>& jobs, int32_t num_blocks,
+      v1::GetStatsResponse* stats, const TinyFault& fault = {},
+      int32_t num_host_blocks = 0, const TinyHostFault& host_fault = {}) {
+    SchedulerOptions scheduler = SmallScheduler(true, 3);
+    scheduler.admission = AdmissionPolicy::kMaxUtilization;
+    Line line({.model = SmallModel(23),
+               .num_blocks = num_blocks,
+               .page_size = 16,
+               .scheduler = scheduler,
+               .fault = fault,
+               .num_host_blocks = num_host_blocks,
+               .host_fault = host_fault});
+    line.Open();
+    std::vector<v1::SubmitRequest> requests;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      v1::SubmitRequest request = Line::MakeRequest(
+          absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
+      if (GetParam() != v1::EVICTION_MODE_NONE) {
+        v1::RequestEviction* eviction = SetEviction(GetParam(), &request);
+        if (GetParam() != v1::EVICTION_MODE_AFTER_PREFILL) {
+          eviction->set_compress_every(32);
+        }
+      }
+      requests.push_back(request);
+    }
+    line.SubmitTogether(requests);
+    std::map<std::string, Answer> answers = line.WaitForAnswers(jobs.size());
+    line.ExpectNothingLeaked();
+    *stats = line.GetStats();
+    line.Close();
+    return answers;
+  }
+
+  static void ExpectSameTokens(const std::map<std::string, Answer>& answers,
+                               const std::map<std::string, Answer>& expected) {
+    ASSERT_EQ(answers.size(), expected.size());
+    for (const auto& [id, answer] : answers) {
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+      EXPECT_EQ(answer.tokens, expected.at(id).tokens) << id;
+    }
   }
 };
 
-const std::vector<int32_t> kNoWindows = {0, 0};
-INSTANTIATE_TEST_SUITE_P(
-    Modes, ResumeTest,
-    ::testing::Values(ResumeCase{kNoWindows},
-                      ResumeCase{kNoWindows, v1::EVICTION_MODE_AFTER_PREFILL},
-                      ResumeCase{kNoWindows, v1::EVICTION_MODE_EVERY_CHUNK},
-                      ResumeCase{kNoWindows, v1::EVICTION_MODE_DECODE}));
-INSTANTIATE_TEST_SUITE_P(
-    Windows, ResumeTest,
-    ::testing::Values(ResumeCase{.windows = {32, 0, 0}, .num_blocks = 44},
-                      ResumeCase{.windows = {20, 0, 48, 20}, .num_blocks = 90},
-                      ResumeCase{.windows = {40, 40}, .num_blocks = 18}));
+INSTANTIATE_TEST_SUITE_P(Modes, ResumeTest,
+                         ::testing::Values(v1::EVICTION_MODE_NONE,
+                                           v1::EVICTION_MODE_AFTER_PREFILL,
+                                           v1::EVICTION_MODE_EVERY_CHUNK,
+                                           v1::EVICTION_MODE_DECODE));
+
+// Preempted whenever blocks are short, with their KV in host memory meanwhile,
+// as far as there is room: for all of them, and for a few. Those that are
+// computed again are RandomPreemptionsTest's.
+TEST_P(ResumeTest, OutputsEqualThoseOfARunThatIsNeverSwapped) {
+  std::mt19937_64 random(31);
+  const std::vector<Job> jobs = RandomJobs(24, 120, 3, &random);
+  v1::GetStatsResponse stats;
+  const auto fresh = Serve(jobs, 2000, &stats);
+  EXPECT_EQ(stats.num_preemptions(), 0u);
+  for (const int32_t num_host_blocks : {100, 9}) {
+    const auto resumed = Serve(jobs, 21, &stats, {}, num_host_blocks);
+    EXPECT_GE(stats.num_swap_ins(), num_host_blocks > 9 ? 3u : 1u);
+    EXPECT_EQ(stats.host_blocks(), num_host_blocks);
+    EXPECT_EQ(stats.used_host_blocks(), 0);
+    ExpectSameTokens(resumed, fresh);
+  }
+}
 
 // Copies to host memory fail, or that memory loses what it had: who waits for
 // it is computed again, and who has had it back goes on from what is left.
 TEST_P(ResumeTest, OutputsEqualThoseOfARunWhoseSwapsNeverFail) {
   std::mt19937_64 random(37);
-  const std::vector<v1::SubmitRequest> requests =
-      RequestsFor(RandomJobs(24, 120, 3, &random), GetParam().mode);
-  const Served fresh = Serve(Options(2000), requests);
-  EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
-  LineOptions options = Options(GetParam().num_blocks);
-  options.num_host_blocks = 100;
+  const std::vector<Job> jobs = RandomJobs(24, 120, 3, &random);
+  v1::GetStatsResponse stats;
+  const auto fresh = Serve(jobs, 2000, &stats);
   int32_t num_swaps = 0;
-  options.host_fault = [&](const StepPlan& plan) -> std::vector<HostBlockId> {
+  const TinyHostFault fault =
+      [&](const StepPlan& plan) -> std::vector<HostBlockId> {
     if (plan.swap_outs.empty() || ++num_swaps % 2 == 0) return {};
     return {plan.transfers_out.front().host};
   };
-  const Served damaged = Serve(options, requests);
-  EXPECT_GE(damaged.stats.num_lost_host_blocks(), 1u);  // or it shows nothing
-  ExpectSameTokens(damaged.answers, fresh.answers);
+  const auto damaged = Serve(jobs, 21, &stats, {}, 100, fault);
+  EXPECT_GE(stats.num_lost_host_blocks(), 2u);  // or this shows nothing
+  ExpectSameTokens(damaged, fresh);
 }
 
 // Blocks lose their content while steps that read them are in flight: nothing
 // computed from them is believed.
 TEST_P(ResumeTest, OutputsEqualThoseOfARunThatLosesNothing) {
   std::mt19937_64 random(29);
-  const std::vector<v1::SubmitRequest> requests =
-      RequestsFor(RandomJobs(16, 120, 3, &random), GetParam().mode);
-  const Served fresh = Serve(Options(2000), requests);
-  EXPECT_EQ(fresh.stats.num_lost_blocks(), 0u);
-  const int32_t num_blocks = 2 * GetParam().num_blocks;
-  LineOptions options = Options(num_blocks);
+  const std::vector<Job> jobs = RandomJobs(16, 120, 3, &random);
+  v1::GetStatsResponse stats;
+  const auto fresh = Serve(jobs, 200, &stats);
+  EXPECT_EQ(stats.num_lost_blocks(), 0u);
   int32_t num_steps = 0;
-  options.fault = [&](const StepPlan&) -> std::vector<BlockId> {
+  const TinyFault fault = [&](const StepPlan&) -> std::vector<BlockId> {
     if (++num_steps % 3 != 0 || num_steps > 240) return {};
-    const auto first = static_cast<int32_t>(random() % (num_blocks - 3));
+    const auto first = static_cast<int32_t>(random() % 197);
     return {BlockId{1 + first}, BlockId{2 + first}, BlockId{3 + first}};
   };
-  const Served damaged = Serve(options, requests);
-  EXPECT_GE(damaged.stats.num_cut_requests(), 5u);  // or this shows nothing
-  ExpectSameTokens(damaged.answers, fresh.answers);
+  const auto damaged = Serve(jobs, 200, &stats, fault);
+  EXPECT_GE(stats.num_cut_requests(), 10u);  // or this shows nothing
+  ExpectSameTokens(damaged, fresh);
 }
 
-// Prefix caching, mode of eviction, share_prefix, windows.
-class ForkLineTest
-    : public ::testing::TestWithParam<
-          std::tuple<bool, v1::EvictionMode, bool, std::vector<int32_t>>> {
+class SharedRegionLineTest : public ::testing::TestWithParam<v1::EvictionMode> {
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, SharedRegionLineTest,
+                         ::testing::Values(v1::EVICTION_MODE_AFTER_PREFILL,
+                                           v1::EVICTION_MODE_EVERY_CHUNK,
+                                           v1::EVICTION_MODE_DECODE));
+
+// What a request computes over a compressed prefix that another has left, and
+// computes again after a preemption, is what the dense model computes with all
+// that made the prefix masked.
+TEST_P(SharedRegionLineTest, ComputesWhatTheDenseModelSays) {
+  SchedulerOptions scheduler = SmallScheduler(true, 3);
+  scheduler.admission = AdmissionPolicy::kMaxUtilization;
+  Line line({.model = SmallModel(41),
+             .num_blocks = 26,
+             .page_size = 16,
+             .scheduler = scheduler});
+  line.Open();
+  std::mt19937_64 random(41);
+  const std::vector<int32_t> prefix = RandomTokens(80, &random);
+  constexpr int32_t kRequests = 24;
+  std::vector<v1::SubmitRequest> requests;
+  for (int32_t i = 0; i < kRequests; ++i) {
+    std::vector<int32_t> prompt = prefix;
+    const std::vector<int32_t> own =
+        RandomTokens(static_cast<int32_t>(1 + random() % 40), &random);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    const auto max_tokens = static_cast<int32_t>(1 + random() % 80);
+    v1::SubmitRequest request =
+        Line::MakeRequest(absl::StrCat("r", i), prompt, max_tokens);
+    v1::RequestEviction* eviction = SetEviction(GetParam(), &request);
+    eviction->set_share_prefix(true);
+    eviction->set_compress_every(32);
+    requests.push_back(request);
+  }
+  line.SubmitTogether(requests);
+  const auto answers = line.WaitForAnswers(kRequests);
+  line.ExpectNothingLeaked();
+  const v1::GetStatsResponse stats = line.GetStats();
+  line.Close();
+  for (const auto& [id, answer] : answers) {
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+  }
+  EXPECT_GE(stats.num_cached_region_tokens(), 100u);  // or this shows nothing
+  EXPECT_GE(stats.num_preemptions(), 2u);
+}
+
+// Prefix caching, mode of eviction, share_prefix.
+class ForkLineTest : public ::testing::TestWithParam<
+                         std::tuple<bool, v1::EvictionMode, bool>> {
  protected:
   static constexpr int32_t kPrompt = 90;
   // Beams go on from so many outputs, in mode decode behind a compression.
   static constexpr int32_t kOutputs = 40;
 
   // Samples are forks of a prompt that nobody compresses, or whose compressed
-  // prefix is shared; beams are forks of all whose windows have not passed.
+  // prefix is shared; beams are forks of all.
   void ExpectForks(const std::map<std::string, Answer>& answers,
                    uint64_t num_forks) const {
-    const auto& [caching, mode, shares, windows] = GetParam();
+    const auto [caching, mode, shares] = GetParam();
     const bool are_samples_forks = mode == v1::EVICTION_MODE_NONE || shares;
-    const uint64_t num_beams = windows == kNoWindows ? 2 : 0;
-    EXPECT_GE(num_forks, num_beams + (are_samples_forks ? 3 : 0));
+    EXPECT_GE(num_forks, are_samples_forks ? 5u : 2u);
     for (const auto& [id, answer] : answers) {
       SCOPED_TRACE(id);
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << answer.error;
       if (id == "same" || id == "other") {
-        if (num_beams > 0) {
-          EXPECT_EQ(answer.num_cached_tokens, kPrompt + kOutputs - 1);
-        }
+        EXPECT_EQ(answer.num_cached_tokens, kPrompt + kOutputs - 1);
       } else if (id != "leader" && are_samples_forks) {
         // What is compressed ends at the last whole page; a page is not waited
         // for.
@@ -131,17 +211,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          v1::EVICTION_MODE_AFTER_PREFILL,
                                          v1::EVICTION_MODE_EVERY_CHUNK,
                                          v1::EVICTION_MODE_DECODE),
-                       ::testing::Values(false),
-                       ::testing::Values(kNoWindows)));
-
-INSTANTIATE_TEST_SUITE_P(
-    Windows, ForkLineTest,
-    ::testing::Combine(::testing::Bool(),
-                       ::testing::Values(v1::EVICTION_MODE_NONE),
-                       ::testing::Values(false),
-                       ::testing::Values(std::vector<int32_t>{32, 0, 0},
-                                         std::vector<int32_t>{20, 0, 48, 20},
-                                         std::vector<int32_t>{40, 40})));
+                       ::testing::Values(false)));
 
 INSTANTIATE_TEST_SUITE_P(
     SharedPrefixes, ForkLineTest,
@@ -149,18 +219,18 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(v1::EVICTION_MODE_AFTER_PREFILL,
                                          v1::EVICTION_MODE_EVERY_CHUNK,
                                          v1::EVICTION_MODE_DECODE),
-                       ::testing::Values(true), ::testing::Values(kNoWindows)));
+                       ::testing::Values(true)));
 
 // Four samples of each prompt, and two beams that go on from the middle of an
 // output, one with the token that comes there anyway: they attend to what is
 // left of their leader's prompt, and all logits are those of the dense model,
 // which masks what the leader has evicted.
 TEST_P(ForkLineTest, ForksComputeWhatTheyWouldAlone) {
-  const auto& [caching, mode, shares, windows] = GetParam();
+  const auto [caching, mode, shares] = GetParam();
   // The leader is between kOutputs and its next compression in mode decode when
   // the beams come.
-  Line line({.model = SmallWindowModel(37, windows),
-             .num_blocks = 800,
+  Line line({.model = SmallModel(37),
+             .num_blocks = 400,
              .page_size = 16,
              .scheduler = SmallScheduler(caching, 3),
              .hold_at_step = 56});
@@ -169,7 +239,9 @@ TEST_P(ForkLineTest, ForksComputeWhatTheyWouldAlone) {
   const std::vector<int32_t> prompt = RandomTokens(kPrompt, &random);
   v1::SubmitRequest leader = Line::MakeRequest("leader", prompt, 120);
   if (mode != v1::EVICTION_MODE_NONE) {
-    SetEviction(mode, &leader)->set_share_prefix(shares);
+    v1::RequestEviction* eviction = SetEviction(mode, &leader);
+    eviction->set_compress_every(32);
+    eviction->set_share_prefix(shares);
   }
   std::vector<v1::SubmitRequest> requests = {leader};
   for (int32_t i = 0; i < 3; ++i) {
@@ -190,10 +262,12 @@ TEST_P(ForkLineTest, ForksComputeWhatTheyWouldAlone) {
     beams.back().set_fork_of("leader");
   }
   line.SubmitTogether(beams);
-  const Served outcome = Finish(&line, 6);
-  ExpectForks(outcome.answers, outcome.stats.num_forks());
-  const std::vector<int32_t>& alone = outcome.answers.at("leader").tokens;
-  for (const auto& [id, answer] : outcome.answers) {
+  const std::map<std::string, Answer> answers = line.WaitForAnswers(6);
+  line.ExpectNothingLeaked();
+  ExpectForks(answers, line.GetStats().num_forks());
+  line.Close();
+  const std::vector<int32_t>& alone = answers.at("leader").tokens;
+  for (const auto& [id, answer] : answers) {
     if (id == "other") continue;
     const auto begin = alone.begin() + (id == "same" ? kOutputs : 0);
     EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), begin))

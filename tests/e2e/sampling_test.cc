@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <random>
 #include <string>
@@ -62,13 +63,18 @@ TEST(SamplingLineTest, TokensAreThoseOfTheRequestAlone) {
     requests.push_back(
         MakeSampled(absl::StrCat(i), prompts.back(), kinds[i % kinds.size()]));
   }
-  const Served outcome = Serve(SamplingLine(), requests);
-  EXPECT_GE(outcome.stats.num_preemptions(), 3u);
+  Line line(SamplingLine());
+  line.Open();
+  line.SubmitTogether(requests);
+  const std::map<std::string, Answer> answers =
+      line.WaitForAnswers(requests.size());
+  EXPECT_GE(line.GetStats().num_preemptions(), 3u);
+  line.ExpectNothingLeaked();
+  line.Close();
   for (size_t i = 0; i < requests.size(); ++i) {
     std::vector<int32_t> alone;
     RunAlone(SamplingLine(), prompts[i], 40, &alone, kinds[i % kinds.size()]);
-    EXPECT_EQ(outcome.answers.at(absl::StrCat(i)).tokens, alone)
-        << "request " << i;
+    EXPECT_EQ(answers.at(absl::StrCat(i)).tokens, alone) << "request " << i;
   }
 }
 

@@ -1,8 +1,11 @@
 // The tiny engine over real gRPC against a dense float64 model: preemption,
 // prefix sharing, evictions, replays.
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -19,15 +22,76 @@ namespace {
 
 using ::testing::HasSubstr;
 
+class EvictionOffTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(PrefixSharing, EvictionOffTest, ::testing::Bool());
+
+TEST_P(EvictionOffTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
+  const bool shares_prefixes = GetParam();
+  constexpr uint64_t kSeed = 2026;
+  SCOPED_TRACE(absl::StrCat("seed ", kSeed));
+  std::mt19937_64 random(kSeed);
+  const std::vector<Job> jobs =
+      RandomJobs(64, 90, shares_prefixes ? 3 : 0, &random);
+  const LineOptions options{.model = SmallModel(kSeed),
+                            .num_blocks = 21,
+                            .page_size = 16,
+                            .scheduler = SmallScheduler(shares_prefixes, 4)};
+  Line line(options);
+  line.Open();
+  std::vector<v1::SubmitRequest> requests;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    requests.push_back(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt,
+                                         jobs[i].max_tokens));
+  }
+  line.SubmitTogether(requests);
+  const std::map<std::string, Answer>& answers =
+      line.WaitForAnswers(jobs.size());
+  ASSERT_EQ(answers.size(), jobs.size());
+  line.ExpectNothingLeaked();
+  const v1::GetStatsResponse stats = line.GetStats();
+  EXPECT_GE(stats.num_preemptions(), 20u);  // constant, or this shows nothing
+  if (shares_prefixes) {
+    EXPECT_GE(stats.num_cached_tokens(), 500u);
+  }
+  line.Close();
+  EXPECT_GE(line.checker().num_logits_checked(),
+            static_cast<int64_t>(stats.num_output_tokens()));
+
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("request ", i));
+    const Answer& answer = answers.at(absl::StrCat("r", i));
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH);
+    std::vector<int32_t> alone;
+    const auto logits =
+        RunAlone(options, jobs[i].prompt, jobs[i].max_tokens, &alone);
+    EXPECT_EQ(answer.tokens, alone);
+    const auto found = line.checker().logits().find(jobs[i].prompt);
+    ASSERT_NE(found, line.checker().logits().end());
+    for (const auto& [position, row] : logits) {
+      // Bit for bit: vectors of floats, no tolerance.
+      EXPECT_EQ(found->second.at(position), row) << "position " << position;
+    }
+  }
+}
+
 TEST(DefaultShapeTest, EqualsTheDenseModel) {
   std::mt19937_64 random(7);
-  std::vector<Job> jobs = RandomJobs(6, 80, 0, &random);
-  for (Job& job : jobs) job.max_tokens = 8;
-  const Served outcome = Serve({.model = RandomModel(ModelShape{}, 7),
-                                .num_blocks = 17,
-                                .scheduler = SmallScheduler(true, 3)},
-                               RequestsFor(jobs));
-  EXPECT_GE(outcome.checked.logits, 48);
+  const auto model = RandomModel(ModelShape{}, 7);
+  Line line(
+      {.model = model, .num_blocks = 17, .scheduler = SmallScheduler(true, 3)});
+  line.Open();
+  const std::vector<Job> jobs = RandomJobs(6, 80, 0, &random);
+  std::vector<v1::SubmitRequest> requests;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    requests.push_back(
+        Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt, 8));
+  }
+  line.SubmitTogether(requests);
+  line.WaitForAnswers(jobs.size());
+  line.ExpectNothingLeaked();
+  line.Close();
+  EXPECT_GE(line.checker().num_logits_checked(), 48);
 }
 
 // A prompt that no pool of this size ever holds is told so at once, and nobody
@@ -116,25 +180,39 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
   const std::vector<Job> jobs = RandomJobs(40, 120, 2, &random);
   SchedulerOptions scheduler = SmallScheduler(true, GetParam().steps_in_flight);
   scheduler.compaction = GetParam().compaction;
-  std::vector<v1::SubmitRequest> requests = RequestsFor(jobs);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    if (i % 4 == 3) continue;
-    v1::RequestEviction* eviction =
-        SetEviction(v1::EVICTION_MODE_AFTER_PREFILL, &requests[i]);
-    if (!GetParam().streaming) continue;
-    eviction->mutable_policy()->mutable_streaming()->set_sinks(3);
-    eviction->mutable_policy()->mutable_uniform();
-    eviction->mutable_policy()->mutable_topk();
+  Line line({.model = SmallModel(11),
+             .num_blocks = 25,
+             .page_size = 16,
+             .scheduler = scheduler});
+  line.Open();
+  std::vector<v1::SubmitRequest> requests;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    v1::SubmitRequest request = Line::MakeRequest(
+        absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
+    if (i % 4 != 3) {
+      v1::RequestEviction* eviction =
+          SetEviction(v1::EVICTION_MODE_AFTER_PREFILL, &request);
+      if (GetParam().streaming) {
+        eviction->mutable_policy()->mutable_streaming()->set_sinks(3);
+        eviction->mutable_policy()->mutable_uniform();
+        eviction->mutable_policy()->mutable_topk();
+      }
+    }
+    requests.push_back(request);
   }
-  const Served outcome = Serve({.model = SmallModel(11),
-                                .num_blocks = 25,
-                                .page_size = 16,
-                                .scheduler = scheduler},
-                               requests);
-  EXPECT_GE(outcome.stats.num_preemptions(), 5u);
-  EXPECT_GE(outcome.stats.num_evictions(), 20u);
-  EXPECT_GT(outcome.stats.evicted_blocks(), 40u);
-  EXPECT_GE(outcome.checked.replays, 1);
+  line.SubmitTogether(requests);
+  for (const auto& [id, answer] : line.WaitForAnswers(jobs.size())) {
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+  }
+  line.ExpectNothingLeaked();
+  const v1::GetStatsResponse stats = line.GetStats();
+  line.Close();
+  EXPECT_GE(stats.num_preemptions(), 5u);
+  EXPECT_GE(stats.num_evictions(), 20u);
+  EXPECT_GT(stats.evicted_blocks(), 40u);
+  EXPECT_GE(line.checker().num_evictions_checked(),
+            static_cast<int64_t>(stats.num_evictions()));
+  EXPECT_GE(line.checker().num_replays_checked(), 1);
 }
 
 enum class OrderKind { kPolicy, kBudgets, kScores };
@@ -219,11 +297,13 @@ TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
     }
   }
   EXPECT_GE(num_evicted, 3);
-  const Served outcome = Finish(&line, kNumRequests);
-  for (const auto& [id, answer] : outcome.answers) {
+  for (const auto& [id, answer] : line.WaitForAnswers(kNumRequests)) {
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id;
     EXPECT_EQ(answer.tokens.size(), 160u) << id;
   }
-  EXPECT_GE(outcome.checked.evictions, num_evicted);
+  line.ExpectNothingLeaked();
+  line.Close();
+  EXPECT_GE(line.checker().num_evictions_checked(), num_evicted);
 }
 
 TEST(EvictionServiceTest, RefusesUnknownRequests) {

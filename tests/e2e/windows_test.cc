@@ -2,7 +2,10 @@
 // shared, preempted, swapped, lost and evicted meanwhile, every logit is the
 // dense model's and every output the one of a request alone.
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <ostream>
 #include <random>
 #include <string>
@@ -33,9 +36,8 @@ struct WindowCase {
   }
 };
 
-// No window; one window group, padded; groups of two windows, more than the
-// other layers fill; no other layers.
-const WindowCase kNoWindow = {"NoWindow", {0, 0}, 21};
+// One window group, padded; groups of two windows, more than the other layers
+// fill; no other layers.
 const WindowCase kOneWindow = {"OneWindow", {32, 0, 0}, 44};
 const WindowCase kTwoWindows = {"TwoWindows", {20, 0, 48, 20}, 90};
 const WindowCase kAllWindows = {"AllWindows", {40, 40}, 18};
@@ -44,6 +46,13 @@ constexpr int32_t kAmpleBlocks = 4000;
 
 class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
  protected:
+  struct Outcome {
+    std::map<std::string, Answer> answers;
+    v1::GetStatsResponse stats;
+    int64_t num_window_evictions = 0;
+    int64_t num_window_regions_taken = 0;
+  };
+
   LineOptions Options(uint64_t seed, int32_t num_blocks) const {
     LineOptions options{.model = SmallWindowModel(seed, GetParam().windows),
                         .num_blocks = num_blocks,
@@ -55,6 +64,72 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
         shape.num_layers, shape.num_q_heads, shape.head_dim, 1);
     return options;
   }
+
+  // Requests for the jobs, each with this mode of eviction.
+  static Outcome Serve(const LineOptions& options, const std::vector<Job>& jobs,
+                       v1::EvictionMode mode = v1::EVICTION_MODE_NONE,
+                       const std::string& window_keep_ratio = "") {
+    std::vector<v1::SubmitRequest> requests;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      v1::SubmitRequest request = Line::MakeRequest(
+          absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
+      if (mode != v1::EVICTION_MODE_NONE) {
+        v1::RequestEviction* eviction = SetEviction(mode, &request);
+        eviction->mutable_target()->set_window_keep_ratio(window_keep_ratio);
+        if (mode != v1::EVICTION_MODE_AFTER_PREFILL) {
+          eviction->set_compress_every(32);
+        }
+        if (i % 2 == 1) {
+          ToProto(*ParsePolicy("expected_attention(n_future=32,stats=measured) "
+                               "| adakv"),
+                  eviction->mutable_policy());
+        }
+      }
+      requests.push_back(request);
+    }
+    return Serve(options, requests);
+  }
+
+  static Outcome Serve(const LineOptions& options,
+                       const std::vector<v1::SubmitRequest>& requests) {
+    Line line(options);
+    line.Open();
+    line.SubmitTogether(requests);
+    Outcome outcome;
+    outcome.answers = line.WaitForAnswers(requests.size());
+    line.ExpectNothingLeaked();
+    outcome.stats = line.GetStats();
+    line.Close();
+    EXPECT_GE(line.checker().num_logits_checked(),
+              static_cast<int64_t>(outcome.stats.num_output_tokens()));
+    outcome.num_window_evictions =
+        line.checker().num_window_evictions_checked();
+    outcome.num_window_regions_taken =
+        line.checker().num_window_regions_taken();
+    return outcome;
+  }
+
+  static void ExpectSameTokens(const std::map<std::string, Answer>& answers,
+                               const std::map<std::string, Answer>& expected) {
+    ASSERT_EQ(answers.size(), expected.size());
+    for (const auto& [id, answer] : answers) {
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+      EXPECT_EQ(answer.tokens, expected.at(id).tokens) << id;
+    }
+  }
+
+  static void ExpectTokensOfAlone(
+      const LineOptions& options, const std::vector<Job>& jobs,
+      const std::map<std::string, Answer>& answers) {
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      SCOPED_TRACE(absl::StrCat("request ", i));
+      std::vector<int32_t> alone;
+      RunAlone(options, jobs[i].prompt, jobs[i].max_tokens, &alone);
+      const Answer& answer = answers.at(absl::StrCat("r", i));
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << answer.error;
+      EXPECT_EQ(answer.tokens, alone);
+    }
+  }
 };
 
 std::string NameOfCase(const ::testing::TestParamInfo<WindowCase>& info) {
@@ -62,7 +137,7 @@ std::string NameOfCase(const ::testing::TestParamInfo<WindowCase>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, WindowsLineTest,
-                         ::testing::Values(kNoWindow, kOneWindow, kTwoWindows,
+                         ::testing::Values(kOneWindow, kTwoWindows,
                                            kAllWindows),
                          NameOfCase);
 
@@ -74,49 +149,107 @@ TEST_P(WindowsLineTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
     LineOptions options = Options(61, GetParam().num_blocks);
     options.scheduler = SmallScheduler(caching, 3);
     options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
-    const Served outcome = Serve(options, RequestsFor(jobs));
+    const Outcome outcome = Serve(options, jobs);
     EXPECT_GE(outcome.stats.num_preemptions(), 1u);  // or this shows nothing
     EXPECT_GE(outcome.stats.num_cached_tokens(), caching ? 32u : 0u);
-    ExpectAsAlone(options, jobs, outcome);
+    ExpectTokensOfAlone(options, jobs, outcome.answers);
   }
 }
 
-// Preempted whenever blocks are short, with their KV in host memory meanwhile,
-// as far as there is room: for all of them, and for a few. Those that are
-// computed again, or evicted from, are RandomPreemptionsTest's.
 TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatIsNeverSwapped) {
   std::mt19937_64 random(62);
-  const std::vector<v1::SubmitRequest> requests =
-      RequestsFor(RandomJobs(40, 120, 3, &random));
-  const Served fresh = Serve(Options(62, kAmpleBlocks), requests);
+  const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
+  const Outcome fresh = Serve(Options(62, kAmpleBlocks), jobs);
   EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
   for (const int32_t num_host_blocks : {200, 15}) {
     SCOPED_TRACE(num_host_blocks);
     LineOptions options = Options(62, GetParam().num_blocks);
     options.num_host_blocks = num_host_blocks;
-    const Served resumed = Serve(options, requests);
+    const Outcome resumed = Serve(options, jobs);
     if (num_host_blocks > 15) {
       EXPECT_GE(resumed.stats.num_swap_ins(), 2u);
     }
-    EXPECT_EQ(resumed.stats.host_blocks(), num_host_blocks);
     EXPECT_EQ(resumed.stats.used_host_blocks(), 0);
     ExpectSameTokens(resumed.answers, fresh.answers);
   }
 }
 
-// Whatever is proposed, accepted, rejected and preempted.
 TEST_P(WindowsLineTest, DraftsChangeNoOutput) {
   std::mt19937_64 random(63);
   const std::vector<Job> jobs = RandomJobs(16, 60, 3, &random);
   LineOptions options = Options(63, GetParam().num_blocks);
   options.scheduler.num_speculative_tokens = 4;
   options.max_drafts = 6;
-  const Served outcome = Serve(options, RequestsFor(jobs));
+  const Outcome outcome = Serve(options, jobs);
   EXPECT_GT(outcome.stats.num_accepted_tokens(), 20u);
   EXPECT_GT(outcome.stats.num_draft_tokens(),
             outcome.stats.num_accepted_tokens() + 20);
   options.max_drafts = 0;
-  ExpectAsAlone(options, jobs, outcome);
+  ExpectTokensOfAlone(options, jobs, outcome.answers);
+}
+
+// Blocks lose their content while steps that read them are in flight.
+TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatLosesNothing) {
+  std::mt19937_64 random(64);
+  const std::vector<Job> jobs = RandomJobs(12, 120, 3, &random);
+  const Outcome fresh = Serve(Options(64, kAmpleBlocks), jobs);
+  const int32_t num_blocks = 2 * GetParam().num_blocks;
+  LineOptions options = Options(64, num_blocks);
+  int32_t num_steps = 0;
+  options.fault = [&](const StepPlan&) -> std::vector<BlockId> {
+    if (++num_steps % 3 != 0 || num_steps > 240) return {};
+    const auto first = static_cast<int32_t>(random() % (num_blocks - 3));
+    return {BlockId{1 + first}, BlockId{2 + first}, BlockId{3 + first}};
+  };
+  const Outcome damaged = Serve(options, jobs);
+  EXPECT_GE(damaged.stats.num_cut_requests(), 3u);  // or this shows nothing
+  ExpectSameTokens(damaged.answers, fresh.answers);
+}
+
+// Samples of a prompt, and beams that go on from the middle of an output.
+TEST_P(WindowsLineTest, ForksComputeWhatTheyWouldAlone) {
+  for (const bool caching : {false, true}) {
+    SCOPED_TRACE(caching);
+    LineOptions options = Options(65, 800);
+    options.scheduler = SmallScheduler(caching, 3);
+    options.hold_at_step = 60;  // The leader has 50 tokens, and not all.
+    Line line(options);
+    line.Open();
+    std::mt19937_64 random(65);
+    const std::vector<int32_t> prompt = RandomTokens(90, &random);
+    std::vector<v1::SubmitRequest> requests = {
+        Line::MakeRequest("leader", prompt, 120)};
+    for (int32_t i = 0; i < 3; ++i) {
+      requests.push_back(
+          Line::MakeRequest(absl::StrCat("sample", i), prompt, 40));
+      requests.back().set_fork_of("leader");
+    }
+    line.SubmitTogether(requests);
+    line.WaitForHold();
+    line.WaitForTokens("leader", 50);
+    const std::vector<int32_t> outputs = line.TokensOf("leader");
+    std::vector<v1::SubmitRequest> beams;
+    for (const bool same : {true, false}) {
+      std::vector<int32_t> tokens = prompt;
+      tokens.insert(tokens.end(), outputs.begin(), outputs.begin() + 49);
+      tokens.push_back(same ? outputs[49] : (outputs[49] + 1) % 64);
+      beams.push_back(Line::MakeRequest(same ? "same" : "other", tokens, 30));
+      beams.back().set_fork_of("leader");
+    }
+    line.SubmitTogether(beams);
+    const std::map<std::string, Answer> answers = line.WaitForAnswers(6);
+    line.ExpectNothingLeaked();
+    EXPECT_GE(line.GetStats().num_forks(), 3u);
+    line.Close();
+    const std::vector<int32_t>& alone = answers.at("leader").tokens;
+    for (const auto& [id, answer] : answers) {
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+      if (id == "other") continue;
+      const auto begin = alone.begin() + (id == "same" ? 50 : 0);
+      EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), begin))
+          << id;
+    }
+  }
 }
 
 class HybridLineTest : public WindowsLineTest {};
@@ -133,19 +266,10 @@ TEST_P(HybridLineTest, RegionsInWindowsComputeWhatTheDenseModelDoes) {
         v1::EVICTION_MODE_DECODE}) {
     SCOPED_TRACE(v1::EvictionMode_Name(mode));
     std::mt19937_64 random(68);
-    std::vector<v1::SubmitRequest> requests =
-        RequestsFor(RandomJobs(40, 120, 3, &random), mode);
-    for (size_t i = 0; i < requests.size(); ++i) {
-      v1::RequestEviction& eviction = *requests[i].mutable_eviction();
-      eviction.mutable_target()->set_window_keep_ratio("0.3");
-      if (i % 2 == 0) continue;
-      ToProto(*ParsePolicy("expected_attention(n_future=32,stats=measured) "
-                           "| adakv"),
-              eviction.mutable_policy());
-    }
-    const Served fresh = Serve(Options(68, kAmpleBlocks), requests);
+    const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
+    const Outcome fresh = Serve(Options(68, kAmpleBlocks), jobs, mode, "0.3");
     EXPECT_GE(fresh.stats.num_evictions(), 10u);
-    EXPECT_GE(fresh.checked.window_evictions, 10);
+    EXPECT_GE(fresh.num_window_evictions, 10);
     EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
     for (const int32_t num_host_blocks : {0, 100}) {
       // Every mode with one of them, and with both in nightly tests.
@@ -153,7 +277,7 @@ TEST_P(HybridLineTest, RegionsInWindowsComputeWhatTheDenseModelDoes) {
       if (kBrief && decodes == (num_host_blocks == 0)) continue;
       LineOptions options = Options(68, GetParam().num_blocks);
       options.num_host_blocks = num_host_blocks;
-      const Served resumed = Serve(options, requests);
+      const Outcome resumed = Serve(options, jobs, mode, "0.3");
       EXPECT_GE(resumed.stats.num_preemptions(), 1u);
       EXPECT_EQ(resumed.stats.num_swap_ins() > 0, num_host_blocks > 0);
       ExpectSameTokens(resumed.answers, fresh.answers);
@@ -190,27 +314,29 @@ class SharedWindowsLineTest : public WindowsLineTest {
       v1::RequestEviction* eviction = SetEviction(mode, &requests.back());
       // As many, however long the prompt.
       eviction->mutable_target()->set_tokens_per_head(32);
-      if (GetParam().windows != kNoWindow.windows) {
-        eviction->mutable_target()->set_window_keep_ratio("0.5");
-      }
+      eviction->mutable_target()->set_window_keep_ratio("0.5");
       eviction->set_share_prefix(true);
       eviction->set_share_multiple(share_multiple);
+      if (mode != v1::EVICTION_MODE_AFTER_PREFILL) {
+        eviction->set_compress_every(32);
+      }
     }
     return requests;
   }
 
   // Or what the outcome shows is little.
-  static void ExpectShared(const Served& outcome) {
+  static void ExpectShared(const Outcome& outcome) {
+    for (const auto& [id, answer] : outcome.answers) {
+      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+    }
     EXPECT_GE(outcome.stats.num_cached_region_tokens(), 100u);
-    if (GetParam().windows == kNoWindow.windows) return;
-    EXPECT_GE(outcome.checked.window_evictions, 2);
-    EXPECT_GE(outcome.checked.window_regions_taken, 4);
+    EXPECT_GE(outcome.num_window_evictions, 2);
+    EXPECT_GE(outcome.num_window_regions_taken, 4);
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, SharedWindowsLineTest,
-                         ::testing::Values(kNoWindow, kOneWide, kTwoWide),
-                         NameOfCase);
+                         ::testing::Values(kOneWide, kTwoWide), NameOfCase);
 
 // Prompts that are compressed wherever they end: what a request computes
 // depends on whose prefix it finds, and is what the dense model computes with
@@ -224,7 +350,7 @@ TEST_P(SharedWindowsLineTest, ComputesWhatTheDenseModelDoes) {
     const std::vector<v1::SubmitRequest> requests = Sharers(mode, 0, &random);
     LineOptions options = Options(69, GetParam().num_blocks);
     options.num_host_blocks = 100;
-    const Served outcome = Serve(options, requests);
+    const Outcome outcome = Serve(options, requests);
     ExpectShared(outcome);
     EXPECT_GE(outcome.stats.num_swap_ins(), 1u);
   }
@@ -242,11 +368,11 @@ TEST_P(SharedWindowsLineTest, OutputsEqualThoseOfRequestsThatShareNothing) {
         Sharers(mode, kPrefix, &random);
     LineOptions options = Options(70, kAmpleBlocks);
     options.scheduler = SmallScheduler(false, 3);
-    const Served fresh = Serve(options, requests);
+    const Outcome fresh = Serve(options, requests);
     EXPECT_EQ(fresh.stats.num_cached_tokens(), 0u);
-    EXPECT_EQ(fresh.checked.window_regions_taken, 0);
+    EXPECT_EQ(fresh.num_window_regions_taken, 0);
     for (const int32_t num_blocks : {kAmpleBlocks, GetParam().num_blocks}) {
-      const Served shared = Serve(Options(70, num_blocks), requests);
+      const Outcome shared = Serve(Options(70, num_blocks), requests);
       ExpectShared(shared);
       EXPECT_EQ(shared.stats.num_preemptions() > 0, num_blocks < kAmpleBlocks);
       ExpectSameTokens(shared.answers, fresh.answers);
