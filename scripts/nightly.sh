@@ -10,16 +10,15 @@ Usage: scripts/nightly.sh [--help]
 
 Runs, with warnings as errors:
   dev-all    with asserts: thousands of seeds of the simulator, every case of
-             random tests, a search for every planted bug, microbenchmarks
+             random tests, a search for every planted bug, microbenchmarks,
+             language models, clients and frontends of other projects
   release    the same tests as users' builds run them; CUDA kernels for every
-             architecture, and what nvcc makes of them, interpreted (ptx); and what
-             one build says for all of them (label once): packaging, an
-             installation and projects that use it, language models, clients and
-             frontends of other projects
+             architecture, and what nvcc makes of them, interpreted (ptx); packaging,
+             an installation and projects that use it (label once)
   asan-all   tests of all programs under AddressSanitizer, also of whole lines
              (e2e), the load client, blockmgr-evict, CUDA kernels under the
              emulator, and thousands of seeds; random tests with a part of their
-             cases
+             cases, no language models
   fuzz       a minute of libFuzzer for every target
   traces     of 2,000 seeds, equal between gcc and clang
   python     the wheel with all its libraries, its tests, and the examples against
@@ -50,7 +49,7 @@ esac
 . scripts/checks.sh
 run_tests --nightly --exclude-label once dev-all
 run_tests --nightly --no-setup release
-run_tests --nightly --no-setup --exclude-label 'once|cases' asan-all fuzz
+run_tests --nightly --no-setup --exclude-label 'once|cases|model' asan-all fuzz
 check "equal traces of gcc and clang" same_traces dev-all asan-all
 check "Python package as pip installs it" scripts/python.sh --types
 check "Python on CUDA kernels and PyTorch" scripts/python.sh --torch --build-tree build/release

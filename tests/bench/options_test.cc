@@ -51,6 +51,16 @@ TEST(BenchFlagsTest, ParsesTheFlagsOfVllm) {
   EXPECT_EQ(plan.eviction.mode, EvictionMode::kNone);
 }
 
+TEST(BenchFlagsTest, AGoodputMayBeOneWord) {
+  CLI::App app;
+  BenchOptions options;
+  AddBenchFlags(&app, &options);
+  ASSERT_OK(ParseFlags(&app, {"--goodput", "ttft:200 tpot:50"}));
+  ASSERT_OK_AND_ASSIGN(const BenchPlan plan, ResolveOptions(options));
+  EXPECT_EQ(plan.goodput.ttft_ms, 200.0);
+  EXPECT_EQ(plan.goodput.tpot_ms, 50.0);
+}
+
 TEST(BenchFlagsTest, RequestRateMayBeInfinite) {
   ASSERT_OK_AND_ASSIGN(const BenchOptions options,
                        ParseBench("--request-rate inf"));

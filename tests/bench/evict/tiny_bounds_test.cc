@@ -17,8 +17,6 @@
 #include "bench/evict/policy_runner.h"
 #include "blockmgr/eviction/diagnostics.h"
 #include "engine/reference/tiny_model.h"
-#include "tests/bench/evict/naive_attention.h"
-#include "tests/testing/eviction_targets.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -35,32 +33,152 @@ Tensors TinyTensors(const ModelShape& shape, uint64_t seed) {
   return *MeasureTensors(*RandomModel(shape, seed), context);
 }
 
+EvictionTarget KeepTarget(const char* ratio) {
+  EvictionTarget target;
+  target.ratio = *KeepRatio::Parse(ratio);
+  return target;
+}
+
+LuKvProfile UnequalProfile(int32_t num_layers, int32_t num_heads) {
+  LuKvProfile profile;
+  profile.num_layers = num_layers;
+  profile.num_heads = num_heads;
+  profile.calibration_length = 1000;
+  profile.rho = {0.0f, 0.5f, 1.0f};
+  for (const float rho : profile.rho) {
+    for (int32_t head = 0; head < num_layers * num_heads; ++head) {
+      const float shift = rho == 0.5f ? 0.4f : 0.0f;
+      profile.r.push_back(rho + (head % 2 == 0 ? shift : -shift));
+    }
+  }
+  return profile;
+}
+
+HeadScores UnequalScores(int32_t num_layers, int32_t num_heads) {
+  HeadScores scores;
+  scores.num_layers = num_layers;
+  scores.num_heads = num_heads;
+  for (int32_t head = 0; head < num_layers * num_heads; ++head) {
+    scores.scores.push_back(static_cast<float>(1 + head * head));
+  }
+  return scores;
+}
+
 std::vector<KeepSets> Select(const Tensors& tensors,
                              const std::vector<const char*>& policies,
                              const char* ratio) {
   std::vector<KeepSets> keep;
   for (const char* text : policies) {
-    const auto run =
-        RunPolicy(*ParseParityPolicy(text), Keep(ratio), tensors, {});
+    const ParityPolicy policy = *ParseParityPolicy(text);
+    const int32_t num_layers = tensors.num_layers();
+    PolicyRunOptions options;
+    // Heads as different as tables and callers can make them.
+    const BudgetTable profile = UnequalProfile(num_layers, tensors.num_heads);
+    const BudgetTable scores = UnequalScores(num_layers, tensors.num_heads);
+    const bool lukv = policy.budget.kind == BudgetKind::kLuKv;
+    options.table = lukv ? &profile : &scores;
+    if (policy.budget.kind == BudgetKind::kExternal) {
+      for (int32_t head = 0; head < num_layers * tensors.num_heads; ++head) {
+        options.budgets.push_back(head % 3 * 40);
+      }
+    }
+    const auto run = RunPolicy(policy, KeepTarget(ratio), tensors, options);
     EXPECT_THAT(run, IsOk()) << text;
     if (run.ok()) keep.push_back(run->keep);
   }
   return keep;
 }
 
+std::vector<PolicyLoss> Measure(const Tensors& tensors,
+                                const std::vector<const char*>& policies,
+                                const char* ratio, int32_t queries_window) {
+  const std::vector<KeepSets> keep = Select(tensors, policies, ratio);
+  PerturbationOptions options;
+  options.queries_window = queries_window;
+  const auto losses = MeasurePerturbation(tensors, keep, options);
+  EXPECT_THAT(losses, IsOk());
+  return losses.ok() ? *losses : std::vector<PolicyLoss>();
+}
+
+void ExpectWithinBounds(const PolicyLoss& of) {
+  for (const std::vector<LossMeans>& parts : {of.layers, of.q_heads}) {
+    for (const LossMeans& loss : parts) {
+      EXPECT_LE(loss.perturbation,
+                loss.critical_kv_bound * (1 + kSlack) + kSlack);
+      EXPECT_LE(loss.perturbation, loss.ada_kv_bound * (1 + kSlack) + kSlack);
+    }
+  }
+}
+
+TEST(TinyBoundsTest, EveryMethodStaysWithinItsBounds) {
+  const std::vector<const char*> policies = {
+      "snapkv | uniform",
+      "snapkv(pool=avg,kernel=5,order=kvpress,group=max) | adakv",
+      "h2o | adakv(mode=floor)",
+      "h2o(obs_window=64,norm=count) | pyramid",
+      "tova",
+      "keydiff | uniform | topk | protect(sinks=4,recent=1)",
+      "keydiff(anchor=median,metric=dot) | ada_pyramid",
+      "keydiff(anchor=raw,metric=euclidean)",
+      "keydiff(anchor=pairwise) | adakv",
+      "expected_attention | adakv",
+      "streaming",
+      "knorm | global",
+      "random",
+      "snapkv | global | critical",
+      "snapkv | adakv | critical(gqa_product=true)",
+      "snapkv | uniform | critical(norm=l2)",
+      "snapkv | pyramid(formula=kvpress) | critical",
+      "tova | uniform | critical(gqa_product=true)",
+      "keydiff | lukv(profile=p) | topk | protect(sinks=4,recent=1)",
+      "snapkv | lukv(profile=p) | critical",
+      "snapkv | headkv(profile=p)",
+      "keydiff | external | topk | round(token)",
+      "h2o | adakv | critical",
+      "expected_attention(vnorm=false) | adakv | critical",
+      "keydiff | external | critical | round(token)"};
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    const Tensors tensors = TinyTensors(ModelShape(), seed);
+    for (const char* ratio : {"0.1", "0.4"}) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ratio);
+      const std::vector<PolicyLoss> losses =
+          Measure(tensors, policies, ratio, 16);
+      ASSERT_EQ(losses.size(), policies.size());
+      for (size_t i = 0; i < losses.size(); ++i) {
+        SCOPED_TRACE(policies[i]);
+        ExpectWithinBounds(losses[i]);
+      }
+    }
+  }
+}
+
 // Scores that are the last query's attention itself, summed over a group.
 void ScoreByAttention(Tensors* tensors) {
-  const auto length = static_cast<size_t>(tensors->length);
+  const int32_t length = tensors->length;
+  const int32_t dim = tensors->head_dim;
   const int32_t group = tensors->num_q_heads / tensors->num_heads;
-  for (size_t layer = 0; layer < tensors->layers.size(); ++layer) {
-    std::vector<float>& scores = tensors->layers[layer].scores;
-    scores.assign(static_cast<size_t>(tensors->num_heads) * length, 0.0f);
+  for (LayerTensors& layer : tensors->layers) {
+    layer.scores.assign(
+        static_cast<size_t>(tensors->num_heads) * static_cast<size_t>(length),
+        0.0f);
     for (int32_t q = 0; q < tensors->num_q_heads; ++q) {
-      const std::vector<double> weights =
-          NaiveAttention(*tensors, layer, q, tensors->length - 1);
-      for (size_t j = 0; j < length; ++j) {
-        scores[static_cast<size_t>(q / group) * length + j] +=
-            static_cast<float>(weights[j]);
+      std::vector<double> weights;
+      double sum = 0;
+      for (int32_t j = 0; j < length; ++j) {
+        double logit = 0;
+        for (int32_t d = 0; d < dim; ++d) {
+          const int64_t query = (int64_t{q} * length + length - 1) * dim + d;
+          const int64_t key = (int64_t{q / group} * length + j) * dim + d;
+          logit += double{layer.queries[static_cast<size_t>(query)]} *
+                   double{layer.keys[static_cast<size_t>(key)]};
+        }
+        weights.push_back(std::exp(logit / std::sqrt(dim)));
+        sum += weights.back();
+      }
+      for (int32_t j = 0; j < length; ++j) {
+        const int64_t entry = int64_t{q / group} * length + j;
+        layer.scores[static_cast<size_t>(entry)] +=
+            static_cast<float>(weights[static_cast<size_t>(j)] / sum);
       }
     }
   }
@@ -89,12 +207,8 @@ TEST(TinyBoundsTest, AdaKvsBoundIsNeverAboveUniforms) {
     ScoreByAttention(&tensors);
     for (const char* ratio : {"0.05", "0.1", "0.2", "0.4", "0.8"}) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << ratio);
-      PerturbationOptions options;
-      options.queries_window = 1;
-      ASSERT_OK_AND_ASSIGN(
-          const std::vector<PolicyLoss> losses,
-          MeasurePerturbation(tensors, Select(tensors, policies, ratio),
-                              options));
+      const std::vector<PolicyLoss> losses =
+          Measure(tensors, policies, ratio, 1);
       ASSERT_EQ(losses.size(), policies.size());
       for (int32_t layer = 0; layer < tensors.num_layers(); ++layer) {
         const auto at = static_cast<size_t>(layer);

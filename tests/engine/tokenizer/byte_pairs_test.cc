@@ -51,5 +51,15 @@ TEST(BytePairsTest, AppendsAndUsesTheScratchAgain) {
   EXPECT_THAT(tokens, ElementsAre(9, 3, 3, 1, 1));
 }
 
+// With a search of the word for each merge this would take hours.
+TEST(BytePairsTest, MergesALongRunOfOneLetter) {
+  const std::vector<PairRule> rules = {{'a', 'a', 2}, {2, 2, 4}, {4, 4, 8}};
+  const std::vector<int32_t> word((1 << 20) + 3, 'a');
+  std::vector<int32_t> expected(1 << 17, 8);
+  expected.push_back(2);
+  expected.push_back('a');
+  EXPECT_EQ(Merge(rules, word), expected);
+}
+
 }  // namespace
 }  // namespace blockmgr

@@ -1,7 +1,4 @@
-"""What may be a numpy array may be a tensor of torch (DLPack).
-
-Every argument goes one of two ways, which test_selection_takes_tensors takes both.
-"""
+"""Every argument that may be a numpy array may be a tensor of torch (DLPack)."""
 import gc
 
 import numpy as np
@@ -47,12 +44,74 @@ def test_selection_takes_tensors():
             blockmgr.select(policy, 0.4, flat, entries=entries, cut=16, **fields),
             blockmgr.select(policy, 0.4, flat.numpy(), entries=entries, cut=16,
                             **arrays))
-    kept = np.full((2, 2), 5, np.int32)
-    expected = blockmgr.lay_out(layout(), [9, 3], kept, cut=12)
+
+
+def test_sets_layouts_and_entries_take_tensors():
+    mask = torch.zeros(2, 2, 12, dtype=torch.bool)
+    mask[..., 2:7] = True
+    keep = blockmgr.KeepSets.of_mask(mask)
+    assert keep.ranks.tolist() == list(range(2, 7)) * 4
+    assert same(blockmgr.KeepSets((2, 2), torch.arange(5) * 5,
+                                  torch.arange(2, 7, dtype=torch.int32).repeat(4)),
+                keep)
+    own = layout()
     for dtype in (torch.int16, torch.int32, torch.int64, torch.uint8):
-        region = blockmgr.lay_out(layout(), torch.tensor([9, 3], dtype=dtype),
-                                  torch.tensor(kept), cut=12)
+        region = blockmgr.lay_out(
+            own, torch.tensor([9, 3], dtype=dtype),
+            torch.full((2, 2), 5, dtype=torch.int32), cut=12,
+            tail_blocks=torch.tensor([3, 9, 4], dtype=dtype))
+        expected = blockmgr.lay_out(own, [9, 3], np.full((2, 2), 5, np.int32),
+                                    cut=12, tail_blocks=[3, 9, 4])
         assert region.pages.tolist() == expected.pages.tolist()
+    entries = blockmgr.index_entries(own, torch.tensor([3, 9, 4]), 12)
+    placed = blockmgr.place_survivors(own, entries, keep, region)
+    again = blockmgr.index_entries(own, torch.tensor([7]), 16, region=region,
+                                   region_positions=torch.tensor(placed.positions))
+    assert again.positions[:9].tolist() == [2, 3, 4, 5, 6, 12, 13, 14, 15]
+
+
+def test_a_whole_step_takes_tensors():
+    own = layout()
+    scheduler = blockmgr.Scheduler(own, blockmgr.SchedulerOptions(
+        num_speculative_tokens=2, max_steps_in_flight=1))
+    tables = blockmgr.EngineTables(own)
+    request = scheduler.submit("a", torch.arange(30), 10,
+                               stop_token_ids=torch.tensor([90]))
+    first = torch.tensor([40], dtype=torch.int32)
+    plan = scheduler.schedule()
+    tables.apply(plan)
+    tables.add_sampled(first)
+    tables.set_drafts(0, torch.tensor([41, 42]))
+    scheduler.update(blockmgr.StepResult(
+        plan.step, first, num_drafts=torch.tensor([2], dtype=torch.int32)))
+    plan = scheduler.schedule()
+    tables.apply(plan)
+    accepted = torch.tensor([1], dtype=torch.int32)
+    sampled = torch.tensor([43], dtype=torch.int32)
+    tables.add_sampled(sampled, accepted)
+    effects = scheduler.update(blockmgr.StepResult(
+        plan.step, sampled, num_accepted=accepted,
+        accepted=torch.tensor([41], dtype=torch.int32),
+        num_drafts=torch.tensor([0], dtype=torch.int32),
+        lost_blocks=torch.tensor([], dtype=torch.int64)))
+    assert effects.tokens.tolist() == [41, 43]
+    scheduler.evict(request, "external", 0.5, 28, scores=torch.zeros(2, 2, 28))
+    plan = scheduler.schedule()
+    tables.apply(plan)
+    tables.add_sampled(sampled)
+    counts = torch.full((2, 2), 8, dtype=torch.int32)
+    checksum = tables.commit(plan.evictions[0], counts)
+    slots = torch.tensor([0])
+    assert tables.block_tables(slots).shape[0] == 1
+    assert tables.region_lists(slots).cuts.tolist() == [28]
+    effects = scheduler.update(blockmgr.StepResult(
+        plan.step, sampled, [blockmgr.EvictionOutcome(counts, checksum)]))
+    assert effects.evictions[0].kept_entries.tolist() == [8] * 4
+    budgets = torch.full((2, 2), 4, dtype=torch.int32)
+    scheduler.evict(request, "knorm | external", budgets=budgets)
+    rows = blockmgr.TokenLogProbs(torch.tensor([[1, 2]], dtype=torch.int32),
+                                  torch.tensor([[-1.0, -2.0]]))
+    assert rows.logprobs.tolist() == [[-1.0, -2.0]]
 
 
 def wrong_tensors():

@@ -96,21 +96,33 @@ TEST_F(DeviceScorerTest, HasScorersThatReadThePool) {
   EXPECT_FALSE(pair.device->HasScorer(ScorerKind::kStreaming));
 }
 
-TEST_F(DeviceScorerTest, ScoresOfTheWindowEqualTheCpus) {
+TEST_F(DeviceScorerTest, SnapKvEqualsTheCpus) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     const int32_t window = seed % 2 == 0 ? 8 : 17;
     const Pair pair(seed, window, 60 * TestLengthFactor());
-    pair.Compare({.kind = ScorerKind::kSnapKv, .window = window});
-    pair.Compare({.kind = ScorerKind::kSnapKv,
-                  .window = window,
-                  .pool = PoolKind::kAvg,
-                  .kernel = 5,
-                  .order = PoolOrder::kKvPress,
-                  .group = GroupReduce::kMax});
+    for (const PoolKind pool : {PoolKind::kMax, PoolKind::kAvg}) {
+      for (const PoolOrder order : {PoolOrder::kAdaKv, PoolOrder::kKvPress}) {
+        for (const GroupReduce group :
+             {GroupReduce::kMean, GroupReduce::kMax}) {
+          pair.Compare({.kind = ScorerKind::kSnapKv,
+                        .window = window,
+                        .pool = pool,
+                        .kernel = seed % 2 == 0 ? 5 : 7,
+                        .order = order,
+                        .group = group});
+        }
+      }
+    }
+  }
+}
+
+TEST_F(DeviceScorerTest, TovaEqualsTheCpus) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
     // Some sequences lack their last token's entries, some heads all but one.
-    Pair(seed, 1, 60 * TestLengthFactor(), seed % 2 == 0)
-        .Compare({.kind = ScorerKind::kTova});
+    const Pair pair(seed, 1, 60 * TestLengthFactor(), seed % 2 == 0);
+    pair.Compare({.kind = ScorerKind::kTova});
   }
 }
 

@@ -40,6 +40,25 @@ SelectBatch BatchOf(const EvictionCase& c, const FlatEntries& flat) {
           .external = c.external};
 }
 
+// Heads of more entries than a CTA looks at, one of them without any.
+void MakeLong(Rng& rng, EvictionCase* eviction) {
+  eviction->range.cut = 4500;
+  eviction->range.length = 4530;
+  eviction->target.tokens = RandomInt(rng, 1, 4500);
+  for (std::size_t head = 0; head < eviction->positions.size(); ++head) {
+    std::vector<int32_t>& positions = eviction->positions[head];
+    positions.clear();
+    const int32_t keep_one_in = head == 1 ? 1 << 20 : RandomInt(rng, 1, 9);
+    for (int32_t i = 0; i < 4500; ++i) {
+      if (head == 0 || RandomInt(rng, 1, keep_one_in) == 1) {
+        positions.push_back(i);
+      }
+    }
+    eviction->external[head] = RandomInt(rng, 0, 4500);
+  }
+  DrawScores(rng, eviction);
+}
+
 void ExpectSame(Backend* device, const EvictionCase& c) {
   SCOPED_TRACE(Describe(c));
   const KeepSets got = device->Select(BatchOf(c, FlatEntries(c)));
@@ -55,6 +74,17 @@ TEST_F(DeviceSelectorTest, SelectsWhatTheCpuSelects) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     ExpectSame(device.get(), RandomCase(rng));
+  }
+}
+
+TEST_F(DeviceSelectorTest, LongHeadsToo) {
+  const auto device = MakeDeviceBackend(SmallLayout(), 1);
+  for (uint64_t seed = 50; seed < 50 + NumCases(2); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Rng rng(seed);
+    EvictionCase c = RandomCase(rng);
+    MakeLong(rng, &c);
+    ExpectSame(device.get(), c);
   }
 }
 
