@@ -23,9 +23,7 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 

@@ -200,8 +200,9 @@ TEST_F(SimEngineTest, AnOrderOfAWindowGroupKeepsItsTotal) {
   plan.starts = {{.slot = kSlot, .num_tokens = 1000}};
   plan.start_tokens.assign(1000, 1);
   AddSequence(kSlot, 0, 1000, 63, &plan);
-  for (int32_t i = 0; i < 63; ++i)
+  for (int32_t i = 0; i < 63; ++i) {
     plan.blocks.push_back(BlockId{next_block_++});
+  }
   plan.block_offsets.push_back(std::ssize(plan.blocks));
   EvictionOrder& order = plan.evictions.emplace_back();
   order.slot = kSlot;
