@@ -53,6 +53,26 @@ TEST_F(BlockManagerEvictionTest, CopyLeavesTheOldBlocksToTheCache) {
   EXPECT_EQ(Match(prompt).blocks.size(), 4u);
 }
 
+TEST_F(BlockManagerEvictionTest, CountsAreChecked) {
+  const SequenceSlot slot = Compute(Prompt(1, 17));
+  Order(slot, 8, 5, 2);
+  const auto validate = [&](const std::vector<int32_t>& counts) {
+    return manager_->ValidateCounts(slot, 0, counts);
+  };
+  using enum absl::StatusCode;
+  EXPECT_OK(validate({8, 4, 4, 4}));
+  EXPECT_OK(validate({0, 0, 0, 0}));
+  EXPECT_THAT(validate({4, 4, 4}),
+              StatusIs(kInvalidArgument, HasSubstr("expected 4")));
+  EXPECT_THAT(validate({4, 4, 9, 4}),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("[layer 1, head 0]: expected 0 to 8, got 9")));
+  EXPECT_THAT(validate({4, -1, 4, 4}),
+              StatusIs(kInvalidArgument, HasSubstr("[layer 0, head 1]")));
+  EXPECT_THAT(validate({8, 5, 4, 4}),
+              StatusIs(kInvalidArgument, HasSubstr("at most 5 pages, got 6")));
+}
+
 using BlockManagerEvictionDeathTest = BlockManagerEvictionTest;
 
 TEST_F(BlockManagerEvictionDeathTest, BrokenRequirementsAbort) {

@@ -92,6 +92,19 @@ TEST_F(PrefixCacheReadTest, TellsWhatBlocksHoldAndWhatTheyComeAfter) {
   EXPECT_THAT(delta.removed, IsEmpty());
 }
 
+TEST_F(PrefixCacheReadTest, AScopeGoesWithTheLastThatFollowsIt) {
+  const EntrySerial a = Insert(1, 10);
+  const EntrySerial b = Insert(2, 11);
+  const PrefixCacheDelta before = Read();
+  const EntrySerial root = before.scopes.begin()->first;
+  Remove(1);
+  EXPECT_THAT(Read().removed, ElementsAre(a));
+  Remove(2);
+  EXPECT_THAT(Read().removed, UnorderedElementsAre(b, root));
+  Insert(3, 10);
+  EXPECT_NE(Read().scopes.begin()->first, root);
+}
+
 TEST_F(PrefixCacheReadTest, WhoMissesTooMuchBeginsAnew) {
   Insert(1, 10);
   Read();

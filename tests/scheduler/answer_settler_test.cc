@@ -194,7 +194,7 @@ TEST(LogProbsTest, WrongOnesAreRefused) {
   ASSERT_TRUE(scheduler.Schedule(&plan));
   StepResult good = AnswerTo(plan);
   good.logprobs = {RowsOf(plan, 0, 4)};
-  const std::vector<WrongAnswer> cases = {
+  std::vector<WrongAnswer> cases = {
       {"logprobs[0].run: expected 0 to 1 (runs of the step, ascending), "
        "got 2",
        [](StepResult* r) { r->logprobs[0].run = 2; }},
@@ -217,6 +217,7 @@ TEST(LogProbsTest, WrongOnesAreRefused) {
        "1 and 0",
        [](StepResult* r) { r->logprobs[0].outputs.logprobs.clear(); }},
   };
+  for (WrongAnswer& wrong : cases) wrong.is_whole = true;
   ExpectRefused(cases, good, &scheduler);
   // num_top means nothing where there are no rows.
   RunLogProbs& none = good.logprobs.emplace_back();

@@ -478,9 +478,12 @@ void ExpectRefused(const std::vector<WrongAnswer>& cases,
     wrong.spoil(&result);
     Effects effects;
     const uint64_t before = scheduler->StateHash();
-    EXPECT_THAT(scheduler->Update(result, &effects),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         testing::HasSubstr(wrong.text)));
+    const absl::Status status = scheduler->Update(result, &effects);
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 testing::HasSubstr(wrong.text)));
+    if (wrong.is_whole) {
+      EXPECT_EQ(status.message(), wrong.text);
+    }
     EXPECT_EQ(scheduler->StateHash(), before);
     EXPECT_TRUE(effects.tokens.empty() && effects.token_data.empty() &&
                 effects.logprobs.empty() && effects.evictions.empty() &&

@@ -173,6 +173,7 @@ class SchedulerDriver {
 struct WrongAnswer {
   std::string text;
   std::function<void(StepResult*)> spoil;
+  bool is_whole = false;  // the text is all that is said
 };
 
 // Each wrong answer is refused and changes nothing.

@@ -177,6 +177,22 @@ TEST(SchedulerApplyTest, AReleasedSlotIsToldBeforeItIsUsedAgain) {
   EXPECT_THAT(driver.plan().released, IsEmpty());
 }
 
+TEST(SchedulerApplyTest, AResumedRequestBringsItsOutputs) {
+  SchedulerDriver driver(SmallLayout(4, 20), PlainOptions());
+  const RequestId id = Submit(&driver, MakeRequest("a", 5, 9));
+  driver.RunUntilOutputs(id, 3);
+  driver.LoseEngine();
+  ASSERT_TRUE(driver.Issue());
+  std::vector<int32_t> known = driver.served(id).request.prompt;
+  known.insert(known.end(), driver.served(id).outputs.begin(),
+               driver.served(id).outputs.end());
+  ASSERT_THAT(driver.plan().starts, SizeIs(1));
+  EXPECT_EQ(TokensOf(driver.plan(), driver.plan().starts[0]), known);
+  EXPECT_THAT(driver.plan().num_tokens, ElementsAre(8));
+  driver.Finish();
+  EXPECT_EQ(driver.scheduler().stats().num_recomputed_tokens, 7);
+}
+
 class EvictionOrderTest : public testing::Test {
  protected:
   // 22 tokens, 4 to a page: [0, 20) goes into 6 pages of 4 in a block.

@@ -138,12 +138,19 @@ EvictionPolicy ExternalPolicy() {
   return policy;
 }
 
+EvictionTarget Target() {
+  EvictionTarget target;
+  target.kind = EvictionTarget::Kind::kTokens;
+  target.tokens = 4;
+  return target;
+}
+
 v1::StepPlan PlanMessage() {
   auto proto = Parse<v1::StepPlan>(kPlan);
   ToProto(SamplingParams{.top_k = 4},
           proto.mutable_starts(0)->mutable_info()->mutable_sampling());
   ToProto(ExternalPolicy(), proto.mutable_evictions(0)->mutable_policy());
-  ToProto(EvictionTarget{}, proto.mutable_evictions(0)->mutable_target());
+  ToProto(Target(), proto.mutable_evictions(0)->mutable_target());
   return proto;
 }
 
@@ -153,6 +160,7 @@ EvictionOrder Order() {
   order.cut = 16;
   order.length = 20;
   order.policy = ExternalPolicy();
+  order.target = Target();
   order.destination_begin = 1;
   order.num_destinations = 1;
   order.page_total = 6;
@@ -334,9 +342,11 @@ TEST(PlanWireTest, EveryFieldOfAResultLeaves) {
 
 TEST(PlanWireTest, EveryFieldOfAResultArrives) {
   const auto sent = Parse<v1::StepResult>(kResult);
-  StepResult result = Result();  // of before, in another order
+  StepResult result = Result();  // of before: more, in another order
   std::swap(result.evictions[0], result.evictions[1]);
   std::swap(result.logprobs[0], result.logprobs[1]);
+  result.evictions.push_back(result.evictions[0]);
+  result.logprobs.push_back(result.logprobs[0]);
   FromProto(sent, &result);
   v1::StepResult proto;
   ToProto(result, &proto);

@@ -177,6 +177,8 @@ TEST_F(CoreTest, RequestsWaitForTheNextEngine) {
       cases = {
           {"num_blocks: live requests need 64, got 63",
            [](auto* layout) { layout->num_blocks = 63; }},
+          {"head_dim: live requests need 8, got 16",
+           [](auto* layout) { layout->head_dim = 16; }},
           {"dtype: live requests need float32, got float16",
            [](auto* layout) { layout->dtype = DType::kFloat16; }},
           {"num_shards: live requests need 1, got 2",

@@ -54,6 +54,15 @@ TEST(EvictionFlagsTest, WindowsAreEvictedFromOnRequest) {
                        StartsWith("window-keep-ratio: expected a decimal")));
 }
 
+TEST(EvictionFlagsTest, ErrorsNameTheFlagOnce) {
+  EXPECT_THAT(Resolve({"--keep-ratio", "2"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("keep-ratio: expected a decimal")));
+  EXPECT_THAT(Resolve({"--keep-ratio", "0.2", "--eviction", "none"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("eviction: unknown scorer 'none'")));
+}
+
 TEST(EvictionFlagsTest, NothingMeansNoEviction) {
   ASSERT_OK_AND_ASSIGN(const RequestEviction eviction, Resolve({}));
   EXPECT_EQ(eviction.mode, EvictionMode::kNone);
