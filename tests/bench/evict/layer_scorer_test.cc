@@ -54,8 +54,9 @@ const float* RowOf(const std::vector<float>& values, int32_t head,
 
 double Dot(const float* a, const float* b) {
   double sum = 0;
-  for (int32_t i = 0; i < kScoredShape.head_dim; ++i)
+  for (int32_t i = 0; i < kScoredShape.head_dim; ++i) {
     sum += double{a[i]} * b[i];
+  }
   return sum;
 }
 
@@ -189,7 +190,7 @@ TEST(CheckTensorsTest, NamesWhatIsMissingAndWhoReadsIt) {
     const char* name;
     const char* reader;
   };
-  const Missing kMissing[] = {
+  const Missing cases[] = {
       {&LayerTensors::keys, "keydiff", "keys", "keydiff"},
       {&LayerTensors::keys, "snapkv", "keys", "snapkv"},
       {&LayerTensors::queries, "snapkv", "queries", "snapkv"},
@@ -203,7 +204,7 @@ TEST(CheckTensorsTest, NamesWhatIsMissingAndWhoReadsIt) {
        "output projection", "critical"},
       {&LayerTensors::scores, "external", "scores", "external"},
   };
-  for (const Missing& missing : kMissing) {
+  for (const Missing& missing : cases) {
     SCOPED_TRACE(missing.policy);
     Tensors tensors = whole;
     (tensors.layers[1].*missing.tensor).clear();

@@ -223,9 +223,9 @@ TEST(ModelOracleTest, ReplayScoresAreTheLargestAttention) {
             sum += weights.back();
           }
           for (int32_t j = 0; j < kContext; ++j) {
-            double& value =
-                best[static_cast<size_t>(layer)]
-                    [static_cast<size_t>(q_head / 2 * kContext + j)];
+            double& value = best[static_cast<size_t>(layer)]
+                                [static_cast<size_t>(q_head) / 2 * kContext +
+                                 static_cast<size_t>(j)];
             value = std::max(value, weights[static_cast<size_t>(j)] / sum);
           }
         }

@@ -27,6 +27,7 @@ const ModelShape kRunShape = {.num_layers = 4,
 
 std::vector<int32_t> Tokens(int32_t count, int32_t seed) {
   std::vector<int32_t> tokens;
+  tokens.reserve(static_cast<size_t>(count));
   for (int32_t i = 0; i < count; ++i) {
     tokens.push_back((i * i + seed * 7 + i / 3) % kRunShape.vocabulary);
   }
