@@ -8,11 +8,13 @@
 
 #include "blockmgr/block_manager.h"
 #include "tests/blockmgr/manager_fixture.h"
+#include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class BlockManagerEvictionTest : public ManagerTest {
  protected:

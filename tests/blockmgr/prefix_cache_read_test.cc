@@ -18,6 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kPage = 2;
