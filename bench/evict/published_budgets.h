@@ -32,9 +32,9 @@ std::vector<int64_t> PyramidKvPress(const PyramidLine& line, double kept);
 // one layer: `base`.
 std::vector<int64_t> PyramidAdaKv(const PyramidLine& line, int64_t base);
 
-// KVCache-Factory: like PyramidAdaKv, but `base` everywhere below twice the
-// base. (The program evicts nothing below base + window entries, which no
-// caller asks for: REQUIRES: base + window <= length.)
+// KVCache-Factory: like PyramidAdaKv, but every layer gets `base` if the
+// context is shorter than twice the base. REQUIRES: base + window <= length; of
+// a shorter context the program evicts nothing.
 std::vector<int64_t> PyramidFactory(const PyramidLine& line, int64_t base);
 
 // HeadKV: of `base` entries per head on average, base // beta form a pool that

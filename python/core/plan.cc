@@ -75,7 +75,8 @@ auto FieldOf(const Part& self) {
   }
 }
 
-// As FieldOf, and None for the id `none`, which names nothing.
+// The getter of a property: an id as a number. The id `none`, which names
+// nothing, is None.
 template <typename Part, auto kField, auto none>
 std::optional<int64_t> IdOf(const Part& self) {
   const auto id = Fresh(self).*kField;

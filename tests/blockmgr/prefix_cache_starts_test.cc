@@ -44,7 +44,7 @@ class PrefixCacheStartsTest : public ::testing::Test {
     cache_.ReleaseRoot(root);
     cache_.CheckInvariants();
   }
-  // What the first block of `tokens` can begin with.
+  // Finds a cached block whose first tokens are those of `tokens`.
   Part Find(const StartTokens& tokens, int32_t max_tokens,
             const ContentScope& scope = {}) const {
     Part part;

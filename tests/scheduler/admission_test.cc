@@ -226,8 +226,8 @@ class PromiseTest : public testing::Test {
   static bool Runs(SchedulerDriver* driver, RequestId id) {
     return driver->SlotOf(id) != kNoSequenceSlot;
   }
-  // What a pool shows: whether requests ran together, and who is compressed
-  // once on the way to the end.
+  // The outcome of a run in one pool: whether the requests ran together, and
+  // which of them is compressed once before it ends.
   struct Outcome {
     bool together = false;
     RequestId compressed{0};

@@ -253,7 +253,7 @@ TEST(AllocationTest, NoneInASteadyDecodeStep) {
   }
 }
 
-// With wishes that expire, or not, and with a queue that lacks blocks.
+// Retention wishes expire or last; requests of the queue wait for blocks.
 TEST(AllocationTest, NoneInAFullPoolOrNot) {
   const std::pair<const char*, Case> cases[] = {
       {"lasting wishes", {.wish_ms = 1 << 30}},

@@ -383,7 +383,7 @@ class CommandTest : public testing::Test {
     return number.value_or(0);
   }
   const Served& served() const { return driver_.served(id_); }
-  // Of the only command that has been answered.
+  // Returns the effect of the only command that has been answered.
   EvictionEffect OnlyEffect() const {
     EXPECT_THAT(served().evictions, SizeIs(1));
     return served().evictions.empty() ? EvictionEffect()

@@ -19,7 +19,7 @@ TEST(EqualShareTest, DividesTheBudgetInWholeUnits) {
   EXPECT_EQ(Share(100, 1, {200, 300}), 50);
   EXPECT_EQ(Share(100, 16, {200, 300}), 48);
   EXPECT_EQ(Share(99, 1, {200, 300, 400}), 33);
-  // Who needs less leaves the rest to others.
+  // A request that needs less than its share leaves the rest to others.
   EXPECT_EQ(Share(100, 1, {400, 20, 10, 300}), 35);
   // When all fit, the largest gap.
   EXPECT_EQ(Share(100, 16, {10, 40}), 40);

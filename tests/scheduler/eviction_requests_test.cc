@@ -70,9 +70,9 @@ TEST_P(EveryChunkTest, HoldsItsBoundWhateverThePrompt) {
   }
 }
 
-// What is evicted from a request, in a pool of 400 blocks or of 60. In the
-// small pool it shares small steps with five others, some of which are
-// preempted.
+// Returns the evictions of a request. It runs alone in a pool of 400 blocks, or
+// in a pool of 60 that it shares with five others: steps are small there, and
+// some requests are preempted.
 std::vector<CanaryEviction> RecordedOf(const Request& request, bool is_crowded,
                                        int32_t steps_in_flight) {
   SchedulerOptions options = PlainOptions(steps_in_flight);

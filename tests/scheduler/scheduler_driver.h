@@ -88,7 +88,8 @@ class SchedulerDriver {
     }
     return false;
   }
-  // The same until all have ended; on_issue() is called after every step.
+  // Runs full pipelines until all requests have ended. Calls on_issue() after
+  // every step that was issued.
   template <typename OnIssue>
   void RunFull(OnIssue on_issue) {
     RunFullUntil([&] {

@@ -353,8 +353,8 @@ TEST(LongTopicQueueTest, RanksFollowWithinThePromisedUpdates) {
   }
 }
 
-// What it has found is gone, by a reset or with the engine: they are where they
-// were.
+// All prefixes that the queue has found are lost, with the engine or by a reset
+// of the cache: requests have the places that they had before.
 class LostPrefixQueueTest : public LongPrefixQueueTest,
                             public testing::WithParamInterface<bool> {};
 INSTANTIATE_TEST_SUITE_P(LosesEngine, LostPrefixQueueTest, testing::Bool());

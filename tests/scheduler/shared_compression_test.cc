@@ -22,7 +22,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Its compressed prefix is made when 40 of 41 tokens are computed.
+// A request whose compressed prefix is shared. The prefix is compressed when 40
+// of its 41 tokens are computed.
 Request Sharer(const char* id, int32_t num_prompt = 41, int32_t tokens = 8) {
   Request request = MakeRequest(id, num_prompt, 9);
   request.eviction = Recency(tokens);
@@ -30,7 +31,8 @@ Request Sharer(const char* id, int32_t num_prompt = 41, int32_t tokens = 8) {
   return request;
 }
 
-// The same in another mode: every 16 tokens, if it is that of chunks.
+// A Sharer in another mode of eviction. Mode every_chunk compresses every 16
+// tokens.
 Request SharerIn(EvictionMode mode, const char* id, int32_t num_prompt) {
   Request request = Sharer(id, num_prompt);
   request.eviction.mode = mode;

@@ -42,7 +42,8 @@ void ExpectEnded(const Scripted& scripted,
   }
 }
 
-// These end, whatever becomes of others.
+// Runs the script until nothing is left to do. The requests of these names must
+// have ended; others may wait for ever.
 void DrainAll(Scripted* scripted, const std::vector<std::string>& names) {
   scripted->Drain();
   EXPECT_EQ(scripted->report().message(), "");

@@ -1,4 +1,4 @@
-// How much an eviction keeps.
+// Targets of evictions for tests.
 #ifndef TESTS_TESTING_EVICTION_TARGETS_H_
 #define TESTS_TESTING_EVICTION_TARGETS_H_
 
@@ -8,7 +8,7 @@
 
 namespace blockmgr {
 
-// So many entries per head.
+// Keeps so many entries per head.
 inline EvictionTarget KeepTokens(int32_t tokens) {
   EvictionTarget target;
   target.kind = EvictionTarget::Kind::kTokens;
@@ -16,7 +16,7 @@ inline EvictionTarget KeepTokens(int32_t tokens) {
   return target;
 }
 
-// This part of the entries, a decimal.
+// Keeps this part of the entries, a decimal in (0, 1].
 inline EvictionTarget Keep(const char* ratio) {
   EvictionTarget target;
   target.ratio = *KeepRatio::Parse(ratio);

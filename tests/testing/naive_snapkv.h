@@ -30,7 +30,8 @@ inline std::vector<double> NaivePool(const ScorerSpec& scorer,
   return out;
 }
 
-// Of the attention of the query heads of a group, [group_size, entries].
+// Returns the scores of a KV head's entries. `attention` is that of the query
+// heads of its group, [group_size, entries].
 inline std::vector<double> NaiveSnapKv(
     const ScorerSpec& scorer, std::vector<std::vector<double>> attention) {
   const bool pools_first = scorer.order == PoolOrder::kKvPress;

@@ -1,4 +1,4 @@
-// What every kind of table file must withstand (table_bytes.h).
+// Damage that every kind of table file must withstand (table_bytes.h).
 #ifndef TESTS_TESTING_TABLE_FILE_CASES_H_
 #define TESTS_TESTING_TABLE_FILE_CASES_H_
 

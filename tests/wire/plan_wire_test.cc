@@ -2,6 +2,7 @@
 // written out here.
 #include "wire/plan_wire.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -138,6 +139,16 @@ EvictionPolicy ExternalPolicy() {
   return policy;
 }
 
+// Doubles the arrays, and reverses the order of their elements.
+void Lengthen(auto*... arrays) {
+  const auto lengthen = [](auto* array) {
+    const auto copy = *array;
+    array->insert(array->end(), copy.begin(), copy.end());
+    std::ranges::reverse(*array);
+  };
+  (lengthen(arrays), ...);
+}
+
 EvictionTarget Target() {
   EvictionTarget target;
   target.kind = EvictionTarget::Kind::kTokens;
@@ -246,14 +257,23 @@ TEST(PlanWireTest, EveryFieldOfAPlanLeaves) {
               v1::CopyOnWrite::descriptor(), v1::EvictionOrder::descriptor()});
 }
 
-// What arrives leaves as it came: nothing is lost, and of a plan that was there
-// before nothing is left.
+// Nothing is lost of a plan that is read, and nothing is left of the plan that
+// was there before.
 TEST(PlanWireTest, EveryFieldOfAPlanArrives) {
-  StepPlan plan = Plan();
-  ASSERT_OK(FromProto(PlanMessage(), &plan));
-  v1::StepPlan proto;
-  ToProto(plan, &proto);
-  EXPECT_EQ(proto.DebugString(), PlanMessage().DebugString());
+  StepPlan longer = Plan();
+  longer.id = StepId{8};
+  Lengthen(&longer.dropped_swaps, &longer.swap_outs, &longer.transfers_out,
+           &longer.released, &longer.starts, &longer.transfers_in,
+           &longer.start_tokens, &longer.dropped_regions, &longer.copies,
+           &longer.slots, &longer.positions, &longer.num_tokens,
+           &longer.samples, &longer.num_drafts, &longer.block_offsets,
+           &longer.blocks, &longer.evictions, &longer.destinations);
+  for (StepPlan plan : {StepPlan(), longer}) {
+    ASSERT_OK(FromProto(PlanMessage(), &plan));
+    v1::StepPlan proto;
+    ToProto(plan, &proto);
+    EXPECT_EQ(proto.DebugString(), PlanMessage().DebugString());
+  }
 }
 
 TEST(PlanWireTest, AStartMayLackInfo) {
@@ -342,15 +362,18 @@ TEST(PlanWireTest, EveryFieldOfAResultLeaves) {
 
 TEST(PlanWireTest, EveryFieldOfAResultArrives) {
   const auto sent = Parse<v1::StepResult>(kResult);
-  StepResult result = Result();  // of before: more, in another order
-  std::swap(result.evictions[0], result.evictions[1]);
-  std::swap(result.logprobs[0], result.logprobs[1]);
-  result.evictions.push_back(result.evictions[0]);
-  result.logprobs.push_back(result.logprobs[0]);
-  FromProto(sent, &result);
-  v1::StepResult proto;
-  ToProto(result, &proto);
-  EXPECT_EQ(proto.DebugString(), sent.DebugString());
+  StepResult longer = Result();
+  longer.id = StepId{4};
+  Lengthen(&longer.sampled, &longer.num_accepted, &longer.accepted,
+           &longer.num_drafts, &longer.token_data, &longer.logprobs,
+           &longer.stop_matches, &longer.evictions, &longer.lost_blocks,
+           &longer.lost_host_blocks);
+  for (StepResult result : {StepResult(), longer}) {
+    FromProto(sent, &result);
+    v1::StepResult proto;
+    ToProto(result, &proto);
+    EXPECT_EQ(proto.DebugString(), sent.DebugString());
+  }
 }
 
 }  // namespace

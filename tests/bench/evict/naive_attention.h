@@ -39,7 +39,7 @@ inline std::vector<double> NaiveAttention(const Tensors& tensors, size_t layer,
   return weights;
 }
 
-// The same of all entries up to the query.
+// Returns the weights of all entries up to the query.
 inline std::vector<double> NaiveAttention(const Tensors& tensors, size_t layer,
                                           int32_t q_head, int32_t query) {
   std::vector<int32_t> positions(static_cast<size_t>(query) + 1);

@@ -1,5 +1,5 @@
-// What random cases do not reach (select_property_test.cc), and the rules by
-// example.
+// Selection: the rules by example, and cases that the random ones of
+// select_property_test.cc do not reach.
 #include "blockmgr/eviction/select.h"
 
 #include <cmath>

@@ -191,7 +191,8 @@ TEST_F(SimEngineTest, AStepTakesAsLongAsItsSlowestShard) {
               (16.06e9 / 8 + 32 * (320 + 10) * 512.0) / 3e12, 1e-12);
 }
 
-// Of 1,000 tokens the window has those from 489 on when the order comes.
+// The sequence has 1,000 tokens when the order comes. Its window has tokens 489
+// to 999.
 TEST_F(SimEngineTest, AnOrderOfAWindowGroupKeepsItsTotal) {
   SimModel model;
   model.group_windows = {512};

@@ -103,7 +103,7 @@ class EngineTablesTest : public AnyTablesTest {
     tables_.AddSampled(kTestSlot, 9);
   }
 
-  // It changes nothing, either.
+  // Expects also that a refused plan leaves the sequence as it was.
   void ExpectRefused(
       const StepPlan& plan, const std::string& message,
       const Spoil& spoil = [](StepPlan*) {}) {

@@ -74,7 +74,7 @@ struct RecordingEngine : EngineSink {
   std::optional<absl::Status> closed;
 };
 
-// What an engine is told that is not one for the requests that wait.
+// Matches the refusal of an engine that cannot serve the waiting requests.
 inline auto RefusedFor(const std::string& text) {
   return StatusIs(absl::StatusCode::kFailedPrecondition, text);
 }

@@ -26,7 +26,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// With an engine, and a client of the session "a".
+// A core that has an engine, and a client of the session "a".
 class ServedCoreTest : public CoreTest {
  protected:
   const std::shared_ptr<RecordingEngine> engine_ = AttachAndOpen();

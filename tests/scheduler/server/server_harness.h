@@ -93,7 +93,8 @@ class FakeEngine {
   void Answer(const v1::StepPlan& plan);
   // Reads and answers plans until the stream ends.
   void AnswerAll();
-  // The same in a thread of its own. Nobody else may read then.
+  // Runs AnswerAll in a thread of its own. Until JoinAnswers no other thread
+  // may read plans.
   void StartAnswers();
   // Waits for that thread.
   void JoinAnswers();
@@ -167,8 +168,8 @@ class ServerTest : public ::testing::Test {
   std::unique_ptr<Server> server_;
 };
 
-// With an engine that answers everything, and a frontend of requests that put
-// prompts into the prefix cache.
+// A server with an engine that answers everything, and a frontend whose
+// requests put prompts into the prefix cache.
 class CachingServerTest : public ServerTest {
  protected:
   void TearDown() override { Detach(); }

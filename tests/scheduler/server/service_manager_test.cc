@@ -14,7 +14,7 @@
 namespace blockmgr {
 namespace {
 
-// What has come; empty: nothing.
+// Returns the message that has come, or "".
 std::string Received(const Descriptor& manager) {
   char text[256];
   const ssize_t size = recv(manager.get(), text, sizeof(text), MSG_DONTWAIT);

@@ -55,13 +55,13 @@ struct Case {
     return slots;
   }
 
-  // What goes wrong with a kernel of DeviceRuntime, or "".
+  // Runs a kernel of DeviceRuntime. Returns its failure, or "".
   template <typename Kernel, typename... Arguments>
   std::string Run(Kernel kernel, const Arguments&... arguments) const {
     return RunKernel(schedule, kernel, arguments...).error;
   }
-  // The same, then empty only if pool, positions and error word are what they
-  // must be.
+  // Runs a kernel, then compares the pool, the positions and the error word
+  // with what they must be. Returns the first failure or difference, or "".
   template <typename Kernel, typename... Arguments>
   std::string Outcome(Kernel kernel, const Arguments&... arguments) {
     std::string failure = Run(kernel, arguments...);

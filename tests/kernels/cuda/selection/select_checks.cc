@@ -51,7 +51,8 @@ std::string Difference(const EvictionCase& c, const SelectOutcome& got) {
 
 namespace {
 
-// What is wrong with the device's choice, and where, or "".
+// Returns how the device's selection differs from the CPU's, and for which
+// case; "" if they are equal.
 std::string Check(const EvictionCase& c, int32_t chunk_entries,
                   const simt::Schedule& schedule) {
   std::string difference =
