@@ -212,6 +212,16 @@ TEST_F(KvEventPublisherTest, SubscribersGetTheBatchesThatAreKept) {
   EXPECT_FALSE(other.Next(std::chrono::milliseconds(0)).has_value());
 }
 
+TEST_F(KvEventPublisherTest, AnotherLayoutBeginsAnew) {
+  Serve(7);
+  EXPECT_TRUE(WaitForCached({7}));
+  ModelLayout layout = SmallLayout();
+  layout.num_blocks = 50;
+  Reattach(layout);
+  Serve(8);
+  EXPECT_TRUE(WaitForCached({8}));
+}
+
 TEST_F(KvEventPublisherTest, CompressedPrefixesHaveATopicOfTheirOwn) {
   StartEvents({.compressed_topic = "compressed", .topic = "blocks"});
   const int page = SmallLayout().page_size;

@@ -52,9 +52,7 @@ template <typename T>
 void CheckEveryShape() {
   for (const int32_t head_dim : {64, 128, 256}) {
     for (const int32_t page_size : {16, 32}) {
-      for (int32_t group_size = 1; group_size <= 16; ++group_size) {
-        // From 9 on an instance has 16 query heads, some of them nobody's.
-        if (group_size > 8 && group_size < 16 && head_dim != 64) continue;
+      for (const int32_t group_size : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
         SCOPED_TRACE(testing::Message()
                      << head_dim << " " << page_size << " " << group_size);
         AttentionShape shape = ShapeOf(head_dim, group_size, {20, 33}, {19});
@@ -71,6 +69,23 @@ void CheckEveryShape() {
 TEST_F(DecodeAttentionTest, MatchesFloat64AtEveryShape) {
   CheckEveryShape<simt::BFloat16>();
   CheckEveryShape<simt::Half>();
+}
+
+// Instances of 16 query heads, some of them nobody's.
+TEST_F(DecodeAttentionTest, MatchesFloat64WithNineToSixteenQueryHeads) {
+  for (int32_t group_size = 9; group_size < 16; ++group_size) {
+    SCOPED_TRACE(group_size);
+    const AttentionShape shape = ShapeOf(64, group_size, {70, 0}, {30});
+    DecodeRunner<simt::BFloat16> runner(shape, 21);
+    ExpectRunMatches(runner, {.num_ctas = 2, .with_logits = true});
+    runner.CheckLogits();
+    ExpectDecodeMatches<simt::Half>(shape, {.num_ctas = 2, .chunk_tiles = 1});
+  }
+  for (const int32_t head_dim : {64, 128, 256}) {
+    SCOPED_TRACE(head_dim);
+    ExpectDecodeMatches<simt::BFloat16>(ShapeOf(head_dim, 16, {40, 0}, {30}),
+                                        {.num_ctas = 3});
+  }
 }
 
 template <typename T>
