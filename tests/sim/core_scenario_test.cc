@@ -77,7 +77,8 @@ class CoreScenarioTest : public testing::Test {
   }
 
   static StatusReply ExpectOk() {
-    return [](absl::Status status) { EXPECT_TRUE(status.ok()) << status; };
+    return
+        [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; };
   }
   void Handle(Command command) { core_->Handle(&command); }
   void Pass(Command command) {
@@ -100,7 +101,7 @@ class CoreScenarioTest : public testing::Test {
     command.eviction.target.tokens = tokens;
     const size_t index = evicted_.size();
     evicted_.emplace_back();
-    command.done = [this, index](absl::StatusOr<EvictionEffect> effect) {
+    command.done = [this, index](const absl::StatusOr<EvictionEffect>& effect) {
       EXPECT_FALSE(evicted_[index].has_value()) << "answered twice";
       evicted_[index] = effect.status();
     };
