@@ -20,9 +20,9 @@
 //   SwapOut         takes host blocks for a sequence that is about to be closed
 //   SwapIn          takes blocks for it again, to copy the KV back to
 //
-// Sequences share blocks through the prefix cache and through Fork. No sequence
-// writes to a shared block. The first Reserve that would do so takes a fresh
-// block instead and names the copy to make (copy on write).
+// Sequences share blocks through the prefix cache and through forks. No
+// sequence writes to a shared block. The first Reserve that would do so takes a
+// fresh block instead and names the copy to make (copy on write).
 //
 // A group of layers with a sliding window (ModelLayout) holds the pages of a
 // sequence from FirstPage(group, num_settled) on, or from one page earlier
@@ -149,7 +149,10 @@ class BlockManager {
                  int32_t max_tokens, PrefixMatch* match) const;
 
   // Returns the first num_tokens of a sequence as a match, so that Open makes a
-  // fork that begins with them. Valid until the sequence changes. REQUIRES:
+  // fork that begins with them: it shares their blocks and takes none. If
+  // num_tokens end inside a block, the fork's first Reserve takes a fresh block
+  // in every group, unless the fork is then the only holder. Valid until the
+  // sequence changes. O(blocks of the sequence). REQUIRES:
   // CanFork(source); num_tokens is at most num_settled and not below the cut;
   // CanGoBack(source, num_tokens).
   PrefixMatch MatchFork(SequenceSlot source, int32_t num_tokens) const;
@@ -172,18 +175,11 @@ class BlockManager {
   // Returns whether the sequence's tail has come back from the host tier and is
   // not published yet.
   bool IsComingBack(SequenceSlot slot) const { return WillPublish(slot, 0); }
-  // Returns whether Fork(slot) is possible now. It is not while no slot is
-  // open, while an eviction of the sequence is pending (the entries it moves
-  // cannot be shared), while the next step carries a copy for the sequence, or
-  // while IsComingBack(slot).
+  // Returns whether MatchFork(slot, ..) is possible now. It is not while no
+  // slot is open, while an eviction of the sequence is pending (the entries it
+  // moves cannot be shared), while the next step carries a copy for the
+  // sequence, or while IsComingBack(slot).
   bool CanFork(SequenceSlot slot) const;
-  // Opens a sequence that shares all settled tokens of the given one, and has
-  // as many published tokens. Tokens of steps in flight are not shared. Takes
-  // no blocks. If the last block is partly filled, the first of the two
-  // sequences that writes to it takes a fresh one, in every group. Afterwards
-  // the two sequences are independent. REQUIRES: CanFork(slot). O(blocks of the
-  // sequence).
-  SequenceSlot Fork(SequenceSlot slot);
 
   // Returns the number of blocks that Reserve would take for this sequence
   // alone. If sequences share a partly filled last block, the sum of their

@@ -41,20 +41,6 @@ bool BlockManager::CanFork(SequenceSlot slot) const {
          !IsComingBack(slot) && copies_.Of(slot).empty();
 }
 
-SequenceSlot BlockManager::Fork(SequenceSlot slot) {
-  SequenceCache& parent = at(slot);
-  const SequenceSlot child = Duplicate(slot);
-  if (parent.num_settled < parent.num_reserved) {
-    // The parent may write to a block that both share, behind the child's rows.
-    // The child copies its rows before it writes there.
-    CutBack(child, parent.num_settled);
-  } else {
-    parent.shares_last_block = parent.num_reserved % layout_.page_size != 0;
-    at(child).shares_last_block = parent.shares_last_block;
-  }
-  return child;
-}
-
 SequenceSlot BlockManager::Duplicate(SequenceSlot slot) {
   BM_CHECK(CanFork(slot));
   const SequenceSlot child_slot = free_slots_.back();

@@ -294,6 +294,7 @@ int64_t PrefixCache::metadata_bytes(
         static_cast<int64_t>(sizeof(CachedRegion)) + HeapBytes(cached->plan) +
         cached->record->metadata_bytes() + HeapBytes(cached->windows.regions) +
         HeapBytes(cached->windows.blocks) + HeapBytes(cached->window_serials) +
+        HeapBytes(cached->region_serials) +
         RegionContent::CountBytes(cached->content.get(), counted);
     for (const GroupRegion& window : cached->windows.regions) {
       // The region was reclaimed, and this link still owns its record.

@@ -117,12 +117,14 @@ struct CachedRegion {
   EntrySerial root = kNoSerial;
   BlockId tail = kNullBlock;  // the block of positions [cut, length)
   EntrySerial tail_serial = kNoSerial;
-  // Memory that the window groups held at `length`. A block is gone if its
-  // serial is no longer the one in window_serials. A region is gone if
-  // FindRegion does not find it. The block of the tail block's page is used
-  // only if WindowBlock(tail) is null.
+  // Memory that the window groups held at `length`. A block or a region is gone
+  // if the serial of its entry is no longer the one kept here. A region that
+  // was dropped and published again has a new serial, and belongs only to the
+  // regions that were published with it since. The block of the tail block's
+  // page is used only if WindowBlock(tail) is null.
   RegionWindows windows = {};
   std::vector<EntrySerial> window_serials = {};  // [windows.blocks]
+  std::vector<EntrySerial> region_serials = {};  // [windows.regions]
 
   // REQUIRES: `group` is a window group of the model, 1 or higher.
   const GroupRegion& window(int32_t group) const {
@@ -193,6 +195,20 @@ class PrefixCache {
   bool HasWindowRegion(const GroupRegion& window) const {
     return window.num_region_blocks() == 0 ||
            FindRegion(window.region->id) != kNone;
+  }
+  // Returns the entry of the i-th window region of a region. Returns kNone if
+  // it is gone, if there is none, or if it has no blocks.
+  int32_t WindowRegionOf(const CachedRegion& cached, size_t i) const {
+    const GroupRegion& window = cached.windows.regions[i];
+    if (window.num_region_blocks() == 0) return kNone;
+    const int32_t entry = FindRegion(window.region->id);
+    return entry != kNone && serial(entry) == cached.region_serials[i] ? entry
+                                                                       : kNone;
+  }
+  // Returns whether nothing of the i-th window region of a region is gone.
+  bool HasWindowRegionOf(const CachedRegion& cached, size_t i) const {
+    return cached.windows.regions[i].num_region_blocks() == 0 ||
+           WindowRegionOf(cached, i) != kNone;
   }
 
   // Appends to `blocks` the longest verified run of blocks for the first

@@ -1,6 +1,5 @@
 // PrefixCache: blocks and regions of window groups.
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -50,9 +49,8 @@ std::span<const int32_t> PrefixCache::Unlink(int32_t entry) {
   };
   const CachedRegion* cached = region(entry);
   if (cached != nullptr) {
-    for (const GroupRegion& window : cached->windows.regions) {
-      if (window.num_region_blocks() == 0) continue;
-      const int32_t linked = FindRegion(window.region->id);
+    for (size_t i = 0; i < cached->windows.regions.size(); ++i) {
+      const int32_t linked = WindowRegionOf(*cached, i);
       if (linked == kNone) continue;
       if (--num_links_[linked - num_blocks_] == 0) orphans_.push_back(linked);
     }
@@ -89,9 +87,11 @@ void PrefixCache::RemoveWindow(int32_t block) {
 void PrefixCache::LinkWindows(const RegionWindows& windows,
                               CachedRegion* cached) {
   for (const GroupRegion& window : windows.regions) {
+    cached->region_serials.push_back(kNoSerial);
     if (window.num_region_blocks() == 0) continue;
     const int32_t entry = FindRegion(window.region->id);
     BM_CHECK(entry != kNone);
+    cached->region_serials.back() = serial(entry);
     ++num_links_[entry - num_blocks_];
   }
   for (const BlockId block : windows.blocks) {
@@ -105,9 +105,10 @@ bool PrefixCache::HasWindows(const CachedRegion& cached) const {
   for (size_t i = 0; i < cached.windows.blocks.size(); ++i) {
     if (WindowBlockOf(cached, i) == kNullBlock) return false;
   }
-  return std::ranges::all_of(
-      cached.windows.regions,
-      [this](const GroupRegion& window) { return HasWindowRegion(window); });
+  for (size_t i = 0; i < cached.windows.regions.size(); ++i) {
+    if (!HasWindowRegionOf(cached, i)) return false;
+  }
+  return true;
 }
 
 void PrefixCache::CheckWindows() const {
@@ -121,9 +122,10 @@ void PrefixCache::CheckWindows() const {
       const BlockId block = WindowBlockOf(*cached, i);
       if (block != kNullBlock) ++num_regions[Index(block)];
     }
-    for (const GroupRegion& window : cached->windows.regions) {
-      if (window.num_region_blocks() == 0 || !HasWindowRegion(window)) continue;
-      ++num_links[FindRegion(window.region->id) - num_blocks_];
+    BM_CHECK(cached->windows.regions.size() == cached->region_serials.size());
+    for (size_t i = 0; i < cached->windows.regions.size(); ++i) {
+      const int32_t linked = WindowRegionOf(*cached, i);
+      if (linked != kNone) ++num_links[linked - num_blocks_];
     }
   }
   BM_CHECK(num_links == num_links_);

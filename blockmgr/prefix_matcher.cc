@@ -136,7 +136,10 @@ int32_t PrefixMatcher::PagesInWindows(const PrefixMatch& match,
       const GroupRegion& window = match.cached->window(group);
       behind = std::max(behind, window.cut() / layout_.page_size);
       // Every shorter prefix needs this region as well.
-      if (behind > first && !blocks_.cache().HasWindowRegion(window)) return -1;
+      if (behind > first &&
+          !blocks_.cache().HasWindowRegionOf(*match.cached, group - 1)) {
+        return -1;
+      }
     }
     int32_t& next = found[group];
     next = std::min(next, num_pages);

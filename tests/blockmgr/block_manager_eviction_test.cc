@@ -75,6 +75,64 @@ TEST_F(BlockManagerEvictionTest, CountsAreChecked) {
               StatusIs(kInvalidArgument, HasSubstr("at most 5 pages, got 6")));
 }
 
+// An order in place takes a window's region out of the cache. If the engine
+// refuses the order, the sequence keeps that region and publishes it again,
+// with a later region of group 0. The earlier one has lost it: when that goes,
+// the later one keeps it.
+TEST_F(BlockManagerEvictionTest,
+       ARegionPublishedAgainIsThatOfTheLaterOneAlone) {
+  Make(TwoByTwo(60, 0, {16}));
+  const std::vector<int32_t> tokens = Prompt(1, 44);
+  const BlockChain chain = Chain(tokens);
+  const SequenceSlot slot = manager_->Open(chain, {});
+  const auto order = [&](int32_t group, int32_t cut, int64_t page_total,
+                         int32_t num_fresh) {
+    std::vector<BlockId> destinations;
+    ASSERT_TRUE(manager_->ReserveEviction(slot,
+                                          {.group = group,
+                                           .cut = cut,
+                                           .page_total = page_total,
+                                           .num_fresh = num_fresh},
+                                          &destinations));
+  };
+  const std::vector<int32_t> counts(4, 4);
+  const auto publish = [&](const char* history, int32_t cut) {
+    order(0, cut, 4, 1);
+    const RegionPublication publication = {
+        .name = {.plan = "plan", .history = history, .length = cut + 4},
+        .chain = &chain,
+        .tokens = tokens};
+    const EvictionReceipt receipt =
+        manager_->CommitEviction(slot, 0, counts, &publication);
+    EXPECT_TRUE(receipt.published);
+    manager_->CheckInvariants();
+  };
+  ASSERT_TRUE(Reserve(slot, 40));
+  Commit(slot, tokens, 40);
+  order(1, 36, 4, 1);
+  manager_->CommitEviction(slot, 1, counts);
+  publish("a", 36);
+  ASSERT_TRUE(Reserve(slot, 4));
+  Commit(slot, tokens, 4);
+  order(1, 40, 8, 0);  // its region's block and the page behind
+  manager_->AbortEviction(slot, 1);
+  manager_->CheckInvariants();
+  publish("ab", 40);
+  manager_->Close(slot);
+  // The earlier region is the first to be reclaimed.
+  std::vector<RegionId> dropped;
+  const SequenceSlot other = manager_->Open({}, {});
+  while (dropped.empty()) {
+    ASSERT_TRUE(Reserve(other, 4));
+    manager_->TakeDroppedRegions(&dropped);
+  }
+  manager_->CheckInvariants();
+  const auto all = [](int32_t) { return 44; };
+  const RegionQuery query = {
+      .plan = "plan", .any_history = true, .max_tokens_over = all};
+  EXPECT_EQ(manager_->Match(chain, tokens, 44, &query).cut(), 40);
+}
+
 using BlockManagerEvictionDeathTest = BlockManagerEvictionTest;
 
 TEST_F(BlockManagerEvictionDeathTest, BrokenRequirementsAbort) {

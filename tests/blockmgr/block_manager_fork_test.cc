@@ -9,7 +9,14 @@
 namespace blockmgr {
 namespace {
 
-using BlockManagerForkTest = ManagerTest;
+class BlockManagerForkTest : public ManagerTest {
+ protected:
+  // Opens a fork of all settled tokens.
+  SequenceSlot Fork(SequenceSlot slot) {
+    return manager_->Open(BlockChain(),
+                          manager_->MatchFork(slot, At(slot).num_settled));
+  }
+};
 
 TEST_F(BlockManagerForkTest, CannotForkWhatIsAboutToMove) {
   const SequenceSlot slot = Compute(Prompt(1, 8));
@@ -17,18 +24,18 @@ TEST_F(BlockManagerForkTest, CannotForkWhatIsAboutToMove) {
   ASSERT_TRUE(manager_->ReserveEviction(
       slot, {.cut = 8, .page_total = 4, .num_fresh = 1}, &destinations));
   EXPECT_FALSE(manager_->CanFork(slot));
-  EXPECT_DEATH(manager_->Fork(slot), "");
+  EXPECT_DEATH(Fork(slot), "");
 }
 
 TEST_F(BlockManagerForkTest, CannotForkWithoutAnOpenSlot) {
   const SequenceSlot slot = Compute(Prompt(1, 5));
-  for (int32_t i = 0; i < 3; ++i) manager_->Fork(slot);
+  for (int32_t i = 0; i < 3; ++i) Fork(slot);
   EXPECT_FALSE(manager_->CanFork(slot));
 }
 
 TEST_F(BlockManagerForkTest, FirstWriterLeavesTheSharedBlock) {
   const SequenceSlot parent = Compute(Prompt(1, 6));
-  const SequenceSlot child = manager_->Fork(parent);
+  const SequenceSlot child = Fork(parent);
   const std::vector<BlockId>& old = At(parent).first().tail;
   EXPECT_EQ(manager_->BlocksNeeded(child, 1), 1);
   std::vector<CopyOnWrite> copies;

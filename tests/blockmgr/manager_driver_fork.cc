@@ -15,27 +15,27 @@ namespace blockmgr {
 
 void ManagerDriver::Fork() {
   if (model_.sequences().empty()) return;
-  const SequenceSlot slot = AnySlot();
+  SequenceSlot slot = AnySlot();
+  for (const auto& [other, sequence] : model_.sequences()) {
+    // The region of a window is then published by two sequences.
+    if (sequence.groups.back().region.blocks.empty() || Chance(0.5)) continue;
+    slot = other;
+  }
   const bool possible = model_.CanFork(slot) && manager_.num_open_slots() > 0;
   EXPECT_EQ(manager_.CanFork(slot), possible);
-  if (!possible) return;
-  const int32_t available = manager_.num_available();
   const NaiveSequence& parent = model_.at(slot);
   const int32_t least = std::max(parent.cut(), 1);
-  SequenceSlot child = kNoSequenceSlot;
-  if (parent.num_settled >= least && Chance(0.5)) {
-    const int32_t num_tokens = RandomBack(slot, least);
-    const PrefixMatch match = manager_.MatchFork(slot, num_tokens);
-    EXPECT_EQ(match.num_tokens, num_tokens);
-    EXPECT_EQ(match.cut(), parent.cut());
-    EXPECT_EQ(match.num_blocks(), model_.NumFullBlocks(slot, num_tokens));
-    tally_->part_forks += num_tokens < parent.num_settled ? 1 : 0;
-    child = manager_.Open(parent.names, match);
-    model_.ForkPart(slot, child, num_tokens);
-  } else {
-    child = manager_.Fork(slot);
-    model_.Fork(slot, child);
-  }
+  if (!possible || parent.num_settled < least) return;
+  const int32_t available = manager_.num_available();
+  const int32_t num_tokens =
+      Chance(0.5) ? RandomBack(slot, least) : parent.num_settled;
+  const PrefixMatch match = manager_.MatchFork(slot, num_tokens);
+  EXPECT_EQ(match.num_tokens, num_tokens);
+  EXPECT_EQ(match.cut(), parent.cut());
+  EXPECT_EQ(match.num_blocks(), model_.NumFullBlocks(slot, num_tokens));
+  tally_->part_forks += num_tokens < parent.num_settled ? 1 : 0;
+  const SequenceSlot child = manager_.Open(parent.names, match);
+  model_.Fork(slot, child, num_tokens);
   EXPECT_EQ(manager_.num_available(), available);
   model_.CheckRegions(manager_, child);
   CheckCovered(child);

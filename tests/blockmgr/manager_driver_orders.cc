@@ -114,7 +114,10 @@ bool ManagerDriver::OrderInAllGroups() {
   if (model_.sequences().empty()) return false;
   const SequenceSlot slot = SlotToCompress();
   for (int32_t group = 1; group <= NumWindows(); ++group) {
-    if (Chance(0.8)) OrderWindowEviction(slot, group);
+    // A region that a window keeps is published again with group 0's next.
+    const bool has_region =
+        !model_.at(slot).groups[group].region.blocks.empty();
+    if (Chance(has_region ? 0.3 : 0.8)) OrderWindowEviction(slot, group);
     model_.Line();
   }
   return OrderFirstEviction(slot);

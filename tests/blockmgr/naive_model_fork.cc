@@ -33,16 +33,8 @@ bool NaiveModel::CanFork(SequenceSlot slot) const {
          });
 }
 
-void NaiveModel::Fork(SequenceSlot parent, SequenceSlot child) {
-  const int32_t num_settled = at(parent).num_settled;
-  const bool is_settled = num_settled == at(parent).num_reserved;
-  if (is_settled) StopWriting(parent);
-  EXPECT_TRUE(sequences_.emplace(child, NaiveSequence(at(parent))).second);
-  if (!is_settled) CutBack(child, num_settled);
-}
-
-void NaiveModel::ForkPart(SequenceSlot parent, SequenceSlot child,
-                          int32_t num_tokens) {
+void NaiveModel::Fork(SequenceSlot parent, SequenceSlot child,
+                      int32_t num_tokens) {
   EXPECT_TRUE(sequences_.emplace(child, NaiveSequence(at(parent))).second);
   CutBack(child, num_tokens);
 }

@@ -2,7 +2,7 @@
 // Abseil does not have.
 //
 //   EXPECT_THAT(layout.Validate(), IsOk());
-//   EXPECT_THAT(pool.Fork(id), StatusIs(absl::StatusCode::kNotFound));
+//   EXPECT_THAT(tier.Find(id), StatusIs(absl::StatusCode::kNotFound));
 //   EXPECT_THAT(ParsePolicy(text),
 //               StatusIs(absl::StatusCode::kInvalidArgument,
 //                        HasSubstr("window")));
