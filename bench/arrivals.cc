@@ -6,10 +6,9 @@
 #include <limits>
 #include <random>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -64,18 +63,16 @@ namespace {
 
 absl::Status CheckRate(double rate, double burstiness, size_t num_requests) {
   if (!(rate > 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("request-rate: expected more than 0 or inf, got ", rate));
+    return Invalid("request-rate: expected more than 0 or inf, got ", rate);
   }
   if (!(burstiness > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "burstiness: expected more than 0 or inf, got ", burstiness));
+    return Invalid("burstiness: expected more than 0 or inf, got ", burstiness);
   }
   const double least = static_cast<double>(num_requests) / kMaxArrivalSeconds;
   if (rate >= least) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "request-rate: expected at least ", least, ", at which the last of ",
-      num_requests, " requests is sent after a year, got ", rate));
+  return Invalid("request-rate: expected at least ", least,
+                 ", at which the last of ", num_requests,
+                 " requests is sent after a year, got ", rate);
 }
 
 // Returns the error for a flag that would have no effect, or null.

@@ -20,6 +20,7 @@
 
 #include "bench/arrivals.h"
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -49,8 +50,7 @@ class LineReader {
   const std::string& line() const { return line_; }
 
   absl::Status Error(absl::string_view field, absl::string_view reason) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file_, ":", number_, ": ", field, ": ", reason));
+    return Invalid(file_, ":", number_, ": ", field, ": ", reason);
   }
 
   // The end of the file was reached, or an error of the disk.
@@ -60,8 +60,7 @@ class LineReader {
           absl::StrCat(file_, ":", number_, ": cannot be read further"));
     }
     if (workload.requests.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(file_, ": expected at least one request, found none"));
+      return Invalid(file_, ": expected at least one request, found none");
     }
     return absl::OkStatus();
   }
@@ -262,20 +261,17 @@ absl::StatusOr<Workload> MakeRandomDataset(const RandomDatasetOptions& options,
         Bound{"random-output-len", options.output_tokens, 1},
         Bound{"random-prefix-len", options.prefix_tokens, 0}}) {
     if (bound.value < bound.least || bound.value > kMaxRequestTokens) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(bound.name, ": expected ", bound.least, " to ",
-                       kMaxRequestTokens, ", got ", bound.value));
+      return Invalid(bound.name, ": expected ", bound.least, " to ",
+                     kMaxRequestTokens, ", got ", bound.value);
     }
   }
   if (num_prompts < 1 || num_prompts > kMaxPrompts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num-prompts: expected 1 to ", kMaxPrompts,
-                     " random requests, got ", num_prompts));
+    return Invalid("num-prompts: expected 1 to ", kMaxPrompts,
+                   " random requests, got ", num_prompts);
   }
   const double ratio = options.range_ratio;
   if (!(ratio >= 0 && ratio < 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("random-range-ratio: expected [0, 1), got ", ratio));
+    return Invalid("random-range-ratio: expected [0, 1), got ", ratio);
   }
   // The longest that the range allows, with the prefix before it.
   const auto most = [ratio](int32_t tokens, int32_t prefix) {
@@ -283,18 +279,18 @@ absl::StatusOr<Workload> MakeRandomDataset(const RandomDatasetOptions& options,
   };
   if (const double tokens = most(options.input_tokens, options.prefix_tokens);
       tokens > kMaxRequestTokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "random-input-len: expected prompts of at most ", kMaxRequestTokens,
         " tokens, with --random-range-ratio and --random-prefix-len, got up "
         "to ",
-        static_cast<int64_t>(tokens)));
+        static_cast<int64_t>(tokens));
   }
   if (const double tokens = most(options.output_tokens, 0);
       tokens > kMaxRequestTokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "random-output-len: expected outputs of at most ", kMaxRequestTokens,
-        " tokens, with --random-range-ratio, got up to ",
-        static_cast<int64_t>(tokens)));
+    return Invalid("random-output-len: expected outputs of at most ",
+                   kMaxRequestTokens,
+                   " tokens, with --random-range-ratio, got up to ",
+                   static_cast<int64_t>(tokens));
   }
   const auto range = [ratio](int32_t tokens) {
     const auto low = static_cast<int32_t>(std::floor(tokens * (1 - ratio)));
@@ -325,8 +321,8 @@ namespace {
 
 absl::StatusOr<Workload> LoadTrace(const DatasetOptions& options) {
   if (options.path.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "dataset-path: the ", options.name, " data set needs a file"));
+    return Invalid("dataset-path: the ", options.name,
+                   " data set needs a file");
   }
   std::ifstream input(options.path, std::ios::binary);
   if (!input) {
@@ -339,9 +335,9 @@ absl::StatusOr<Workload> LoadTrace(const DatasetOptions& options) {
       parse(input, options.path, options.seed, options.num_prompts));
   const auto found = static_cast<int64_t>(workload.requests.size());
   if (found < options.num_prompts.value_or(0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "num-prompts: expected at most ", found, ", the requests of ",
-        options.path, "; got ", *options.num_prompts));
+    return Invalid("num-prompts: expected at most ", found,
+                   ", the requests of ", options.path, "; got ",
+                   *options.num_prompts);
   }
   return workload;
 }
@@ -353,20 +349,19 @@ absl::Status CheckOutputTokens(const DatasetOptions& options,
     total += request.output_tokens;
   }
   if (total <= kMaxOutputTokens) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(options.name == "random" ? "num-prompts, random-output-len"
-                                            : "num-prompts",
-                   ": expected at most ", kMaxOutputTokens,
-                   " output tokens of all requests together, got ", total,
-                   " of ", workload.requests.size()));
+  return Invalid(options.name == "random" ? "num-prompts, random-output-len"
+                                          : "num-prompts",
+                 ": expected at most ", kMaxOutputTokens,
+                 " output tokens of all requests together, got ", total, " of ",
+                 workload.requests.size());
 }
 
 }  // namespace
 
 absl::StatusOr<Workload> LoadDataset(const DatasetOptions& options) {
   if (options.num_prompts.has_value() && *options.num_prompts < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "num-prompts: expected at least 1, got ", *options.num_prompts));
+    return Invalid("num-prompts: expected at least 1, got ",
+                   *options.num_prompts);
   }
   Workload workload;
   if (options.name == "random") {
@@ -381,9 +376,8 @@ absl::StatusOr<Workload> LoadDataset(const DatasetOptions& options) {
   } else if (options.name == "mooncake" || options.name == "azure") {
     BM_ASSIGN_OR_RETURN(workload, LoadTrace(options));
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dataset-name: expected random, mooncake or azure, got '",
-                     options.name, "'"));
+    return Invalid("dataset-name: expected random, mooncake or azure, got '",
+                   options.name, "'");
   }
   BM_RETURN_IF_ERROR(CheckOutputTokens(options, workload));
   return workload;

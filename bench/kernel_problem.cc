@@ -13,6 +13,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -55,8 +56,7 @@ constexpr std::array<absl::string_view, 2> kElementNames = {"bf16", "fp16"};
 
 absl::Status Expected(absl::string_view field, absl::string_view expected,
                       int64_t got) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected ", expected, ", got ", got));
+  return Invalid(field, ": expected ", expected, ", got ", got);
 }
 
 // Uniform in (0, 1), number `index` of a seed.
@@ -200,9 +200,9 @@ absl::StatusOr<LengthDistribution> ParseDistribution(absl::string_view name) {
   if (name == "uniform") return LengthDistribution::kUniform;
   if (name == "ragged") return LengthDistribution::kRagged;
   if (name == "one-huge") return LengthDistribution::kOneHuge;
-  return absl::InvalidArgumentError(absl::StrCat(
+  return Invalid(
       "distribution: expected uniform, ragged, one-huge or prompt, got '", name,
-      "'"));
+      "'");
 }
 
 absl::string_view ElementName(ElementType type) {
@@ -213,8 +213,7 @@ absl::StatusOr<ElementType> ParseElementType(absl::string_view name) {
   for (const ElementType type : {ElementType::kBFloat16, ElementType::kHalf}) {
     if (ElementName(type) == name) return type;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("dtype: expected bf16 or fp16, got '", name, "'"));
+  return Invalid("dtype: expected bf16 or fp16, got '", name, "'");
 }
 
 int64_t KernelProblem::num_entries() const {
@@ -374,7 +373,7 @@ absl::StatusOr<KernelProblem> ReadKernelProblem(const std::string& path) {
   const int64_t num_bytes = file.tellg();
   file.seekg(0);
   const auto refuse = [&](absl::string_view what) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+    return Invalid(path, ": ", what);
   };
   Header header;
   file.read(reinterpret_cast<char*>(&header), sizeof(header));

@@ -18,6 +18,7 @@
 #include "bench/kernel_report.h"
 #include "bench/kernel_timer.h"
 #include "bench/kernels.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "kernels/cuda/host/cuda_device_runtime.h"
 #include "kernels/cuda/host/row_error.h"
@@ -33,8 +34,7 @@ absl::Status CheckNames(const KernelBenchOptions& options) {
   const std::vector<std::string> names = DeviceProblem::KernelNames();
   for (const std::string& name : options.kernels) {
     if (std::ranges::find(names, name) != names.end()) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--kernels: expected names in the table, got '", name, "'"));
+    return Invalid("--kernels: expected names in the table, got '", name, "'");
   }
   return absl::OkStatus();
 }

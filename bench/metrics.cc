@@ -8,10 +8,10 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/strings/numbers.h>
-#include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 
 namespace blockmgr {
 namespace {
@@ -121,19 +121,18 @@ absl::StatusOr<Goodput> Goodput::Parse(absl::string_view text) {
                                    : parts.first == "e2el" ? &goodput.e2el_ms
                                                            : nullptr;
     if (limit == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "goodput: expected ttft, tpot or e2el, got '", parts.first, "'"));
+      return Invalid("goodput: expected ttft, tpot or e2el, got '", parts.first,
+                     "'");
     }
     double value = 0;
     if (!absl::SimpleAtod(parts.second, &value) || !std::isfinite(value) ||
         value <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "goodput: ", parts.first,
-          ": expected milliseconds greater than 0, got '", parts.second, "'"));
+      return Invalid("goodput: ", parts.first,
+                     ": expected milliseconds greater than 0, got '",
+                     parts.second, "'");
     }
     if (limit->has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("goodput: ", parts.first, " is given twice"));
+      return Invalid("goodput: ", parts.first, " is given twice");
     }
     *limit = value;
   }

@@ -4,10 +4,10 @@
 #include <array>
 
 #include <absl/status/status.h>
-#include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_split.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/flag_checks.h"
 
@@ -143,8 +143,7 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> SplitMetadata(
     std::vector<std::string> parts =
         absl::StrSplit(item, absl::MaxSplits('=', 1));
     if (parts.size() != 2 || parts[0].empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("metadata: expected key=value, got '", item, "'"));
+      return Invalid("metadata: expected key=value, got '", item, "'");
     }
     result.emplace_back(std::move(parts[0]), std::move(parts[1]));
   }
@@ -161,8 +160,8 @@ absl::Status CheckRandomFlags(const DatasetOptions& dataset) {
   if (random.range_ratio != unset.range_ratio) given = "range-ratio";
   if (random.prefix_tokens != unset.prefix_tokens) given = "prefix-len";
   if (given == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "random-", given, ": has no effect with --dataset-name ", dataset.name));
+  return Invalid("random-", given, ": has no effect with --dataset-name ",
+                 dataset.name);
 }
 
 }  // namespace

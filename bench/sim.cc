@@ -16,6 +16,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/reference/sim_flags.h"
 #include "scheduler/server/option_flags.h"
@@ -304,10 +305,10 @@ absl::StatusOr<RunResult> RunSim(const SimOptions& options,
   const ModelLayout layout = MakeLayout(options.model, options.num_blocks);
   BM_RETURN_IF_ERROR(layout.Validate());
   if (plan.eviction.policy.needs_table()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "eviction: expected a policy without a budget table (only a daemon "
         "loads them), got ",
-        FormatPolicy(plan.eviction.policy)));
+        FormatPolicy(plan.eviction.policy));
   }
   SchedulerOptions scheduling = options.scheduler;
   // The engine only pretends to accumulate scores.

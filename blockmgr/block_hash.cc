@@ -14,6 +14,7 @@
 #include <xxhash.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -61,9 +62,8 @@ std::string TakeText(size_t size, absl::string_view* bytes) {
 
 absl::Status ValidateName(absl::string_view field, absl::string_view name) {
   if (name.size() <= kMaxNameBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ": expected at most ",
-                                                 kMaxNameBytes, " bytes, got ",
-                                                 name.size()));
+  return Invalid(field, ": expected at most ", kMaxNameBytes, " bytes, got ",
+                 name.size());
 }
 
 }  // namespace
@@ -79,19 +79,17 @@ absl::Status ValidateScope(const ContentScope& scope, int64_t num_tokens) {
       return absl::StrCat("media[", i, "].", name, ": expected ");
     };
     if (item.begin < free || item.begin >= num_tokens) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          field("begin"), free, " to ", num_tokens - 1,
-          " (after the item before it, in the prompt), got ", item.begin));
+      return Invalid(field("begin"), free, " to ", num_tokens - 1,
+                     " (after the item before it, in the prompt), got ",
+                     item.begin);
     }
     if (item.length < 1 || item.length > num_tokens - item.begin) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field("length"), "1 to ", num_tokens - item.begin,
-                       " tokens, got ", item.length));
+      return Invalid(field("length"), "1 to ", num_tokens - item.begin,
+                     " tokens, got ", item.length);
     }
     if (item.hash.empty() || item.hash.size() > kMaxHashBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field("hash"), "1 to ", kMaxHashBytes, " bytes, got ",
-                       item.hash.size()));
+      return Invalid(field("hash"), "1 to ", kMaxHashBytes, " bytes, got ",
+                     item.hash.size());
     }
     free = int64_t{item.begin} + item.length;
   }

@@ -4,10 +4,10 @@
 #include <optional>
 
 #include <absl/container/flat_hash_set.h>
-#include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/block_manager.h"
 
 namespace blockmgr {
@@ -25,9 +25,8 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
     std::span<const BlockId> blocks) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (Index(blocks[i]) < 1 || Index(blocks[i]) >= layout_.num_blocks) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("blocks[", i, "]: expected 1 to ",
-                       layout_.num_blocks - 1, ", got ", Index(blocks[i])));
+      return Invalid("blocks[", i, "]: expected 1 to ", layout_.num_blocks - 1,
+                     ", got ", Index(blocks[i]));
     }
   }
   const absl::flat_hash_set<BlockId> lost(blocks.begin(), blocks.end());

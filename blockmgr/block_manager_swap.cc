@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/block_manager.h"
 #include "blockmgr/prefix_matcher.h"
 
@@ -176,9 +175,8 @@ absl::StatusOr<std::vector<SwapId>> BlockManager::LoseHostBlocks(
     std::span<const HostBlockId> blocks) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (Index(blocks[i]) < 0 || Index(blocks[i]) >= host_.num_blocks()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("blocks[", i, "]: expected 0 to ",
-                       host_.num_blocks() - 1, ", got ", Index(blocks[i])));
+      return Invalid("blocks[", i, "]: expected 0 to ", host_.num_blocks() - 1,
+                     ", got ", Index(blocks[i]));
     }
   }
   std::vector<SwapId> lost = host_.FindHolders(blocks);

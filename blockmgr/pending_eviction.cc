@@ -5,6 +5,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/layout_checksum.h"
 
 namespace blockmgr {
@@ -33,9 +34,8 @@ absl::Status CheckCounts(const ModelLayout& layout,
                          const HeldBlocks& covered,
                          std::span<const int32_t> counts) {
   if (std::ssize(counts) != layout.pages_per_block()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("counts: expected ", layout.pages_per_block(),
-                     " (layers * heads), got ", counts.size()));
+    return Invalid("counts: expected ", layout.pages_per_block(),
+                   " (layers * heads), got ", counts.size());
   }
   const int32_t in_tail =
       static_cast<int32_t>(covered.tail.size()) * layout.page_size;
@@ -43,21 +43,19 @@ absl::Status CheckCounts(const ModelLayout& layout,
     const int32_t held =
         in_tail + (covered.region == nullptr ? 0 : covered.region->kept[i]);
     if (counts[i] < 0 || counts[i] > held) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("counts[layer ", i / layout.num_heads, ", head ",
-                       i % layout.num_heads, "]: expected 0 to ", held,
-                       ", got ", counts[i]));
+      return Invalid("counts[layer ", i / layout.num_heads, ", head ",
+                     i % layout.num_heads, "]: expected 0 to ", held, ", got ",
+                     counts[i]);
     }
   }
   for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
     const int64_t page_total = pending.page_totals[shard];
     const int64_t num_pages = ShardPages(layout, shard, counts);
     if (num_pages > page_total) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("counts: expected at most ", page_total, " pages",
-                       layout.num_shards == 1 ? "" : " in shard ",
-                       layout.num_shards == 1 ? "" : absl::StrCat(shard),
-                       ", got ", num_pages));
+      return Invalid("counts: expected at most ", page_total, " pages",
+                     layout.num_shards == 1 ? "" : " in shard ",
+                     layout.num_shards == 1 ? "" : absl::StrCat(shard),
+                     ", got ", num_pages);
     }
   }
   return absl::OkStatus();
@@ -70,7 +68,7 @@ absl::Status CheckLayout(const ModelLayout& layout,
   const uint64_t expected =
       LayoutChecksum(layout, LayOut(layout, pending, covered, counts));
   if (checksum == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  return Invalid(
       "layout_checksum: expected 0x", absl::Hex(expected, absl::kZeroPad16),
       ", got 0x", absl::Hex(checksum, absl::kZeroPad16),
       ": the engine has derived other page lists than the manager for a region "
@@ -80,7 +78,7 @@ absl::Status CheckLayout(const ModelLayout& layout,
       covered.region == nullptr ? "without a region before"
                                 : "with a region before",
       "; docs/engine.md has the rule (\"How a region is laid out\"), and "
-      "docs/region_layout_vectors.json cases to test an engine with"));
+      "docs/region_layout_vectors.json cases to test an engine with");
 }
 
 std::shared_ptr<const RegionRecord> MakeRegion(

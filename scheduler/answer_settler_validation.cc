@@ -7,6 +7,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/answer_settler.h"
 #include "scheduler/require_range.h"
@@ -20,17 +21,15 @@ absl::Status ValidateTokenData(const StepInFlight& step,
                                const StepResult& result) {
   if (!result.token_data.empty() &&
       result.token_data.size() != step.runs.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token_data: expected none or ", step.runs.size(),
-                     ", got ", result.token_data.size()));
+    return Invalid("token_data: expected none or ", step.runs.size(), ", got ",
+                   result.token_data.size());
   }
   for (size_t i = 0; i < result.token_data.size(); ++i) {
     const int64_t most = step.runs[i].samples ? kMaxTokenDataBytes : 0;
     if (std::ssize(result.token_data[i]) <= most) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("token_data[", i, "]: expected at most ", most, " bytes",
-                     most == 0 ? " of a run that samples nothing" : "",
-                     ", got ", result.token_data[i].size()));
+    return Invalid("token_data[", i, "]: expected at most ", most, " bytes",
+                   most == 0 ? " of a run that samples nothing" : "", ", got ",
+                   result.token_data[i].size());
   }
   return absl::OkStatus();
 }
@@ -41,9 +40,8 @@ absl::Status ValidateRows(absl::string_view field, const TokenLogProbs& rows,
                           int32_t num_rows) {
   if (rows.tokens.empty() && rows.logprobs.empty()) return absl::OkStatus();
   if (!max_top.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        field, ": expected none, as the request asks for none, got ",
-        rows.tokens.size(), " tokens"));
+    return Invalid(field, ": expected none, as the request asks for none, got ",
+                   rows.tokens.size(), " tokens");
   }
   BM_RETURN_IF_ERROR(RequireRange(absl::StrCat(field, ".num_top"), rows.num_top,
                                   0, *max_top, "that the request asks for"));
@@ -51,10 +49,9 @@ absl::Status ValidateRows(absl::string_view field, const TokenLogProbs& rows,
   if (std::ssize(rows.tokens) == size && std::ssize(rows.logprobs) == size) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected ", num_rows, " rows of ",
-                   1 + rows.num_top, " tokens and logprobs, got ",
-                   rows.tokens.size(), " and ", rows.logprobs.size()));
+  return Invalid(field, ": expected ", num_rows, " rows of ", 1 + rows.num_top,
+                 " tokens and logprobs, got ", rows.tokens.size(), " and ",
+                 rows.logprobs.size());
 }
 
 absl::Status ValidateLogProbs(const SchedulerState& state,
@@ -103,26 +100,23 @@ absl::Status ValidateStopMatches(const StepInFlight& step,
     const auto index = static_cast<size_t>(match.run);
     const StepInFlight::Run& run = step.runs[index];
     if (!run.samples) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, ": expected none of run ", match.run,
-                       ", as the run does not sample, got stop ", match.stop));
+      return Invalid(field, ": expected none of run ", match.run,
+                     ", as the run does not sample, got stop ", match.stop);
     }
     if (run.is_stale()) continue;
     const RequestState& request = *run.request;
     const std::optional<SamplingParams>& asked = request.info->sampling;
     const int64_t num_stops = asked ? std::ssize(asked->stop) : 0;
     if (match.stop < 0 || match.stop >= num_stops) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, ".stop: expected one of the request's ",
-                       num_stops, " stop strings, got ", match.stop));
+      return Invalid(field, ".stop: expected one of the request's ", num_stops,
+                     " stop strings, got ", match.stop);
     }
     const int32_t num_outputs =
         request.num_outputs() + 1 +
         (result.num_accepted.empty() ? 0 : result.num_accepted[index]);
     if (num_outputs <= request.min_tokens) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          field, ": expected none in the first ", request.min_tokens,
-          " outputs (min_tokens), got output ", num_outputs));
+      return Invalid(field, ": expected none in the first ", request.min_tokens,
+                     " outputs (min_tokens), got output ", num_outputs);
     }
   }
   return absl::OkStatus();
@@ -132,9 +126,8 @@ absl::Status ValidateDrafts(const StepInFlight& step,
                             const StepResult& result) {
   const auto check_size = [&step](const char* field, size_t size) {
     if (size == 0 || size == step.runs.size()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(field, ": expected none or ",
-                                                   step.runs.size(),
-                                                   " numbers, got ", size));
+    return Invalid(field, ": expected none or ", step.runs.size(),
+                   " numbers, got ", size);
   };
   BM_RETURN_IF_ERROR(check_size("num_accepted", result.num_accepted.size()));
   BM_RETURN_IF_ERROR(check_size("num_drafts", result.num_drafts.size()));
@@ -142,16 +135,16 @@ absl::Status ValidateDrafts(const StepInFlight& step,
   for (size_t i = 0; i < result.num_accepted.size(); ++i) {
     if (result.num_accepted[i] < 0 ||
         result.num_accepted[i] > step.runs[i].num_drafts) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "num_accepted[", i, "]: expected 0 to ", step.runs[i].num_drafts,
-          " (the drafts of the run), got ", result.num_accepted[i]));
+      return Invalid("num_accepted[", i, "]: expected 0 to ",
+                     step.runs[i].num_drafts, " (the drafts of the run), got ",
+                     result.num_accepted[i]);
     }
     num_accepted += result.num_accepted[i];
   }
   if (std::ssize(result.accepted) != num_accepted) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "accepted: expected ", num_accepted,
-        " tokens (the sum of num_accepted), got ", result.accepted.size()));
+    return Invalid("accepted: expected ", num_accepted,
+                   " tokens (the sum of num_accepted), got ",
+                   result.accepted.size());
   }
   for (size_t i = 0; i < result.accepted.size(); ++i) {
     BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("accepted[", i, "]"),
@@ -160,10 +153,9 @@ absl::Status ValidateDrafts(const StepInFlight& step,
   for (size_t i = 0; i < result.num_drafts.size(); ++i) {
     const bool may_have = step.runs[i].samples;
     if (result.num_drafts[i] < 0 || (!may_have && result.num_drafts[i] > 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "num_drafts[", i, "]: expected ",
-          may_have ? "at least 0" : "0, as the run does not sample", ", got ",
-          result.num_drafts[i]));
+      return Invalid("num_drafts[", i, "]: expected ",
+                     may_have ? "at least 0" : "0, as the run does not sample",
+                     ", got ", result.num_drafts[i]);
     }
   }
   return absl::OkStatus();
@@ -183,9 +175,9 @@ absl::Status ValidateOutcomes(const SchedulerState& state,
           state.manager.ValidateCounts(run.request->slot, order.group_of(i),
                                        outcome.counts, outcome.layout_checksum);
       if (status.ok()) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "evictions[", index, "] (request \"", run.request->info->id,
-          "\", layer group ", order.group_of(i), "): ", status.message()));
+      return Invalid("evictions[", index, "] (request \"",
+                     run.request->info->id, "\", layer group ",
+                     order.group_of(i), "): ", status.message());
     }
   }
   return absl::OkStatus();
@@ -196,26 +188,23 @@ absl::Status ValidateOutcomes(const SchedulerState& state,
 absl::Status ValidateResult(const SchedulerState& state,
                             const StepResult& result) {
   if (state.in_flight.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "step: expected none, as none is in flight, got ", Index(result.id)));
+    return Invalid("step: expected none, as none is in flight, got ",
+                   Index(result.id));
   }
   const StepInFlight& step = state.in_flight.front();
   if (result.id != step.id) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step: expected ", Index(step.id),
-                     " (the oldest in flight), got ", Index(result.id)));
+    return Invalid("step: expected ", Index(step.id),
+                   " (the oldest in flight), got ", Index(result.id));
   }
   if (result.sampled.size() != step.runs.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampled: expected ", step.runs.size(), " tokens, got ",
-                     result.sampled.size()));
+    return Invalid("sampled: expected ", step.runs.size(), " tokens, got ",
+                   result.sampled.size());
   }
   for (size_t i = 0; i < step.runs.size(); ++i) {
     if (step.runs[i].samples != (result.sampled[i] >= 0)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sampled[", i, "]: expected ",
-                       step.runs[i].samples ? "a token id of at least 0" : "-1",
-                       ", got ", result.sampled[i]));
+      return Invalid("sampled[", i, "]: expected ",
+                     step.runs[i].samples ? "a token id of at least 0" : "-1",
+                     ", got ", result.sampled[i]);
     }
   }
   BM_RETURN_IF_ERROR(ValidateDrafts(step, result));
@@ -227,9 +216,8 @@ absl::Status ValidateResult(const SchedulerState& state,
     num_orders += order.num_outcomes();
   }
   if (std::ssize(result.evictions) != num_orders) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("evictions: expected ", num_orders, " outcomes, got ",
-                     result.evictions.size()));
+    return Invalid("evictions: expected ", num_orders, " outcomes, got ",
+                   result.evictions.size());
   }
   for (size_t i = 0; i < result.lost_blocks.size(); ++i) {
     const int32_t block = Index(result.lost_blocks[i]);
@@ -238,9 +226,8 @@ absl::Status ValidateResult(const SchedulerState& state,
   }
   if (state.options().num_host_blocks == 0 &&
       !result.lost_host_blocks.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("lost_host_blocks: expected none, as the engine has no ",
-                     "host blocks, got ", result.lost_host_blocks.size()));
+    return Invalid("lost_host_blocks: expected none, as the engine has no ",
+                   "host blocks, got ", result.lost_host_blocks.size());
   }
   for (size_t i = 0; i < result.lost_host_blocks.size(); ++i) {
     const int32_t block = Index(result.lost_host_blocks[i]);

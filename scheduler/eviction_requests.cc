@@ -8,6 +8,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/table_files.h"
 #include "scheduler/compression_points.h"
@@ -27,10 +28,10 @@ absl::Status ValidateSharing(const RequestEviction& eviction) {
   }
   const EvictionPolicy& policy = eviction.policy;
   if (policy.scorer_state() != ScorerState::kNone) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "eviction.share_prefix: expected a policy that needs no scores "
         "accumulated from the first token on, got ",
-        FormatPolicy(policy)));
+        FormatPolicy(policy));
   }
   return absl::OkStatus();
 }
@@ -65,9 +66,8 @@ absl::Status ValidatePolicy(const EvictionPolicy& policy,
                             const std::shared_ptr<const BudgetTable>& table) {
   BM_RETURN_IF_ERROR(policy.Validate());
   if (!policy.needs_table() || table != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("eviction.policy: expected the budget table '",
-                   policy.budget.profile, "' with the request, got none"));
+  return Invalid("eviction.policy: expected the budget table '",
+                 policy.budget.profile, "' with the request, got none");
 }
 
 absl::Status ValidateTarget(const EvictionTarget& target) {
@@ -81,10 +81,10 @@ absl::Status ValidateTarget(const EvictionTarget& target) {
 // Returns whether the model has layers to evict from.
 absl::Status ValidateLayers(const ModelLayout& layout) {
   if (layout.kind_of(0) == GroupKind::kFull) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  return Invalid(
       "eviction: expected none for a model whose layers all have a sliding "
       "window (",
-      layout.window, " tokens): what falls out of it is given back anyway"));
+      layout.window, " tokens): what falls out of it is given back anyway");
 }
 
 // Returns whether the policy's table, if it has one, is of a model of this
@@ -156,10 +156,10 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   BM_RETURN_IF_ERROR(ValidateWindows(eviction));
   const int32_t window = policy.query_window();
   if (HasInterval(eviction.mode) && eviction.compress_every < window) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction.compress_every: expected what the policy "
-                     "observes, at least ",
-                     window, ", got ", eviction.compress_every));
+    return Invalid(
+        "eviction.compress_every: expected what the policy "
+        "observes, at least ",
+        window, ", got ", eviction.compress_every);
   }
   const int32_t most = options.max_query_window();
   return RequireRange("eviction.policy: window", window, 0, most,
@@ -175,9 +175,8 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   if (HasInterval(eviction.mode) &&
       (eviction.compress_every < page_size ||
        eviction.compress_every % page_size != 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction.compress_every: expected a multiple of ",
-                     page_size, " (page_size), got ", eviction.compress_every));
+    return Invalid("eviction.compress_every: expected a multiple of ",
+                   page_size, " (page_size), got ", eviction.compress_every);
   }
   BM_RETURN_IF_ERROR(ValidateEviction(eviction, options));
   if (eviction.mode == EvictionMode::kNone) return absl::OkStatus();
@@ -194,10 +193,10 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   }
   if (eviction.target.evicts_in_windows()) {
     if (policy.protect.recent_percent > 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return Invalid(
           "eviction.policy: protect: recent_percent: expected 0 with "
           "window_keep_ratio, got ",
-          policy.protect.recent_percent));
+          policy.protect.recent_percent);
     }
     if (layout.num_window_groups() == 0) {
       return absl::InvalidArgumentError(WindowRatioError(
@@ -212,9 +211,8 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   }
   if (eviction.share_prefix && (eviction.share_multiple < 0 ||
                                 eviction.share_multiple % page_size != 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction.share_multiple: expected 0 or a multiple of ",
-                     page_size, " (page_size), got ", eviction.share_multiple));
+    return Invalid("eviction.share_multiple: expected 0 or a multiple of ",
+                   page_size, " (page_size), got ", eviction.share_multiple);
   }
   return absl::OkStatus();
 }
@@ -238,10 +236,10 @@ absl::Status ValidateCommand(const RequestState& request,
       ValidateTable(command.policy, command.table, state.layout()));
   BM_RETURN_IF_ERROR(ValidateTarget(command.target));
   if (command.target.evicts_in_windows()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "target.window_keep_ratio: expected 1 for a request that runs: its "
         "windows have no room for a region, got ",
-        command.target.window_ratio.ToString()));
+        command.target.window_ratio.ToString());
   }
   BM_RETURN_IF_ERROR(
       ValidateQueryStats("policy", command.policy, state.options()));
@@ -256,9 +254,8 @@ absl::Status ValidateCommand(const RequestState& request,
                  page_size);
   if (command.cut != 0 && (command.cut % page_size != 0 ||
                            command.cut <= cut_now || command.cut > largest)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cut: expected 0 or a multiple of ", page_size, " above ",
-                     cut_now, " and at most ", largest, ", got ", command.cut));
+    return Invalid("cut: expected 0 or a multiple of ", page_size, " above ",
+                   cut_now, " and at most ", largest, ", got ", command.cut);
   }
   const int64_t num_heads = state.layout().pages_per_block();
   const bool wants_scores = command.policy.scorer.kind == ScorerKind::kExternal;
@@ -271,20 +268,19 @@ absl::Status ValidateCommand(const RequestState& request,
         "cut: expected the positions that the scores cover, got 0");
   }
   if (num_scores != expected_scores) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "scores: expected ", expected_scores,
         " values (layers * heads * cut, for an external scorer only), got ",
-        num_scores));
+        num_scores);
   }
   const bool wants_budgets =
       command.policy.budget.kind == BudgetKind::kExternal;
   const int64_t num_budgets =
       command.budgets == nullptr ? 0 : std::ssize(*command.budgets);
   if (num_budgets != (wants_budgets ? num_heads : 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "budgets: expected ", wants_budgets ? num_heads : 0,
-        " values (layers * heads, for external budgets only), got ",
-        num_budgets));
+    return Invalid("budgets: expected ", wants_budgets ? num_heads : 0,
+                   " values (layers * heads, for external budgets only), got ",
+                   num_budgets);
   }
   if (!wants_budgets) return absl::OkStatus();
   int32_t largest_budget = 0;

@@ -8,6 +8,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/require_range.h"
 
@@ -27,37 +28,33 @@ constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 absl::Status RequireNumber(absl::string_view field, double value, double low,
                            double high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected ", low, " to ", high, ", got ", value));
+  return Invalid(field, ": expected ", low, " to ", high, ", got ", value);
 }
 
 // The limit 0 is excluded.
 absl::Status RequirePositive(absl::string_view field, double value,
                              double high) {
   if (value > 0.0 && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": expected above 0 and at most ", high, ", got ", value));
+  return Invalid(field, ": expected above 0 and at most ", high, ", got ",
+                 value);
 }
 
 absl::Status RequireToken(absl::string_view field, int32_t token,
                           int32_t vocabulary_size) {
   if (token < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        field, ": expected a token id of at least 0, got ", token));
+    return Invalid(field, ": expected a token id of at least 0, got ", token);
   }
   if (vocabulary_size == 0 || token < vocabulary_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected a token id below ", vocabulary_size,
-                   " (the engine's vocabulary_size), got ", token));
+  return Invalid(field, ": expected a token id below ", vocabulary_size,
+                 " (the engine's vocabulary_size), got ", token);
 }
 
 absl::Status ValidateBiases(const std::vector<LogitBias>& biases,
                             int32_t vocabulary_size) {
   constexpr absl::string_view kField = "sampling.logit_bias";
   if (std::ssize(biases) > kMaxLogitBiases) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kField, ": expected at most ", kMaxLogitBiases, ", got ",
-                     biases.size()));
+    return Invalid(kField, ": expected at most ", kMaxLogitBiases, ", got ",
+                   biases.size());
   }
   std::set<int32_t> seen;
   for (size_t i = 0; i < biases.size(); ++i) {
@@ -68,8 +65,8 @@ absl::Status ValidateBiases(const std::vector<LogitBias>& biases,
     BM_RETURN_IF_ERROR(RequireNumber(absl::StrCat(field, "bias"),
                                      biases[i].bias, -kMaxBias, kMaxBias));
     if (!seen.insert(token).second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          field, "token_id: expected different tokens, got ", token, " twice"));
+      return Invalid(field, "token_id: expected different tokens, got ", token,
+                     " twice");
     }
   }
   return absl::OkStatus();
@@ -99,15 +96,13 @@ absl::Status ValidateRanges(const SamplingParams& sampling,
 
 absl::Status ValidateStopStrings(const std::vector<std::string>& stop) {
   if (std::ssize(stop) > kMaxStopStrings) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.stop: expected at most ", kMaxStopStrings,
-                     ", got ", stop.size()));
+    return Invalid("sampling.stop: expected at most ", kMaxStopStrings,
+                   ", got ", stop.size());
   }
   for (size_t i = 0; i < stop.size(); ++i) {
     if (!stop[i].empty() && std::ssize(stop[i]) <= kMaxStopBytes) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.stop[", i, "]: expected 1 to ", kMaxStopBytes,
-                     " bytes, got ", stop[i].size()));
+    return Invalid("sampling.stop[", i, "]: expected 1 to ", kMaxStopBytes,
+                   " bytes, got ", stop[i].size());
   }
   return absl::OkStatus();
 }
@@ -167,9 +162,8 @@ absl::Status ValidateSupport(const SamplingParams& sampling,
 
 absl::Status ValidateEngineSampling(const EngineSampling& engine) {
   if ((engine.fields & ~EngineSampling::kAllFields) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling_fields: expected numbers of 1 to ",
-                     kNumSamplingFields, ", got others"));
+    return Invalid("sampling_fields: expected numbers of 1 to ",
+                   kNumSamplingFields, ", got others");
   }
   BM_RETURN_IF_ERROR(
       RequireRange("vocabulary_size", engine.vocabulary_size, 0, kMaxInt));

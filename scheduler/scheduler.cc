@@ -11,6 +11,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/block_promises.h"
 #include "scheduler/compression_points.h"
@@ -36,8 +37,7 @@ constexpr int64_t kTokensPerBlock = 16;
 absl::Status RequireCount(absl::string_view field, int64_t count,
                           int64_t most) {
   if (count <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected at most ", most, ", got ", count));
+  return Invalid(field, ": expected at most ", most, ", got ", count);
 }
 
 absl::Status ValidateWish(size_t index, const RetentionWish& wish) {
@@ -45,17 +45,15 @@ absl::Status ValidateWish(size_t index, const RetentionWish& wish) {
   BM_RETURN_IF_ERROR(RequireRange(absl::StrCat(field, "begin"), wish.begin, 0,
                                   std::numeric_limits<int32_t>::max()));
   if (wish.end != 0 && wish.end <= wish.begin) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, "end: expected 0 (no end) or more than ",
-                     wish.begin, " (begin), got ", wish.end));
+    return Invalid(field, "end: expected 0 (no end) or more than ", wish.begin,
+                   " (begin), got ", wish.end);
   }
   BM_RETURN_IF_ERROR(RequireRange(absl::StrCat(field, "priority"),
                                   wish.priority, 0, int32_t{kMaxPriority}));
   constexpr int64_t kYear = int64_t{366} * 24 * 3600 * 1000;
   if (wish.duration_ms < 0 || wish.duration_ms > kYear) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, "duration_ms: expected 0 (for ever) to ", kYear,
-                     ", got ", wish.duration_ms));
+    return Invalid(field, "duration_ms: expected 0 (for ever) to ", kYear,
+                   ", got ", wish.duration_ms);
   }
   return absl::OkStatus();
 }
@@ -102,9 +100,8 @@ std::shared_ptr<const RequestInfo> TakeInfo(const RequestState& state,
 absl::Status ValidateRequest(const Request& request, const ModelLayout& layout,
                              const SchedulerOptions& options) {
   if (request.id.empty() || request.id.size() > kMaxIdBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("request_id: expected 1 to ",
-                                                   kMaxIdBytes, " bytes, got ",
-                                                   request.id.size()));
+    return Invalid("request_id: expected 1 to ", kMaxIdBytes, " bytes, got ",
+                   request.id.size());
   }
   if (request.prompt.empty()) {
     return absl::InvalidArgumentError(
@@ -129,9 +126,8 @@ absl::Status ValidateRequest(const Request& request, const ModelLayout& layout,
     BM_RETURN_IF_ERROR(ValidateWish(i, request.retention[i]));
   }
   if (request.engine_data.size() > kMaxEngineDataBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("engine_data: expected at most ", kMaxEngineDataBytes,
-                     " bytes, got ", request.engine_data.size()));
+    return Invalid("engine_data: expected at most ", kMaxEngineDataBytes,
+                   " bytes, got ", request.engine_data.size());
   }
   return ValidateEviction(request.eviction, layout, options);
 }
@@ -151,10 +147,10 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
                                   options.max_num_blocks, "to max_num_blocks"));
   const int64_t max_tokens = int64_t{options.max_num_blocks} * kTokensPerBlock;
   if (layout.num_blocks > max_tokens / layout.page_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "num_blocks: expected at most ", max_tokens / layout.page_size, " of ",
-        layout.page_size, " tokens (max_num_blocks of ", kTokensPerBlock,
-        "), got ", layout.num_blocks));
+    return Invalid("num_blocks: expected at most ",
+                   max_tokens / layout.page_size, " of ", layout.page_size,
+                   " tokens (max_num_blocks of ", kTokensPerBlock, "), got ",
+                   layout.num_blocks);
   }
   BM_RETURN_IF_ERROR(RequireRange("num_host_blocks", options.num_host_blocks, 0,
                                   options.max_num_blocks, "to max_num_blocks"));

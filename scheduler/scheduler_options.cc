@@ -14,6 +14,7 @@
 #include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
 #include "scheduler/require_range.h"
@@ -37,19 +38,17 @@ constexpr size_t kMaxFingerprint = 64;
 absl::Status ValidateQueryStats(
     const std::map<std::string, std::string>& query_stats) {
   if (query_stats.size() > kMaxQueryStats) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("query_stats: expected at most ", kMaxQueryStats,
-                     " tables, got ", query_stats.size()));
+    return Invalid("query_stats: expected at most ", kMaxQueryStats,
+                   " tables, got ", query_stats.size());
   }
   for (const auto& [name, fingerprint] : query_stats) {
     if (!IsTableName(name)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "query_stats: expected ", kTableNameText, ", got '", name, "'"));
+      return Invalid("query_stats: expected ", kTableNameText, ", got '", name,
+                     "'");
     }
     if (fingerprint.size() > kMaxFingerprint) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("query_stats['", name, "']: expected a text of at most ",
-                       kMaxFingerprint, " bytes, got ", fingerprint.size()));
+      return Invalid("query_stats['", name, "']: expected a text of at most ",
+                     kMaxFingerprint, " bytes, got ", fingerprint.size());
     }
   }
   return absl::OkStatus();
@@ -78,9 +77,9 @@ absl::Status SchedulerOptions::CheckLength(int64_t prompt_tokens,
                                            int64_t max_tokens) const {
   BM_RETURN_IF_ERROR(RequireRange("max_tokens", max_tokens, 1, max_model_len));
   if (prompt_tokens + max_tokens <= max_model_len) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "prompt: expected prompt and max_tokens together at most ", max_model_len,
-      " (max_model_len), got ", prompt_tokens, " + ", max_tokens));
+  return Invalid("prompt: expected prompt and max_tokens together at most ",
+                 max_model_len, " (max_model_len), got ", prompt_tokens, " + ",
+                 max_tokens);
 }
 
 absl::Status SchedulerOptions::Validate() const {
@@ -91,9 +90,9 @@ absl::Status SchedulerOptions::Validate() const {
                                   max_num_batched_tokens, max_num_seqs, 1 << 28,
                                   "from max_num_seqs on"));
   if (max_long_prefills > 0 && long_prefill_token_threshold == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "max_long_prefills: expected a long_prefill_token_threshold above 0, ",
-        "which says what is long, got ", max_long_prefills, " without"));
+        "which says what is long, got ", max_long_prefills, " without");
   }
   BM_RETURN_IF_ERROR(ValidateEngineSampling(sampling));
   BM_RETURN_IF_ERROR(ValidateLimits("tenant_limits", tenant_limits));
@@ -113,10 +112,9 @@ int32_t SchedulerOptions::max_query_window() const {
 
 absl::Status ParseTenant(const std::string& text, SchedulerOptions* options) {
   const auto error = [&text](const std::string& what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tenant: expected NAME:LIMIT=N[,LIMIT=N...] with limits ",
-                     "weight, max-blocks, max-requests or max-queued-tokens, ",
-                     "got '", text, "': ", what));
+    return Invalid("tenant: expected NAME:LIMIT=N[,LIMIT=N...] with limits ",
+                   "weight, max-blocks, max-requests or max-queued-tokens, ",
+                   "got '", text, "': ", what);
   };
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return error("there is no ':'");

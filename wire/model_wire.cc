@@ -9,8 +9,8 @@
 #include <absl/strings/match.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
-#include "wire/invalid.h"
 
 namespace blockmgr {
 namespace {

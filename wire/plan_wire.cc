@@ -8,8 +8,8 @@
 
 #include <google/protobuf/repeated_field.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
-#include "wire/invalid.h"
 #include "wire/policy_wire.h"
 #include "wire/sampling_wire.h"
 

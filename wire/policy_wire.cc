@@ -8,9 +8,9 @@
 #include <google/protobuf/message.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy_fields.h"
-#include "wire/invalid.h"
 
 namespace blockmgr {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
-#include "wire/invalid.h"
 #include "wire/policy_wire.h"
 #include "wire/sampling_wire.h"
 

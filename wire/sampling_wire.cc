@@ -5,8 +5,8 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
-#include "wire/invalid.h"
 
 namespace blockmgr {
 namespace {

@@ -6,13 +6,12 @@
 #include <string>
 
 #include <absl/status/status.h>
-#include <absl/strings/str_cat.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/util/json_util.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "proto/blockmgr/v1/generate.pb.h"
-#include "wire/invalid.h"
 #include "wire/request_wire.h"
 #include "wire/sampling_wire.h"
 

@@ -8,6 +8,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/strip.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/policy.h"
@@ -28,8 +29,7 @@ absl::StatusOr<std::vector<NamedTarget>> MakeTargets(const CellFlags& flags) {
   for (const std::string& text : flags.keep_ratios) {
     const absl::StatusOr<KeepRatio> ratio = KeepRatio::Parse(text);
     if (!ratio.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--keep-ratios: ", ratio.status().message()));
+      return Invalid("--keep-ratios: ", ratio.status().message());
     }
     EvictionTarget target;
     target.ratio = *ratio;
@@ -40,8 +40,7 @@ absl::StatusOr<std::vector<NamedTarget>> MakeTargets(const CellFlags& flags) {
     target.kind = EvictionTarget::Kind::kTokens;
     target.tokens = tokens;
     if (tokens < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--keep-tokens: expected at least 1, got ", tokens));
+      return Invalid("--keep-tokens: expected at least 1, got ", tokens);
     }
     targets.push_back({absl::StrCat(tokens, " tokens"), target});
   }
@@ -69,9 +68,8 @@ absl::StatusOr<QualityCell> MakeCell(const QualityMode& mode,
   cell.target = target.name;
   absl::StatusOr<EvictionPolicy> parsed = ParsePolicy(policy);
   if (!parsed.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--policy: ",
-                     absl::StripPrefix(parsed.status().message(), "policy: ")));
+    return Invalid("--policy: ",
+                   absl::StripPrefix(parsed.status().message(), "policy: "));
   }
   cell.policy = FormatPolicy(*parsed);
   BM_ASSIGN_OR_RETURN(cell.eviction.table, FindBudgetTable(tables, *parsed));
@@ -96,10 +94,10 @@ absl::StatusOr<QualityMode> QualityMode::Parse(absl::string_view text) {
       return QualityMode{.kind = kind, .every = every};
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--modes: expected aware, agnostic, every-chunk=TOKENS or "
-                   "decode=TOKENS, got '",
-                   text, "'"));
+  return Invalid(
+      "--modes: expected aware, agnostic, every-chunk=TOKENS or "
+      "decode=TOKENS, got '",
+      text, "'");
 }
 
 std::string QualityMode::ToString() const {
@@ -128,8 +126,8 @@ absl::StatusOr<std::vector<QualityCell>> MakeCells(const CellFlags& flags,
         if (std::ranges::any_of(cells, [&name](const QualityCell& other) {
               return other.name() == name;
             })) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "--policy: expected each cell once, got ", name, " twice"));
+          return Invalid("--policy: expected each cell once, got ", name,
+                         " twice");
         }
         cells.push_back(std::move(cell));
       }

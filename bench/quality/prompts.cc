@@ -17,6 +17,7 @@
 
 #include "bench/quality/prompt_words.h"
 #include "bench/serve/chat_prompt.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -163,9 +164,9 @@ absl::StatusOr<QualityPrompt> PromptMaker::Hide(
   }
   const auto num_tokens = static_cast<size_t>(key_.num_tokens);
   if (num_fixed >= num_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--lengths: expected more than ", num_fixed, " tokens for task ",
-        key_.task, " with ", key_.num_turns, " questions, got ", num_tokens));
+    return Invalid("--lengths: expected more than ", num_fixed,
+                   " tokens for task ", key_.task, " with ", key_.num_turns,
+                   " questions, got ", num_tokens);
   }
   std::vector<size_t> starts;
   const Tokens filler = FillerTokens(num_tokens - num_fixed, &starts);
@@ -329,9 +330,8 @@ absl::StatusOr<QualityPrompt> PromptMaker::CommonWords() {
          &prompt.context);
   const auto num_tokens = static_cast<size_t>(key_.num_tokens);
   if (prompt.context.size() >= num_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--lengths: expected more than ", prompt.context.size(),
-                     " tokens for task ", key_.task, ", got ", num_tokens));
+    return Invalid("--lengths: expected more than ", prompt.context.size(),
+                   " tokens for task ", key_.task, ", got ", num_tokens);
   }
   const size_t room = num_tokens - prompt.context.size();
   std::optional<Tokens> list;
@@ -339,9 +339,8 @@ absl::StatusOr<QualityPrompt> PromptMaker::CommonWords() {
     list = WordList(words, room);
   }
   if (!list) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--lengths: expected room for a list with ", kNumCommonWords,
-        " common words for task ", key_.task, ", got ", num_tokens));
+    return Invalid("--lengths: expected room for a list with ", kNumCommonWords,
+                   " common words for task ", key_.task, ", got ", num_tokens);
   }
   Append(*list, &prompt.context);
   words.resize(kNumCommonWords);
@@ -381,9 +380,8 @@ absl::StatusOr<QualityPrompt> PromptOfJson(const PromptSource& source,
     if (found == line.end() || !found->is_array() || found->empty() ||
         !std::ranges::all_of(
             *found, [](const auto& value) { return value.is_string(); })) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, ": expected a list of texts, got ",
-                       found == line.end() ? "none" : found->dump()));
+      return Invalid(field, ": expected a list of texts, got ",
+                     found == line.end() ? "none" : found->dump());
     }
     return found->get<std::vector<std::string>>();
   };
@@ -395,9 +393,8 @@ absl::StatusOr<QualityPrompt> PromptOfJson(const PromptSource& source,
                       list("questions"));
   BM_ASSIGN_OR_RETURN(const std::vector<std::string> answers, list("answers"));
   if (questions.size() != answers.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("answers: expected ", questions.size(),
-                     ", one for each question, got ", answers.size()));
+    return Invalid("answers: expected ", questions.size(),
+                   ", one for each question, got ", answers.size());
   }
   QualityPrompt prompt;
   prompt.context = source.chat.head;
@@ -411,8 +408,7 @@ absl::StatusOr<QualityPrompt> PromptOfJson(const PromptSource& source,
     Append(source.chat.close, &turn.follow_up);
     turn.answer = source.encode(answers[i]);
     if (turn.answer.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("answers[", i, "]: expected a text, got an empty one"));
+      return Invalid("answers[", i, "]: expected a text, got an empty one");
     }
     prompt.turns.push_back(std::move(turn));
   }
@@ -461,9 +457,8 @@ absl::StatusOr<QualityPrompt> MakeQualityPrompt(const PromptSource& source,
   if (key.task == "tracking") return maker.Tracking();
   if (key.task == "words") return maker.CommonWords();
   if (key.task == "continuation") return maker.Continuation();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--tasks: expected ", absl::StrJoin(QualityTasks(), ", "),
-                   ", got '", key.task, "'"));
+  return Invalid("--tasks: expected ", absl::StrJoin(QualityTasks(), ", "),
+                 ", got '", key.task, "'");
 }
 
 absl::StatusOr<std::vector<QualityPrompt>> ReadQualityPrompts(
@@ -480,15 +475,14 @@ absl::StatusOr<std::vector<QualityPrompt>> ReadQualityPrompts(
         nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     absl::StatusOr<QualityPrompt> prompt = PromptOfJson(source, json);
     if (!prompt.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--prompts ", name, ", line ", number, ": ",
-                       prompt.status().message()));
+      return Invalid("--prompts ", name, ", line ", number, ": ",
+                     prompt.status().message());
     }
     prompts.push_back(*std::move(prompt));
   }
   if (prompts.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--prompts ", name, ": expected a prompt on each line, got none"));
+    return Invalid("--prompts ", name,
+                   ": expected a prompt on each line, got none");
   }
   return prompts;
 }

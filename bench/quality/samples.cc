@@ -8,6 +8,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -51,8 +52,7 @@ CellOutcome OutcomeFromJson(const Json& json) {
 
 absl::Status BrokenLine(const std::string& name, int64_t number,
                         absl::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ", line ", number, ": ", why));
+  return Invalid(name, ", line ", number, ": ", why);
 }
 
 }  // namespace
@@ -82,8 +82,7 @@ absl::StatusOr<QualitySample> SampleFromJson(
       sample.outcomes.push_back(OutcomeFromJson(outcome));
     }
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected a sample: ", error.what()));
+    return Invalid("expected a sample: ", error.what());
   }
   return sample;
 }

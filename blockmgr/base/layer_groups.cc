@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 
 namespace blockmgr {
 namespace {
@@ -51,11 +50,10 @@ absl::StatusOr<LayerGroups> GroupLayers(std::span<const int32_t> windows) {
   }
   for (size_t i = 0; i < windows.size(); ++i) {
     if (windows[i] >= 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("windows[", i,
-                     "]: expected 0 (all tokens) or a number "
-                     "of tokens, got ",
-                     windows[i]));
+    return Invalid("windows[", i,
+                   "]: expected 0 (all tokens) or a number "
+                   "of tokens, got ",
+                   windows[i]);
   }
   LayerGroups groups;
   groups.num_layers =

@@ -7,6 +7,7 @@
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -14,14 +15,12 @@ namespace {
 
 absl::Status RequireAtLeast(const char* field, int64_t value, int64_t minimum) {
   if (value >= minimum) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected at least ", minimum, ", got ", value));
+  return Invalid(field, ": expected at least ", minimum, ", got ", value);
 }
 
 absl::Status RequireAtMost(const char* field, int64_t value, int64_t maximum) {
   if (value <= maximum) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected at most ", maximum, ", got ", value));
+  return Invalid(field, ": expected at most ", maximum, ", got ", value);
 }
 
 // Far above any model; with them 2^31 pages are below 2^63 bytes.
@@ -47,47 +46,42 @@ absl::Status ModelLayout::Validate() const {
     if (!status.ok()) return status;
   }
   if (num_q_heads % num_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_q_heads: expected a multiple of num_heads (",
-                     num_heads, "), got ", num_q_heads));
+    return Invalid("num_q_heads: expected a multiple of num_heads (", num_heads,
+                   "), got ", num_q_heads);
   }
   if (num_heads % num_shards != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_shards: expected a divisor of num_heads (", num_heads,
-                     "), got ", num_shards));
+    return Invalid("num_shards: expected a divisor of num_heads (", num_heads,
+                   "), got ", num_shards);
   }
   if (row_bytes() % 16 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("head_dim: expected rows of a multiple of 16 bytes, got ",
-                     row_bytes(), " (head_dim ", head_dim, ")"));
+    return Invalid("head_dim: expected rows of a multiple of 16 bytes, got ",
+                   row_bytes(), " (head_dim ", head_dim, ")");
   }
   if (window != 0 && window < page_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("window: expected 0 (all tokens) or at least page_size (",
-                     page_size, "), got ", window));
+    return Invalid("window: expected 0 (all tokens) or at least page_size (",
+                   page_size, "), got ", window);
   }
   if (window != 0 && !group_windows.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "window: expected 0 (group 0 attends to all tokens) in a model with "
         "window groups, got ",
-        window));
+        window);
   }
   BM_RETURN_IF_ERROR(RequireAtMost("group_windows.size()", num_window_groups(),
                                    kMaxWindowGroups));
   for (size_t i = 0; i < group_windows.size(); ++i) {
     if (group_windows[i] < page_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("group_windows[", i, "]: expected at least page_size (",
-                       page_size, "), got ", group_windows[i]));
+      return Invalid("group_windows[", i, "]: expected at least page_size (",
+                     page_size, "), got ", group_windows[i]);
     }
   }
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   // Divided rather than multiplied: the product of three int32 can overflow.
   if (num_blocks > kLimit / num_layers / num_heads) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "num_blocks: expected num_layers * num_blocks * num_heads below 2^31, "
         "got ",
-        num_layers, " * ", num_blocks, " * ", num_heads));
+        num_layers, " * ", num_blocks, " * ", num_heads);
   }
   return absl::OkStatus();
 }

@@ -24,6 +24,7 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -36,11 +37,6 @@ constexpr size_t kMaxHeader = 65536;
 constexpr size_t kMaxStart = 12 + kMaxHeader;
 // A layer of a large model has far fewer.
 constexpr int64_t kMaxValues = int64_t{1} << 40;
-
-template <typename... Pieces>
-absl::Status BadFile(const Pieces&... pieces) {
-  return absl::InvalidArgumentError(absl::StrCat(pieces...));
-}
 
 struct Header {
   char kind = 'f';  // as in NumPy: f or i
@@ -65,7 +61,7 @@ absl::StatusOr<absl::string_view> Field(absl::string_view header,
     if (!absl::ConsumePrefix(&rest, ":")) break;
     return absl::StripLeadingAsciiWhitespace(rest);
   }
-  return BadFile("expected a header with '", key, "', got '",
+  return Invalid("expected a header with '", key, "', got '",
                  absl::CHexEscape(header.substr(0, 100)), "'");
 }
 
@@ -80,7 +76,7 @@ absl::Status ReadType(absl::string_view text, Header* header) {
       std::find(kTypes.begin(), kTypes.end(), type.substr(1, 2)) ==
           kTypes.end() ||
       type.size() < 4 || (type[3] != '\'' && type[3] != '"')) {
-    return BadFile(
+    return Invalid(
         "descr: expected float16, float32, float64, int32 or int64 ('<f4' and "
         "so on), got ",
         absl::CHexEscape(shown));
@@ -95,14 +91,14 @@ absl::Status ReadOrder(absl::string_view text, Header* header) {
   if (header->fortran_order || absl::StartsWith(text, "False")) {
     return absl::OkStatus();
   }
-  return BadFile("fortran_order: expected True or False, got '",
+  return Invalid("fortran_order: expected True or False, got '",
                  absl::CHexEscape(text.substr(0, 5)), "'");
 }
 
 absl::Status ReadShape(absl::string_view text, Header* header) {
   const size_t end = text.find(')');
   if (!absl::ConsumePrefix(&text, "(") || end == absl::string_view::npos) {
-    return BadFile("shape: expected a tuple, got '",
+    return Invalid("shape: expected a tuple, got '",
                    absl::CHexEscape(text.substr(0, 20)), "'");
   }
   text = text.substr(0, end - 1);
@@ -110,12 +106,12 @@ absl::Status ReadShape(absl::string_view text, Header* header) {
        absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     int64_t size = 0;
     if (!absl::SimpleAtoi(dim, &size) || size < 0) {
-      return BadFile("shape: expected sizes, got '",
+      return Invalid("shape: expected sizes, got '",
                      absl::CHexEscape(dim.substr(0, 40)), "'");
     }
     header->shape.push_back(size);
     if (size != 0 && header->num_values > kMaxValues / size) {
-      return BadFile("shape: expected at most 2^40 values, got (",
+      return Invalid("shape: expected at most 2^40 values, got (",
                      absl::CHexEscape(text.substr(0, 100)), ")");
     }
     header->num_values *= size;
@@ -128,16 +124,16 @@ absl::StatusOr<absl::string_view> HeaderText(absl::string_view start) {
   constexpr size_t kVersionAt = 6;
   constexpr size_t kLengthAt = 8;
   if (!IsNpy(start) || start.size() < kLengthAt) {
-    return BadFile("expected a .npy file, got another or a short one");
+    return Invalid("expected a .npy file, got another or a short one");
   }
   const int version = static_cast<unsigned char>(start[kVersionAt]);
   if (version < 1 || version > 3) {
-    return BadFile("expected version 1, 2 or 3, got ", version);
+    return Invalid("expected version 1, 2 or 3, got ", version);
   }
   const size_t length_bytes = version == 1 ? 2 : 4;
   absl::string_view rest = start.substr(kLengthAt);
   if (rest.size() < length_bytes) {
-    return BadFile("expected a header, got the end of the file");
+    return Invalid("expected a header, got the end of the file");
   }
   size_t length = 0;
   for (size_t i = length_bytes; i-- > 0;) {
@@ -145,11 +141,11 @@ absl::StatusOr<absl::string_view> HeaderText(absl::string_view start) {
   }
   rest.remove_prefix(length_bytes);
   if (length > kMaxHeader) {
-    return BadFile("expected a header of at most ", kMaxHeader, " bytes, got ",
+    return Invalid("expected a header of at most ", kMaxHeader, " bytes, got ",
                    length);
   }
   if (rest.size() < length) {
-    return BadFile("expected a header of ", length, " bytes, got ",
+    return Invalid("expected a header of ", length, " bytes, got ",
                    rest.size());
   }
   return rest.substr(0, length);
@@ -173,7 +169,7 @@ absl::StatusOr<Header> ParseHeader(absl::string_view start,
   const int64_t expected = header.num_values * header.item_bytes;
   const int64_t held = file_bytes - header.data_begin;
   if (held == expected) return header;
-  return BadFile("expected ", expected, " bytes of data for shape ",
+  return Invalid("expected ", expected, " bytes of data for shape ",
                  ShapeText(header.shape), ", got ", held);
 }
 
@@ -302,10 +298,10 @@ absl::StatusOr<NpyArray> ReadNpy(const std::string& path) {
   }
   std::string bytes(std::min<uintmax_t>(file_bytes, kMaxStart), '\0');
   file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (!file) return BadFile(path, ": cannot be read to its end");
+  if (!file) return Invalid(path, ": cannot be read to its end");
   const absl::StatusOr<Header> header =
       ParseHeader(bytes, static_cast<int64_t>(file_bytes));
-  if (!header.ok()) return BadFile(path, ": ", header.status().message());
+  if (!header.ok()) return Invalid(path, ": ", header.status().message());
   ArrayBuilder builder(*header);
   file.seekg(header->data_begin);
   constexpr int64_t kPiece = 1 << 16;
@@ -313,7 +309,7 @@ absl::StatusOr<NpyArray> ReadNpy(const std::string& path) {
     const int64_t count = std::min(kPiece, header->num_values - begin);
     bytes.resize(static_cast<size_t>(count * header->item_bytes));
     file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    if (!file) return BadFile(path, ": cannot be read to its end");
+    if (!file) return Invalid(path, ": cannot be read to its end");
     builder.Take(bytes);
   }
   return std::move(builder).Finish();

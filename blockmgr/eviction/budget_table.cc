@@ -13,6 +13,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/apportion.h"
@@ -109,10 +110,10 @@ absl::StatusOr<BudgetTable> DecodeBudgetTable(absl::string_view bytes) {
     BM_ASSIGN_OR_RETURN(HeadScores scores, HeadScores::FromJson(bytes));
     return scores;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected an LU-KV profile, head scores as JSON or "
-                   "retention counts as .npy, got ",
-                   bytes.size(), " bytes that begin as none of them"));
+  return Invalid(
+      "expected an LU-KV profile, head scores as JSON or "
+      "retention counts as .npy, got ",
+      bytes.size(), " bytes that begin as none of them");
 }
 
 std::string TableFingerprint(const BudgetTable& table) {
@@ -139,14 +140,13 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
       is_profile ? kind == BudgetKind::kLuKv
                  : kind == BudgetKind::kHeadKv || kind == BudgetKind::kDuo;
   if (!fits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("budget table: expected one for ", EnumName(kind),
-                     ", got one for ", is_profile ? "lukv" : "headkv, duo"));
+    return Invalid("budget table: expected one for ", EnumName(kind),
+                   ", got one for ", is_profile ? "lukv" : "headkv, duo");
   }
   if (int64_t{shape.num_layers} * shape.num_heads >= kMaxTableHeads) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "budget table: expected fewer than ", kMaxTableHeads, " heads, got ",
-        shape.num_layers, " layers of ", shape.num_heads));
+    return Invalid("budget table: expected fewer than ", kMaxTableHeads,
+                   " heads, got ", shape.num_layers, " layers of ",
+                   shape.num_heads);
   }
   if (!is_profile) {
     const auto& scores = std::get<HeadScores>(table);
@@ -159,10 +159,9 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
       profile.num_heads == shape.num_heads) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("LU-KV profile: expected ", shape.num_layers, " layers of ",
-                   shape.num_heads, " KV heads, got ", profile.num_layers,
-                   " of ", profile.num_heads));
+  return Invalid("LU-KV profile: expected ", shape.num_layers, " layers of ",
+                 shape.num_heads, " KV heads, got ", profile.num_layers, " of ",
+                 profile.num_heads);
 }
 
 std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,

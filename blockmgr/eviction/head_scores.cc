@@ -16,6 +16,7 @@
 #include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -33,14 +34,14 @@ std::string Shown(absl::string_view text) {
 
 absl::Status BadScores(absl::string_view field, absl::string_view expected,
                        absl::string_view got) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "head scores: ", field, ": expected ", expected, ", got ", got));
+  return Invalid("head scores: ", field, ": expected ", expected, ", got ",
+                 got);
 }
 
 absl::Status BadCounts(absl::string_view field, absl::string_view expected,
                        absl::string_view got) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "retention counts: ", field, ": expected ", expected, ", got ", got));
+  return Invalid("retention counts: ", field, ": expected ", expected, ", got ",
+                 got);
 }
 
 // A number >= 0; NaN is none.
@@ -315,10 +316,10 @@ absl::Status HeadScores::CheckShape(const HeadShape& shape) const {
   const bool heads_fit = of_query_heads ? num_heads % shape.num_heads == 0
                                         : num_heads == shape.num_heads;
   if (num_layers == shape.num_layers && heads_fit) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "head scores: expected ", shape.num_layers, " layers of ",
-      of_query_heads ? "query heads in a multiple of the " : "",
-      shape.num_heads, " KV heads, got ", num_layers, " of ", num_heads));
+  return Invalid("head scores: expected ", shape.num_layers, " layers of ",
+                 of_query_heads ? "query heads in a multiple of the " : "",
+                 shape.num_heads, " KV heads, got ", num_layers, " of ",
+                 num_heads);
 }
 
 std::vector<float> HeadScores::OfKvHeads(int32_t kv_heads, double temp) const {
@@ -365,8 +366,7 @@ absl::StatusOr<HeadScores> HeadScores::FromRetentionCounts(
     absl::string_view npy) {
   const absl::StatusOr<NpyArray> counts = DecodeNpy(npy);
   if (!counts.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("retention counts: ", counts.status().message()));
+    return Invalid("retention counts: ", counts.status().message());
   }
   BM_RETURN_IF_ERROR(CheckCounts(*counts));
   HeadScores table;

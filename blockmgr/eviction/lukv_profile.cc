@@ -22,6 +22,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/table_bytes.h"
 
@@ -36,8 +37,7 @@ constexpr double kMaxMeanError = 1e-3;
 
 absl::Status BadProfile(absl::string_view field, absl::string_view expected,
                         absl::string_view got) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      kProfile, ": ", field, ": expected ", expected, ", got ", got));
+  return Invalid(kProfile, ": ", field, ": expected ", expected, ", got ", got);
 }
 
 // num_rows * num_layers * num_heads, or -1 if it is no size of an array that a

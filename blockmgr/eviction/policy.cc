@@ -5,6 +5,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy_fields.h"
 
@@ -180,11 +181,10 @@ absl::Status CheckRatio(absl::string_view field, const KeepRatio& ratio) {
       ratio.denominator <= 1'000'000'000) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("target: ", field,
-                   ": expected a fraction in (0, 1] with a denominator of at "
-                   "most 10^9, got ",
-                   ratio.numerator, "/", ratio.denominator));
+  return Invalid("target: ", field,
+                 ": expected a fraction in (0, 1] with a denominator of at "
+                 "most 10^9, got ",
+                 ratio.numerator, "/", ratio.denominator);
 }
 
 }  // namespace
@@ -193,8 +193,7 @@ absl::Status EvictionTarget::Validate() const {
   BM_RETURN_IF_ERROR(CheckRatio("window_ratio", window_ratio));
   if (kind == Kind::kRatio) return CheckRatio("ratio", ratio);
   if (tokens >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("target: tokens: expected at least 1, got ", tokens));
+  return Invalid("target: tokens: expected at least 1, got ", tokens);
 }
 
 void ResolveRecent(const EvictionTarget& target, int32_t cut,

@@ -22,6 +22,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/table_bytes.h"
 #include "blockmgr/eviction/table_files.h"
@@ -39,8 +40,7 @@ constexpr int32_t kMaxDim = 1 << 14;
 
 absl::Status BadTable(absl::string_view field, absl::string_view expected,
                       absl::string_view got) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      kStats, ": ", field, ": expected ", expected, ", got ", got));
+  return Invalid(kStats, ": ", field, ": expected ", expected, ", got ", got);
 }
 
 // num_layers * num_q_heads, or -1 if their floats are no arrays that a file

@@ -7,6 +7,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/eviction/policy.h"
 
@@ -22,16 +23,15 @@ absl::Status ReadTableFiles(
     const size_t equals = argument.find('=');
     const std::string name = argument.substr(0, equals);
     if (equals == 0 || equals == std::string::npos) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, ": expected NAME=FILE, got '", argument, "'"));
+      return Invalid(field, ": expected NAME=FILE, got '", argument, "'");
     }
     if (!IsTableName(name)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          field, ": expected ", kTableNameText, ", got '", name, "'"));
+      return Invalid(field, ": expected ", kTableNameText, ", got '", name,
+                     "'");
     }
     if (!names.insert(name).second) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          field, ": expected every name once, got '", name, "' twice"));
+      return Invalid(field, ": expected every name once, got '", name,
+                     "' twice");
     }
     const std::string path = argument.substr(equals + 1);
     const absl::StatusOr<std::string> bytes = ReadFile(path);
@@ -41,8 +41,7 @@ absl::Status ReadTableFiles(
     }
     const absl::Status added = add(name, *bytes);
     if (!added.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, ": ", path, ": ", added.message()));
+      return Invalid(field, ": ", path, ": ", added.message());
     }
   }
   return absl::OkStatus();

@@ -17,6 +17,7 @@
 #include <absl/strings/str_join.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/gguf/tensor_type.h"
 #include "engine/reference/packed_matrix.h"
@@ -66,8 +67,7 @@ constexpr int32_t kLayersOf27B = 62;
 
 absl::Status Wrong(absl::string_view name, absl::string_view expected,
                    absl::string_view got) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": expected ", expected, ", got ", got));
+  return Invalid(name, ": expected ", expected, ", got ", got);
 }
 
 // Reads keys and tensors. After the first error, functions return anything and

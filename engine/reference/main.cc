@@ -26,6 +26,7 @@
 #include <CLI/CLI.hpp>
 
 #include "blockmgr/base/dtype.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/query_stats_table.h"
@@ -315,20 +316,18 @@ absl::Status CheckModeFlags(const CLI::App& app, const Flags& flags) {
     if (option->count() == 0) continue;
     const std::string name = option->get_name();
     if (!TakesGroup(flags.mode, option->get_group())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ": has no effect with --mode ", flags.mode));
+      return Invalid(name, ": has no effect with --mode ", flags.mode);
     }
     if (flags.backend != "cuda" && absl::StartsWith(name, "--cuda-")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ": has no effect without --backend cuda"));
+      return Invalid(name, ": has no effect without --backend cuda");
     }
   }
   if (flags.mode != "llama") return absl::OkStatus();
   if (flags.model_file.empty() == flags.random_weights.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--model: expected either a GGUF file or --random-weights "
-                     "with --mode llama, got ",
-                     flags.model_file.empty() ? "neither" : "both"));
+    return Invalid(
+        "--model: expected either a GGUF file or --random-weights "
+        "with --mode llama, got ",
+        flags.model_file.empty() ? "neither" : "both");
   }
   return absl::OkStatus();
 }
@@ -364,8 +363,7 @@ absl::Status ReadQueryStats(const ModelShape& shape, Flags* flags) {
     const absl::Status status =
         table->CheckShape(shape.num_layers, shape.num_q_heads, shape.head_dim);
     if (!status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--query-stats ", name, ": ", status.message()));
+      return Invalid("--query-stats ", name, ": ", status.message());
     }
     flags->client.query_stats[name] = QueryStatsFingerprint(*table);
   }
@@ -439,10 +437,10 @@ absl::Status CheckHostBlocks(const ModelLayout& layout,
                              int32_t num_host_blocks) {
   const int64_t most = MemoryBytes() / layout.block_bytes();
   if (num_host_blocks <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--num-host-blocks: expected at most ", most, ", as the machine has ",
-      MemoryBytes(), " bytes of memory and a block ", layout.block_bytes(),
-      "; got ", num_host_blocks));
+  return Invalid("--num-host-blocks: expected at most ", most,
+                 ", as the machine has ", MemoryBytes(),
+                 " bytes of memory and a block ", layout.block_bytes(),
+                 "; got ", num_host_blocks);
 }
 
 absl::Status ServeModel(const Flags& flags,
@@ -497,10 +495,10 @@ absl::Status ServeModel(const Flags& flags,
 absl::Status Pace(std::chrono::steady_clock::time_point begin, double seconds,
                   EngineClient* client) {
   if (seconds > kMaxStepSeconds) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "a step would take ", seconds, " s: expected at most ", kMaxStepSeconds,
         " with --sim-params, --sim-flops, --sim-bandwidth, "
-        "--sim-host-bandwidth, --sim-step-overhead and --time-scale"));
+        "--sim-host-bandwidth, --sim-step-overhead and --time-scale");
   }
   const auto duration =
       std::chrono::duration_cast<std::chrono::steady_clock::duration>(

@@ -6,10 +6,9 @@
 #include <span>
 #include <string>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/eviction/window_eviction.h"
@@ -69,9 +68,8 @@ uint64_t HashTokens(std::span<const int32_t> tokens) {
 absl::Status CheckRange(const char* field, double value, double least,
                         double most) {
   if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("sim model: ", field, ": expected a number of ", least,
-                   " to ", most, ", got ", value));
+  return Invalid("sim model: ", field, ": expected a number of ", least, " to ",
+                 most, ", got ", value);
 }
 
 }  // namespace

@@ -6,11 +6,10 @@
 #include <iterator>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/reference/row_ops.h"
 
@@ -25,28 +24,25 @@ absl::Status CheckField(const char* field, int32_t value, int32_t multiple,
   if (value >= multiple && value <= max && value % multiple == 0) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("model shape: ", field, ": expected a multiple of ",
-                   multiple, " in [", multiple, ", ", max, "], got ", value));
+  return Invalid("model shape: ", field, ": expected a multiple of ", multiple,
+                 " in [", multiple, ", ", max, "], got ", value);
 }
 
 absl::Status CheckRotary(const char* field, const Rotary& rotary,
                          int32_t head_dim) {
   if (!(rotary.theta > 1.0) || !std::isfinite(rotary.theta)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model shape: ", field,
-                     ".theta: expected a number > 1, got ", rotary.theta));
+    return Invalid("model shape: ", field,
+                   ".theta: expected a number > 1, got ", rotary.theta);
   }
   if (!rotary.divisors.empty() && std::ssize(rotary.divisors) != head_dim / 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model shape: ", field, ".divisors: expected none or ", head_dim / 2,
-        ", one for each pair of a head, got ", rotary.divisors.size()));
+    return Invalid("model shape: ", field, ".divisors: expected none or ",
+                   head_dim / 2, ", one for each pair of a head, got ",
+                   rotary.divisors.size());
   }
   for (const float divisor : rotary.divisors) {
     if (divisor > 0.0f && std::isfinite(divisor)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("model shape: ", field,
-                     ".divisors: expected numbers > 0, got ", divisor));
+    return Invalid("model shape: ", field,
+                   ".divisors: expected numbers > 0, got ", divisor);
   }
   return absl::OkStatus();
 }
@@ -172,9 +168,8 @@ absl::Status ModelShape::Validate() const {
   BM_RETURN_IF_ERROR(CheckRotary("rotary", rotary, head_dim));
   BM_RETURN_IF_ERROR(CheckRotary("window_rotary", window_rotary, head_dim));
   if (std::ssize(windows) > num_layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model shape: windows: expected at most one for each of ",
-                     num_layers, " layers, got ", windows.size()));
+    return Invalid("model shape: windows: expected at most one for each of ",
+                   num_layers, " layers, got ", windows.size());
   }
   return windows.empty() ? absl::OkStatus() : GroupLayers(windows).status();
 }

@@ -3,18 +3,13 @@
 #include <algorithm>
 
 #include <absl/container/flat_hash_set.h>
-#include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {
-
-template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
 
 bool IsSlice(int64_t begin, int64_t count, size_t size) {
   return begin >= 0 && count >= 0 && begin <= static_cast<int64_t>(size) &&
@@ -312,14 +307,12 @@ absl::Status EngineTables::CheckDrafts(const StepPlan& plan, size_t i,
   const int32_t num_drafts = plan.num_drafts[i];
   if (num_drafts == 0) return absl::OkStatus();
   if (num_drafts < 0 || num_drafts > static_cast<int64_t>(num_ready)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan.num_drafts of slot ", Index(plan.slots[i]),
-                     ": expected 0..", num_ready, ", got ", num_drafts));
+    return Invalid("plan.num_drafts of slot ", Index(plan.slots[i]),
+                   ": expected 0..", num_ready, ", got ", num_drafts);
   }
   if (plan.samples[i] == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan.num_drafts of slot ", Index(plan.slots[i]),
-                     ": expected 0, as it does not sample, got ", num_drafts));
+    return Invalid("plan.num_drafts of slot ", Index(plan.slots[i]),
+                   ": expected 0, as it does not sample, got ", num_drafts);
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/window_eviction.h"
@@ -20,16 +21,11 @@
 namespace blockmgr {
 namespace {
 
-template <typename... Parts>
-absl::Status BadOrder(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
-
 absl::Status CheckPolicy(const EvictionPolicy& policy) {
   BM_RETURN_IF_ERROR(policy.Validate());
   if (!policy.needs_table()) return absl::OkStatus();
-  return BadOrder("policy: expected budgets of the order's own, got ",
-                  FormatPolicy(policy));
+  return Invalid("policy: expected budgets of the order's own, got ",
+                 FormatPolicy(policy));
 }
 
 bool IsPart(int64_t begin, int64_t count, size_t size) {
@@ -43,9 +39,9 @@ absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
                                              const EvictionOrder& order) const {
   if (!IsPart(order.destination_begin, order.num_destinations,
               plan.destinations.size())) {
-    return BadOrder(
-        "destinations: expected a part of ", plan.destinations.size(),
-        ", got [", order.destination_begin, ", +", order.num_destinations, ")");
+    return Invalid("destinations: expected a part of ",
+                   plan.destinations.size(), ", got [", order.destination_begin,
+                   ", +", order.num_destinations, ")");
   }
   const SequenceTable& table = row(order.slot);
   // Blocks behind the cut stay in the table, and those of other groups: a
@@ -73,17 +69,17 @@ absl::Status EngineTables::CheckDestinations(const StepPlan& plan,
   std::ranges::sort(below);
   if (const auto twice = std::ranges::adjacent_find(below);
       twice != below.end()) {
-    return BadOrder("blocks: expected different ones below the cut, got block ",
-                    Index(*twice), " twice");
+    return Invalid("blocks: expected different ones below the cut, got block ",
+                   Index(*twice), " twice");
   }
   for (const BlockId block : Destinations(plan, order)) {
     if (!IsBlock(block)) {
-      return BadOrder("destinations: expected block ids in [1, ",
-                      layout_.num_blocks, "), got ", Index(block));
+      return Invalid("destinations: expected block ids in [1, ",
+                     layout_.num_blocks, "), got ", Index(block));
     }
     if (!taken.insert(block).second) {
-      return BadOrder("destinations: block ", Index(block),
-                      " is named twice or holds tokens that stay");
+      return Invalid("destinations: block ", Index(block),
+                     " is named twice or holds tokens that stay");
     }
   }
   return absl::OkStatus();
@@ -93,43 +89,43 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
                                       const EvictionOrder& order) {
   BM_RETURN_IF_ERROR(CheckSlot("slot", order.slot));
   if (!InUse(order.slot)) {
-    return BadOrder("slot: ", Index(order.slot), " is not in use");
+    return Invalid("slot: ", Index(order.slot), " is not in use");
   }
   if (layout_.kind_of(0) == GroupKind::kWindow) {
-    return BadOrder("cut: expected no order in a model with a window, got ",
-                    order.cut);
+    return Invalid("cut: expected no order in a model with a window, got ",
+                   order.cut);
   }
   const SequenceTable& table = row(order.slot);
   if (order.group < 0 || order.group >= layout_.num_groups()) {
-    return BadOrder("group: expected 0 to ", layout_.num_groups() - 1, ", got ",
-                    order.group);
+    return Invalid("group: expected 0 to ", layout_.num_groups() - 1, ", got ",
+                   order.group);
   }
   if (order.group < CommittedOf(order.slot).next_group) {
-    return BadOrder("slot: a second order for slot ", Index(order.slot),
-                    " in one step, of group ", order.group);
+    return Invalid("slot: a second order for slot ", Index(order.slot),
+                   " in one step, of group ", order.group);
   }
   if (order.length != table.num_computed) {
-    return BadOrder("length: expected ", table.num_computed, ", got ",
-                    order.length);
+    return Invalid("length: expected ", table.num_computed, ", got ",
+                   order.length);
   }
   const int32_t cut_now = group_of(order.slot, order.group).region.cut;
   if (order.cut < std::max(cut_now, 1) || order.cut >= order.length ||
       order.cut % layout_.page_size != 0) {
-    return BadOrder("cut: expected a positive multiple of ", layout_.page_size,
-                    " in [", cut_now, ", ", order.length, "), got ", order.cut);
+    return Invalid("cut: expected a positive multiple of ", layout_.page_size,
+                   " in [", cut_now, ", ", order.length, "), got ", order.cut);
   }
   BM_RETURN_IF_ERROR(CheckPolicy(order.policy));
   if (layout_.kind_of(order.group) == GroupKind::kWindow) {
     BM_RETURN_IF_ERROR(CheckWindowOrder(order));
   }
   if (order.region != kNoRegion && regions_.contains(order.region)) {
-    return BadOrder("region: expected a name that is not in use, got ",
-                    Index(order.region));
+    return Invalid("region: expected a name that is not in use, got ",
+                   Index(order.region));
   }
   if (!order.shard_page_totals.empty() &&
       std::ssize(order.shard_page_totals) != layout_.num_shards) {
-    return BadOrder("shard_page_totals: expected none or ", layout_.num_shards,
-                    " values, got ", order.shard_page_totals.size());
+    return Invalid("shard_page_totals: expected none or ", layout_.num_shards,
+                   " values, got ", order.shard_page_totals.size());
   }
   BM_RETURN_IF_ERROR(CheckDestinations(plan, order));
   const int64_t num_heads = layout_.pages_per_block();
@@ -138,19 +134,19 @@ absl::Status EngineTables::CheckOrder(const StepPlan& plan,
     const int64_t size =
         order.scores ? static_cast<int64_t>(order.scores->size()) : 0;
     if (size != expected) {
-      return BadOrder("scores: expected ", expected, " values, got ", size);
+      return Invalid("scores: expected ", expected, " values, got ", size);
     }
   }
   if (order.policy.budget.kind == BudgetKind::kExternal) {
     const int64_t size =
         order.budgets ? static_cast<int64_t>(order.budgets->size()) : 0;
     if (size != num_heads) {
-      return BadOrder("budgets: expected ", num_heads, " values, got ", size);
+      return Invalid("budgets: expected ", num_heads, " values, got ", size);
     }
     const auto bad = std::find_if(order.budgets->begin(), order.budgets->end(),
                                   [](int32_t budget) { return budget < 0; });
     if (bad != order.budgets->end()) {
-      return BadOrder("budgets: expected no negative value, got ", *bad);
+      return Invalid("budgets: expected no negative value, got ", *bad);
     }
   }
   return absl::OkStatus();
@@ -162,8 +158,8 @@ absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
   for (size_t head = 0; head < counts.size(); ++head) {
     const int32_t held = HeldBelow(order, static_cast<int32_t>(head));
     if (counts[head] < 0 || counts[head] > held) {
-      return BadOrder("counts: expected at most ", held,
-                      " entries for head index ", head, ", got ", counts[head]);
+      return Invalid("counts: expected at most ", held,
+                     " entries for head index ", head, ", got ", counts[head]);
     }
   }
   for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
@@ -172,14 +168,14 @@ absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
         layout_.num_shards == 1 ? "" : absl::StrCat(" in shard ", shard);
     const int64_t page_total = order.page_total_of(shard);
     if (num_pages > page_total) {
-      return BadOrder("counts: expected at most page_total ", page_total,
-                      " pages", where, ", got ", num_pages);
+      return Invalid("counts: expected at most page_total ", page_total,
+                     " pages", where, ", got ", num_pages);
     }
     const int64_t destination_pages =
         int64_t{order.num_destinations} * layout_.shard_pages_per_block();
     if (num_pages > destination_pages) {
-      return BadOrder("counts: expected at most the destinations' ",
-                      destination_pages, " pages", where, ", got ", num_pages);
+      return Invalid("counts: expected at most the destinations' ",
+                     destination_pages, " pages", where, ", got ", num_pages);
     }
   }
   return absl::OkStatus();
@@ -187,14 +183,14 @@ absl::Status EngineTables::CheckCounts(const EvictionOrder& order,
 
 absl::Status EngineTables::CheckWindowOrder(const EvictionOrder& order) const {
   if (order.region != kNoRegion) {
-    return BadOrder("region: expected none of a group with a window, got ",
-                    Index(order.region));
+    return Invalid("region: expected none of a group with a window, got ",
+                   Index(order.region));
   }
   const EvictionPolicy& policy = order.policy;
   if (policy.has_external_scores() ||
       policy.budget.kind == BudgetKind::kExternal || policy.needs_table() ||
       policy.scorer_state() != ScorerState::kNone) {
-    return BadOrder(
+    return Invalid(
         "policy: expected scores and budgets of what a group with a window ",
         "has, got ", FormatPolicy(policy));
   }
@@ -202,9 +198,9 @@ absl::Status EngineTables::CheckWindowOrder(const EvictionOrder& order) const {
   if (WindowEviction::IsCovered(window, order.cut, order.length)) {
     return absl::OkStatus();
   }
-  return BadOrder("cut: expected one above ",
-                  WindowEviction::FirstOf(window, order.length),
-                  ", from which on the group attends, got ", order.cut);
+  return Invalid("cut: expected one above ",
+                 WindowEviction::FirstOf(window, order.length),
+                 ", from which on the group attends, got ", order.cut);
 }
 
 void EngineTables::Commit(const StepPlan& plan, const EvictionOrder& order,

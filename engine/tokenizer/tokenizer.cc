@@ -17,6 +17,7 @@
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/tokenizer/byte_alphabet.h"
@@ -42,19 +43,17 @@ using TokenIds = absl::flat_hash_map<absl::string_view, int32_t>;
 absl::Status CheckShapes(const TokenizerData& data) {
   constexpr size_t kMax = std::numeric_limits<int32_t>::max();
   if (data.tokens.empty() || data.tokens.size() > kMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokenizer.ggml.tokens: expected 1 to ", kMax,
-                     " tokens, got ", data.tokens.size()));
+    return Invalid("tokenizer.ggml.tokens: expected 1 to ", kMax,
+                   " tokens, got ", data.tokens.size());
   }
   if (data.token_type.size() != data.tokens.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tokenizer.ggml.token_type: expected ", data.tokens.size(),
-        ", as many as tokenizer.ggml.tokens; got ", data.token_type.size()));
+    return Invalid("tokenizer.ggml.token_type: expected ", data.tokens.size(),
+                   ", as many as tokenizer.ggml.tokens; got ",
+                   data.token_type.size());
   }
   if (data.merges.size() > kMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokenizer.ggml.merges: expected at most ", kMax, ", got ",
-                     data.merges.size()));
+    return Invalid("tokenizer.ggml.merges: expected at most ", kMax, ", got ",
+                   data.merges.size());
   }
   return absl::OkStatus();
 }
@@ -74,8 +73,8 @@ absl::StatusOr<PairRule> ReadMerge(absl::string_view merge,
   const size_t space = merge.find(' ');
   if (space == absl::string_view::npos ||
       merge.find(' ', space + 1) != absl::string_view::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected two tokens with a space between them, got ", Quoted(merge)));
+    return Invalid("expected two tokens with a space between them, got ",
+                   Quoted(merge));
   }
   const absl::string_view left = merge.substr(0, space);
   const absl::string_view right = merge.substr(space + 1);
@@ -83,9 +82,8 @@ absl::StatusOr<PairRule> ReadMerge(absl::string_view merge,
   const auto find = [&ids, merge](absl::string_view token, int32_t* id) {
     const auto found = ids.find(token);
     if (found == ids.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("expected tokens of tokenizer.ggml.tokens, got ",
-                       Quoted(merge), ", but ", Quoted(token), " is none"));
+      return Invalid("expected tokens of tokenizer.ggml.tokens, got ",
+                     Quoted(merge), ", but ", Quoted(token), " is none");
     }
     *id = found->second;
     return absl::OkStatus();
@@ -103,9 +101,8 @@ absl::StatusOr<BytePairs> ReadMerges(
   for (const absl::string_view merge : merges) {
     const absl::StatusOr<PairRule> rule = ReadMerge(merge, ids);
     if (!rule.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tokenizer.ggml.merges[", rules.size(),
-                       "]: ", rule.status().message()));
+      return Invalid("tokenizer.ggml.merges[", rules.size(),
+                     "]: ", rule.status().message());
     }
     rules.push_back(*rule);
   }
@@ -132,9 +129,8 @@ absl::StatusOr<std::optional<int32_t>> ReadId(absl::string_view key,
                                               size_t num_tokens) {
   if (!id.has_value()) return std::optional<int32_t>();
   if (*id < 0 || *id >= static_cast<int64_t>(num_tokens)) {
-    return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.", key,
-                                                   ": expected a token below ",
-                                                   num_tokens, ", got ", *id));
+    return Invalid("tokenizer.ggml.", key, ": expected a token below ",
+                   num_tokens, ", got ", *id);
   }
   return std::optional<int32_t>(static_cast<int32_t>(*id));
 }

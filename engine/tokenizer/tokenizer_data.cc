@@ -4,9 +4,9 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
-#include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/tokenizer/utf8.h"
@@ -17,10 +17,10 @@ absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file) {
   BM_ASSIGN_OR_RETURN(const absl::string_view model,
                       file.String("tokenizer.ggml.model"));
   if (model != "gpt2") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokenizer.ggml.model: expected \"gpt2\" (byte-level "
-                     "BPE), got ",
-                     Quoted(model)));
+    return Invalid(
+        "tokenizer.ggml.model: expected \"gpt2\" (byte-level "
+        "BPE), got ",
+        Quoted(model));
   }
   TokenizerData data;
   BM_ASSIGN_OR_RETURN(data.pre, file.String("tokenizer.ggml.pre"));

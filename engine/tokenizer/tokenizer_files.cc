@@ -10,11 +10,11 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
-#include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 #include <zip.h>
 #include <nlohmann/json.hpp>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -29,8 +29,7 @@ using nlohmann::json;
 
 absl::Status CheckUtf8(absl::string_view key, absl::string_view text) {
   if (ValidPrefix(text) == text.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(key, ": expected UTF-8, got ", Quoted(text)));
+  return Invalid(key, ": expected UTF-8, got ", Quoted(text));
 }
 
 absl::Status CheckTexts(const TokenizerData& data) {

@@ -13,11 +13,11 @@
 #include <absl/container/inlined_vector.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
-#include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/ids.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/moves.h"
 #include "blockmgr/base/status_macros.h"
@@ -539,9 +539,8 @@ class CpuBackend final : public Backend {
 
 absl::Status CheckOneShard(const ModelLayout& layout) {
   if (layout.num_shards == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("num_shards: expected the layout of one shard, got ",
-                   layout.num_shards, " shards"));
+  return Invalid("num_shards: expected the layout of one shard, got ",
+                 layout.num_shards, " shards");
 }
 
 }  // namespace

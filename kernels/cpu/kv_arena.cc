@@ -9,6 +9,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 #ifdef __linux__
@@ -64,9 +65,8 @@ absl::StatusOr<KvArena> KvArena::Over(const ModelLayout& layout,
                                       std::span<std::byte> bytes) {
   BM_RETURN_IF_ERROR(layout.Validate());
   if (std::ssize(bytes) != layout.pool_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("pool: expected ", layout.pool_bytes(), " bytes for ",
-                     layout.ToString(), ", got ", bytes.size()));
+    return Invalid("pool: expected ", layout.pool_bytes(), " bytes for ",
+                   layout.ToString(), ", got ", bytes.size());
   }
   return KvArena(layout, nullptr, bytes.data());
 }

@@ -4,9 +4,9 @@
 #include <cstddef>
 
 #include <absl/status/status.h>
-#include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "kernels/cpu/query_statistics.h"
 
@@ -96,9 +96,9 @@ absl::StatusOr<QueryStatsTable> QueryStatsBuilder::Finish(
   table.model = model;
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     if (layers_[layer].count != table.num_queries || table.num_queries == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
+      return Invalid(
           "query statistics: layer ", layer, ": expected as many queries as ",
-          "the other layers, at least 1, got ", layers_[layer].count));
+          "the other layers, at least 1, got ", layers_[layer].count);
     }
     for (int32_t q_head = 0; q_head < table.num_q_heads; ++q_head) {
       AppendHead(layers_[layer], q_head, table.head_dim, &table);

@@ -9,6 +9,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -200,18 +201,16 @@ absl::Status Core::LimitTokens(bool all_tokens, Request* request) const {
   const int64_t num_prompt = std::ssize(request->prompt);
   const int64_t most = MaxSequenceTokens();
   if (num_prompt >= most) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt: expected at most ", most - 1,
-                     " tokens (a sequence has ", most, "), got ", num_prompt));
+    return Invalid("prompt: expected at most ", most - 1,
+                   " tokens (a sequence has ", most, "), got ", num_prompt);
   }
   if (all_tokens) {
     request->max_tokens = std::min(
         request->max_tokens, MostTokens(num_prompt, request->scope.tenant));
   } else if (request->max_tokens > most - num_prompt) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_tokens: expected at most ", most - num_prompt,
-                     " (a sequence has ", most, " tokens, the prompt ",
-                     num_prompt, "), got ", request->max_tokens));
+    return Invalid("max_tokens: expected at most ", most - num_prompt,
+                   " (a sequence has ", most, " tokens, the prompt ",
+                   num_prompt, "), got ", request->max_tokens);
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/connections.h"
 #include "scheduler/server/grpc_status.h"
@@ -230,9 +231,8 @@ std::map<std::string, std::string> QueryStatsOf(
 // `size`: of the message, in bytes.
 absl::Status CheckSizes(const v1::AttachRequest& attach, int64_t size) {
   if (attach.engine_name().size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("engine_name: expected at most ", kMaxNameBytes,
-                     " bytes, got ", attach.engine_name().size()));
+    return Invalid("engine_name: expected at most ", kMaxNameBytes,
+                   " bytes, got ", attach.engine_name().size());
   }
   const int64_t others = size - std::ssize(attach.model().tokenizer_zip());
   if (others <= kMaxSmallMessageBytes) return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/strip.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/keep_ratio.h"
 #include "blockmgr/eviction/policy.h"
@@ -24,8 +25,7 @@ absl::StatusOr<EvictionTarget> ResolveTarget(const EvictionFlags& flags) {
     const absl::StatusOr<KeepRatio> ratio =
         KeepRatio::Parse(flags.window_keep_ratio);
     if (!ratio.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("window-keep-ratio: ", ratio.status().message()));
+      return Invalid("window-keep-ratio: ", ratio.status().message());
     }
     target.window_ratio = *ratio;
   }
@@ -40,8 +40,7 @@ absl::StatusOr<EvictionTarget> ResolveTarget(const EvictionFlags& flags) {
   }
   const absl::StatusOr<KeepRatio> ratio = KeepRatio::Parse(flags.keep_ratio);
   if (!ratio.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("keep-ratio: ", ratio.status().message()));
+    return Invalid("keep-ratio: ", ratio.status().message());
   }
   target.ratio = *ratio;
   return target;
@@ -51,9 +50,8 @@ absl::StatusOr<EvictionPolicy> ResolvePolicy(const std::string& text) {
   absl::StatusOr<EvictionPolicy> policy =
       ParsePolicy(text.empty() ? std::string(kDefaultPolicy) : text);
   if (!policy.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eviction: ",
-                     absl::StripPrefix(policy.status().message(), "policy: ")));
+    return Invalid("eviction: ",
+                   absl::StripPrefix(policy.status().message(), "policy: "));
   }
   if (policy->scorer.kind == ScorerKind::kExternal ||
       policy->budget.kind == BudgetKind::kExternal) {
@@ -71,13 +69,12 @@ absl::StatusOr<EvictionMode> ResolveMode(const EvictionFlags& flags) {
   const bool needs_interval =
       mode == EvictionMode::kEveryChunk || mode == EvictionMode::kDecode;
   if (needs_interval && !has_interval) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "eviction-mode: ", EnumName(mode), " needs --compress-every"));
+    return Invalid("eviction-mode: ", EnumName(mode),
+                   " needs --compress-every");
   }
   if (has_interval && !needs_interval) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("compress-every: has no meaning with --eviction-mode ",
-                     EnumName(mode)));
+    return Invalid("compress-every: has no meaning with --eviction-mode ",
+                   EnumName(mode));
   }
   return mode;
 }
@@ -161,8 +158,8 @@ absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags) {
   if (flags.keep_ratio.empty() && !flags.keep_tokens.has_value()) {
     const char* orphan = FirstOrphan(flags);
     if (orphan == nullptr) return eviction;
-    return absl::InvalidArgumentError(absl::StrCat(
-        orphan, ": needs --keep-ratio or --keep-tokens, what to keep"));
+    return Invalid(orphan,
+                   ": needs --keep-ratio or --keep-tokens, what to keep");
   }
   BM_ASSIGN_OR_RETURN(eviction.target, ResolveTarget(flags));
   BM_ASSIGN_OR_RETURN(eviction.policy, ResolvePolicy(flags.policy));

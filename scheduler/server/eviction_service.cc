@@ -11,6 +11,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/time/time.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/awake_clock.h"
 #include "scheduler/server/grpc_status.h"
@@ -138,8 +139,8 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
           "header.policy.scorer: expected external_scores");
     }
     if (command_.cut < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "header.cut: expected at least 1 with scores, got ", command_.cut));
+      return Invalid("header.cut: expected at least 1 with scores, got ",
+                     command_.cut);
     }
     *next = CountScores{
         request_id_, command_.cut,
@@ -200,9 +201,8 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
           "header: expected in the first message only");
     }
     if (message_.scores().size() > kMaxMessageScores) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("scores: expected at most ", kMaxMessageScores,
-                       " in a message, got ", message_.scores().size()));
+      return Invalid("scores: expected at most ", kMaxMessageScores,
+                     " in a message, got ", message_.scores().size());
     }
     std::vector<float>& values = buffer_->values();
     const int64_t total =
@@ -238,9 +238,8 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
   absl::Status WrongCount(int64_t got) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("scores: expected layers x heads x cut = ", num_scores_,
-                     " values, got ", got));
+    return Invalid("scores: expected layers x heads x cut = ", num_scores_,
+                   " values, got ", got);
   }
 
   void OnDone() override { const auto self = std::move(self_); }

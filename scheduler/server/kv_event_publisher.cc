@@ -22,6 +22,7 @@
 #include <zmq.hpp>
 #include <zmq_addon.hpp>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/kv_event_index.h"
 #include "scheduler/server/kv_event_packing.h"
@@ -59,10 +60,10 @@ absl::Status ValidateEndpoint(absl::string_view field,
   BM_ASSIGN_OR_RETURN(const HostPort address,
                       ParseHostPort(field, kEndpointForm, std::string(rest)));
   if (remote || IsLoopback(address.host)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
+  return Invalid(
       field, ": expected a loopback address (127.0.0.1, ::1) or ipc://PATH, ",
       "because KV events have prompts in them and are not encrypted (",
-      "kv_events_remote allows others), got \"", address.host, "\""));
+      "kv_events_remote allows others), got \"", address.host, "\"");
 }
 
 // Returns the number as peers expect it.
@@ -99,9 +100,8 @@ absl::Status ClearPath(absl::string_view field, const std::string& endpoint) {
   if (!absl::ConsumePrefix(&path, "ipc://")) return absl::OkStatus();
   if (absl::StartsWith(path, "@") ||
       path.size() >= sizeof(sockaddr_un::sun_path)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        field, ": expected the path of a file, of at most ",
-        sizeof(sockaddr_un::sun_path) - 1, " bytes, got ", endpoint));
+    return Invalid(field, ": expected the path of a file, of at most ",
+                   sizeof(sockaddr_un::sun_path) - 1, " bytes, got ", endpoint);
   }
   const absl::Status cleared =
       RemoveStaleSocket({.target = endpoint, .path = std::string(path)});
@@ -284,11 +284,10 @@ absl::Status KvEventOptions::Validate() const {
     if (replay_endpoint.empty() && compressed_topic.empty()) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat("kv_events_endpoint: expected ", kEndpointForm, " where ",
-                     replay_endpoint.empty() ? "kv_events_compressed_topic"
-                                             : "kv_events_replay_endpoint",
-                     " is set, got none"));
+    return Invalid("kv_events_endpoint: expected ", kEndpointForm, " where ",
+                   replay_endpoint.empty() ? "kv_events_compressed_topic"
+                                           : "kv_events_replay_endpoint",
+                   " is set, got none");
   }
   BM_RETURN_IF_ERROR(ValidateEndpoint("kv_events_endpoint", endpoint, remote));
   if (!replay_endpoint.empty()) {
@@ -296,10 +295,10 @@ absl::Status KvEventOptions::Validate() const {
         ValidateEndpoint("kv_events_replay_endpoint", replay_endpoint, remote));
   }
   if (!compressed_topic.empty() && absl::StartsWith(compressed_topic, topic)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "kv_events_compressed_topic: expected a text that does not begin with ",
         "kv_events_topic (\"", topic, "\"), because its subscribers would get ",
-        "both, got \"", compressed_topic, "\""));
+        "both, got \"", compressed_topic, "\"");
   }
   return absl::OkStatus();
 }

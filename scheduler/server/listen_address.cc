@@ -23,6 +23,7 @@
 #include <arpa/inet.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -41,9 +42,8 @@ absl::StatusOr<ListenAddress> ParseUnix(const std::string& text) {
   if (absl::StartsWith(path, "///")) path.remove_prefix(2);  // unix:///path
   constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
   if (path.empty() || path.size() > kMaxPath) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("listen: expected a socket path of 1..", kMaxPath,
-                     " bytes, got ", path.size(), " in \"", text, "\""));
+    return Invalid("listen: expected a socket path of 1..", kMaxPath,
+                   " bytes, got ", path.size(), " in \"", text, "\"");
   }
   return ListenAddress{absl::StrCat("unix:", path), std::string(path)};
 }
@@ -77,9 +77,8 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view field,
   if (colon == std::string::npos || colon == 0 ||
       !absl::SimpleAtoi(text.substr(colon + 1), &port) || port < 0 ||
       port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": expected ", expected,
-                     " with a port of 0 to 65535, got \"", text, "\""));
+    return Invalid(field, ": expected ", expected,
+                   " with a port of 0 to 65535, got \"", text, "\"");
   }
   std::string host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
@@ -93,10 +92,10 @@ absl::StatusOr<ListenAddress> ParseListenAddress(const std::string& text) {
   BM_ASSIGN_OR_RETURN(const HostPort address,
                       ParseHostPort("listen", "unix:PATH or HOST:PORT", text));
   if (!IsLoopback(address.host)) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "listen: expected a loopback host (127.0.0.1, ::1, localhost), because "
         "the connection is neither encrypted nor authenticated, got \"",
-        address.host, "\""));
+        address.host, "\"");
   }
   return ListenAddress{text, ""};
 }

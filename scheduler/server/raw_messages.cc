@@ -15,6 +15,7 @@
 #include <grpcpp/support/proto_buffer_writer.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 
 namespace blockmgr {
 namespace {
@@ -242,10 +243,10 @@ class Counter {
 };
 
 absl::Status NotSuch(const Descriptor& type) {
-  return absl::InvalidArgumentError(absl::StrCat(
+  return Invalid(
       type.name(),
       ": expected a message of this type, whose strings are UTF-8, got bytes "
-      "that are none"));
+      "that are none");
 }
 
 // Makes room in `message`, unless it would be too much.
@@ -278,8 +279,7 @@ absl::Status ParseMessage(grpc::ByteBuffer bytes, const MessageLimits& limits,
                           Message* message) {
   const Descriptor& type = *message->GetDescriptor();
   if (!bytes.Valid()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(type.name(), ": expected a message, got none"));
+    return Invalid(type.name(), ": expected a message, got none");
   }
   const auto size = static_cast<int64_t>(bytes.Length());
   if (size > limits.max_bytes) {

@@ -14,6 +14,7 @@
 #include <absl/time/time.h>
 
 #include "blockmgr/base/dtype.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "scheduler/server/grpc_status.h"
 #include "scheduler/server/kv_event_batches.h"
@@ -67,8 +68,7 @@ grpc::ServerUnaryReactor* ServeStats(
 
 absl::Status CheckRank(bool has_rank, int32_t rank) {
   if (!has_rank || rank == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("dp_rank: expected 0, the only one, got ", rank));
+  return Invalid("dp_rank: expected 0, the only one, got ", rank);
 }
 
 // One call of FlushCache: waits until no request is unfinished, then drops the
@@ -238,9 +238,8 @@ absl::StatusOr<std::string> OptionsOf(
   const auto [begin, end] = metadata.equal_range(kOptionsMetadata);
   if (begin == end) return std::string();
   if (std::next(begin) != end) {
-    return absl::InvalidArgumentError(absl::StrCat(kOptionsMetadata,
-                                                   ": expected one entry, got ",
-                                                   std::distance(begin, end)));
+    return Invalid(kOptionsMetadata, ": expected one entry, got ",
+                   std::distance(begin, end));
   }
   return std::string(begin->second.data(), begin->second.size());
 }
@@ -298,9 +297,8 @@ grpc::ServerUnaryReactor* VllmService::Abort(
       [this, response](const engine::AbortRequest& abort,
                        grpc::ServerUnaryReactor* reactor) -> absl::Status {
         if (abort.request_ids_size() > kMaxAbortIds) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("request_ids: expected at most ", kMaxAbortIds,
-                           ", got ", abort.request_ids_size()));
+          return Invalid("request_ids: expected at most ", kMaxAbortIds,
+                         ", got ", abort.request_ids_size());
         }
         core_->Post(AbortCommand{
             {abort.request_ids().begin(), abort.request_ids().end()},
@@ -385,9 +383,8 @@ grpc::ServerUnaryReactor* VllmService::FlushCache(
         // NaN is in no range.
         if (!(flush.timeout_s() >= 0 &&
               flush.timeout_s() <= kMaxFlushSeconds)) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("timeout_s: expected 0 to ", kMaxFlushSeconds,
-                           ", got ", flush.timeout_s()));
+          return Invalid("timeout_s: expected 0 to ", kMaxFlushSeconds,
+                         ", got ", flush.timeout_s());
         }
         BM_ASSIGN_OR_RETURN(CallLimit::Place place, flushes_.Take());
         std::make_shared<Flush>(core_, &worker_, std::move(place),

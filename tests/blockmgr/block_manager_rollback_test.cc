@@ -6,13 +6,13 @@
 
 #include "blockmgr/block_manager.h"
 #include "tests/blockmgr/manager_fixture.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
 using BlockManagerRollbackTest = ManagerTest;
@@ -68,8 +68,7 @@ TEST_F(BlockManagerRollbackTest, UnknownLostBlockIsRefusedByItsPlace) {
   const uint64_t hash = manager_->StateHash();
   const std::vector<BlockId> lost = {At(slot).first().tail[0], BlockId{10}};
   EXPECT_THAT(manager_->LoseBlocks(lost),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("blocks[1]: expected 1 to 9, got 10")));
+              IsInvalid("blocks[1]: expected 1 to 9, got 10"));
   EXPECT_EQ(manager_->StateHash(), hash);
 }
 

@@ -7,13 +7,13 @@
 
 #include "blockmgr/block_manager.h"
 #include "tests/blockmgr/manager_fixture.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class BlockManagerSwapTest : public ManagerTest {
  protected:
@@ -87,8 +87,7 @@ TEST_F(BlockManagerSwapTest, LostHostBlocksDropTheirHolders) {
   const std::vector<HostBlockId> none = {HostBlockId{12}};
   const uint64_t hash = manager_->StateHash();
   EXPECT_THAT(manager_->LoseHostBlocks(none).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("blocks[0]: expected 0 to 11, got 12")));
+              IsInvalid("blocks[0]: expected 0 to 11, got 12"));
   EXPECT_EQ(manager_->StateHash(), hash);
   const auto dropped = manager_->LoseHostBlocks(lost);
   ASSERT_OK(dropped.status());

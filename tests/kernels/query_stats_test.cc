@@ -12,12 +12,11 @@
 #include <gtest/gtest.h>
 
 #include "tests/kernels/kernel_cases.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr int32_t kStatsLayers = 2;
 constexpr int32_t kStatsHeads = 3;
@@ -145,18 +144,15 @@ TEST(QueryStatsTest, EqualQueriesHaveNoVariance) {
 TEST(QueryStatsTest, LayersHaveSeenTheSame) {
   QueryStatsBuilder builder(2, 1, 4);
   EXPECT_THAT(builder.Finish(""),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("layer 0: expected as many queries as the "
-                                 "other layers, at least 1, got 0")));
+              IsInvalid("layer 0: expected as many queries as the "
+                        "other layers, at least 1, got 0"));
   builder.AddQueries(0, std::vector<float>(8, 1.0f));
   builder.AddQueries(1, std::vector<float>(4, 1.0f));
-  EXPECT_THAT(builder.Finish(""), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("layer 1: expected")));
+  EXPECT_THAT(builder.Finish(""), IsInvalid("layer 1: expected"));
   builder.AddQueries(
       1, std::vector<float>{std::numeric_limits<float>::quiet_NaN(), 0, 0, 0});
   EXPECT_THAT(builder.Finish(""),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("means[1][0][0]: expected a number")));
+              IsInvalid("means[1][0][0]: expected a number"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
@@ -18,7 +19,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -238,8 +238,7 @@ TEST(SchedulerUpdateTest, RefusesAnswersToNoStep) {
   Effects effects;
   const uint64_t before = driver.scheduler().StateHash();
   EXPECT_THAT(driver.scheduler().Update(copy, &effects),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("none is in flight")));
+              IsInvalid("none is in flight"));
   EXPECT_EQ(driver.scheduler().StateHash(), before);
 }
 

@@ -11,6 +11,7 @@
 
 #include "blockmgr/base/bits.h"
 #include "tests/scheduler/scheduler_driver.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 #include "tests/testing/test_tables.h"
@@ -204,15 +205,12 @@ TEST(EveryChunkSubmitTest, NamesTheFieldAtFault) {
   SchedulerDriver driver(SmallLayout(4, 40), PlainOptions());
   for (const int32_t every : {-4, 0, 2, 6}) {
     EXPECT_THAT(driver.Submit(EveryChunkRequest("a", 20, 2, 4, every)),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("eviction.compress_every: expected a "
-                                   "multiple of 4")));
+                IsInvalid("eviction.compress_every: expected a "
+                          "multiple of 4"));
   }
   Request request = EveryChunkRequest("a", 20, 2, 4, 8);
   request.eviction.policy = SnapKv(9, 4).policy;
-  EXPECT_THAT(driver.Submit(request),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("at least 9, got 8")));
+  EXPECT_THAT(driver.Submit(request), IsInvalid("at least 9, got 8"));
 }
 
 TEST(EveryChunkSubmitTest, TablesMustComeAndFit) {
@@ -221,9 +219,7 @@ TEST(EveryChunkSubmitTest, TablesMustComeAndFit) {
   request.eviction = Recency(4);
   request.eviction.policy.budget.kind = BudgetKind::kHeadKv;
   request.eviction.policy.budget.profile = "needle";
-  EXPECT_THAT(driver.Submit(request),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("budget table 'needle'")));
+  EXPECT_THAT(driver.Submit(request), IsInvalid("budget table 'needle'"));
   request.eviction.table = std::make_shared<const BudgetTable>(
       HeadScores{.num_layers = 1, .num_heads = 2, .scores = {3.0f, 1.0f}});
   EXPECT_FALSE(driver.Submit(request).ok());
@@ -433,8 +429,7 @@ TEST(QueryStatsTest, WindowsMayBeEvictedFrom) {
   EXPECT_THAT(ValidateEviction(eviction, layout, options), IsOk());
   eviction.policy.scorer.stats.clear();
   EXPECT_THAT(ValidateEviction(eviction, layout, options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("scores accumulated from the first token")));
+              IsInvalid("scores accumulated from the first token"));
 }
 
 TEST(ScorerStateTest, CommandsNeedAStateThatIsKept) {

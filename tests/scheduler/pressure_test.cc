@@ -15,6 +15,7 @@
 
 #include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/case_count.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/random.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
@@ -22,7 +23,6 @@
 namespace blockmgr {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
@@ -421,9 +421,8 @@ TEST(PressureSubmitTest, PromisesNothing) {
   Request request = PressureRequest("c", 20, 4, 4, 1);
   request.eviction.share_prefix = true;
   EXPECT_THAT(driver.Submit(request),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected a mode that compresses the "
-                                 "prompt, got pressure")));
+              IsInvalid("expected a mode that compresses the "
+                        "prompt, got pressure"));
   driver.Drain();
 }
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/testing/block_tables.h"
-#include "tests/testing/status_matchers.h"
+#include "tests/testing/is_invalid.h"
 
 namespace blockmgr {
 
@@ -479,8 +479,7 @@ void ExpectRefused(const std::vector<WrongAnswer>& cases,
     Effects effects;
     const uint64_t before = scheduler->StateHash();
     const absl::Status status = scheduler->Update(result, &effects);
-    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                 testing::HasSubstr(wrong.text)));
+    EXPECT_THAT(status, IsInvalid(wrong.text));
     if (wrong.is_whole) {
       EXPECT_EQ(status.message(), wrong.text);
     }

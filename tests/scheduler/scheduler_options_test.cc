@@ -10,12 +10,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(SchedulerOptionsTest, DefaultsAreValid) {
   EXPECT_THAT(SchedulerOptions().Validate(), IsOk());
@@ -25,9 +24,7 @@ TEST(SchedulerOptionsTest, LengthsAreBoundedByTheModels) {
   SchedulerOptions options;
   options.max_model_len = 100;
   EXPECT_THAT(options.CheckLength(60, 40), IsOk());
-  const auto error = [](const char* part) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
-  };
+  const auto error = [](const char* part) { return IsInvalid(part); };
   EXPECT_THAT(options.CheckLength(61, 40), error("prompt: expected prompt and "
                                                  "max_tokens together at most "
                                                  "100 (max_model_len), got 61 "
@@ -93,8 +90,7 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
   for (const auto& [field, change] : changes) {
     SchedulerOptions options;
     change(&options);
-    EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             HasSubstr(field + ": expected")));
+    EXPECT_THAT(options.Validate(), IsInvalid(field + ": expected"));
   }
 }
 
@@ -156,18 +152,14 @@ TEST(ParseTenantTest, RejectsWhatItCannotRead) {
         "a:speed=3", "a:weight=1,weight=2", "taken:weight=2"}) {
     SchedulerOptions options;
     options.tenants["taken"].weight = 5;
-    EXPECT_THAT(
-        ParseTenant(text, &options),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tenant")))
-        << text;
+    EXPECT_THAT(ParseTenant(text, &options), IsInvalid("tenant")) << text;
     EXPECT_EQ(options.tenants.size(), 1u);
     EXPECT_EQ(options.tenants.at("taken").weight, 5);
   }
   SchedulerOptions options;
   EXPECT_THAT(ParseTenant("*:weight=2", &options), IsOk());
   EXPECT_THAT(ParseTenant("*:weight=3", &options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("'*' comes twice")));
+              IsInvalid("'*' comes twice"));
   EXPECT_EQ(options.tenant_limits.weight, 2);
 }
 

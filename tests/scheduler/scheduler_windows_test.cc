@@ -17,6 +17,7 @@
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/case_count.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
 
@@ -181,9 +182,8 @@ TEST_P(WindowsTest, WindowsAloneHaveNothingToEvict) {
   Request request = MakeRequest("a", 60, 30);
   request.eviction = Recency(16);
   EXPECT_THAT(driver.Submit(request),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("eviction: expected none for a model whose "
-                                 "layers all have a sliding window (8")));
+              IsInvalid("eviction: expected none for a model whose "
+                        "layers all have a sliding window (8"));
   request.eviction = RequestEviction();
   const RequestId a = Submit(&driver, request);
   driver.RunUntil([&] { return !driver.served(a).outputs.empty(); });
@@ -291,9 +291,7 @@ TEST_F(WindowRegionsTest, NamesWhatItCannotPlan) {
     Request request = MakeRequest("a", 60, 10);
     request.eviction = HalfOfWindows();
     spoil(&request);
-    EXPECT_THAT(
-        scheduler_->Submit(request),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+    EXPECT_THAT(scheduler_->Submit(request), IsInvalid(message));
   }
 }
 
@@ -321,12 +319,10 @@ TEST_F(WindowRegionsTest, AModelWithoutWindowsHasNothingToEvictThere) {
                        Scheduler::Create(WindowLayout(200, 0, {}), Options()));
   Request request = MakeRequest("a", 60, 10);
   request.eviction = HalfOfWindows();
-  EXPECT_THAT(
-      scheduler->Submit(request),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("eviction.target.window_keep_ratio: expected 1 for a "
-                         "model of which no group of layers has a window, got "
-                         "0.5")));
+  EXPECT_THAT(scheduler->Submit(request),
+              IsInvalid("eviction.target.window_keep_ratio: expected 1 for a "
+                        "model of which no group of layers has a window, got "
+                        "0.5"));
 }
 
 TEST_F(WindowRegionsTest, CommandsAreOfTheOthersOnly) {
@@ -335,12 +331,10 @@ TEST_F(WindowRegionsTest, CommandsAreOfTheOthersOnly) {
   Step(0);
   EvictionCommand command = RecencyCommand(16);
   command.target.window_ratio = {5, 10};
-  EXPECT_THAT(
-      scheduler_->Evict(id, command),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("target.window_keep_ratio: expected 1 for a request "
-                         "that runs: its windows have no room for a region, "
-                         "got 0.5")));
+  EXPECT_THAT(scheduler_->Evict(id, command),
+              IsInvalid("target.window_keep_ratio: expected 1 for a request "
+                        "that runs: its windows have no room for a region, "
+                        "got 0.5"));
   command.target.window_ratio = {};
   EXPECT_OK(scheduler_->Evict(id, command));
 }

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/scheduler/scheduler_driver.h"
-#include "tests/testing/status_matchers.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/test_requests.h"
 #include "tests/testing/test_tables.h"
 
@@ -18,7 +18,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -104,8 +103,7 @@ TEST(SharedCompressionSubmitTest, NeedsAMode) {
   Request request = MakeRequest("a", 20, 2);
   request.eviction.share_prefix = true;
   EXPECT_THAT(driver.Submit(request),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("eviction.share_prefix: expected a mode")));
+              IsInvalid("eviction.share_prefix: expected a mode"));
 }
 
 TEST_P(SharedCompressionTest, IsFoundByWhoGoesOnAlike) {
@@ -412,9 +410,8 @@ TEST(SharedCompressionSubmitTest, RefusesWhatCannotBeShared) {
   Request request = Sharer("a");
   request.eviction.policy.scorer.kind = ScorerKind::kH2o;
   EXPECT_THAT(driver.Submit(request),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("eviction.share_prefix: expected a policy "
-                                 "that needs no scores accumulated")));
+              IsInvalid("eviction.share_prefix: expected a policy "
+                        "that needs no scores accumulated"));
   EXPECT_THAT(driver.all(), IsEmpty());
 }
 

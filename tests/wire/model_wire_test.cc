@@ -8,12 +8,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::HasSubstr;
 
 ServedModel SomeModel() {
   return {.name = "m",
@@ -42,8 +41,7 @@ TEST(ModelWireTest, RefusesByField) {
                            const char* field) {
     v1::ServedModel bad = good;
     spoil(&bad);
-    EXPECT_THAT(FromProto(bad),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(field)));
+    EXPECT_THAT(FromProto(bad), IsInvalid(field));
   };
   constexpr uint32_t kTooLarge = uint32_t{1} << 31;
   refused([](auto* m) { m->set_name(std::string(257, 'x')); },

@@ -14,6 +14,7 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "wire/policy_wire.h"
 #include "wire/sampling_wire.h"
@@ -289,9 +290,8 @@ TEST(PlanWireTest, TransfersArePairs) {
   proto.mutable_starts(1)->mutable_transfers()->add_blocks(3);
   StepPlan plan;
   EXPECT_THAT(FromProto(proto, &plan),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       testing::HasSubstr("as many blocks as host blocks, got "
-                                          "2 and 1")));
+              IsInvalid("as many blocks as host blocks, got "
+                        "2 and 1"));
 }
 
 constexpr char kResult[] = R"pb(

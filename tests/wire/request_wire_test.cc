@@ -4,12 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(RequestWireTest, ErrorsNameTheField) {
   v1::EvictRequest request;
@@ -17,12 +16,10 @@ TEST(RequestWireTest, ErrorsNameTheField) {
   request.mutable_policy()->mutable_streaming();
   request.mutable_policy()->mutable_external_budgets();
   request.mutable_target()->set_keep_ratio("0.5");
-  EXPECT_THAT(FromProto(request), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("budgets")));
+  EXPECT_THAT(FromProto(request), IsInvalid("budgets"));
   request.add_budgets(5);
   request.add_budgets(-1);
-  EXPECT_THAT(FromProto(request), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("budgets[1]")));
+  EXPECT_THAT(FromProto(request), IsInvalid("budgets[1]"));
 }
 
 TEST(RequestWireTest, RequestCarriesScopeRetentionAndPriority) {
@@ -78,12 +75,10 @@ TEST(SubmitRequestTest, AnEvictionHasAMode) {
   proto.mutable_eviction();
   EXPECT_THAT(FromProto(proto), IsOk());
   proto.mutable_eviction()->set_share_prefix(true);
-  EXPECT_THAT(FromProto(proto), StatusIs(absl::StatusCode::kInvalidArgument,
-                                         HasSubstr("eviction.mode")));
+  EXPECT_THAT(FromProto(proto), IsInvalid("eviction.mode"));
   proto.mutable_eviction()->set_share_prefix(false);
   proto.mutable_eviction()->mutable_target()->set_tokens_per_head(8);
-  EXPECT_THAT(FromProto(proto), StatusIs(absl::StatusCode::kInvalidArgument,
-                                         HasSubstr("eviction.mode")));
+  EXPECT_THAT(FromProto(proto), IsInvalid("eviction.mode"));
 }
 
 TEST(GetStatsTest, NumbersArriveUnderTheirNames) {

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "kernels/cpu/query_statistics.h"
 #include "kernels/cuda/host/row_error.h"
@@ -18,8 +17,8 @@ constexpr int32_t kMaxGroupSize = 16;
 
 absl::Status Expected(absl::string_view field, absl::string_view expected,
                       int64_t got) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": expected ", expected, " (what has CUDA kernels), got ", got));
+  return Invalid(field, ": expected ", expected,
+                 " (what has CUDA kernels), got ", got);
 }
 
 DevicePool MakePool(const ModelLayout& layout, char* base,
@@ -45,9 +44,8 @@ absl::Status CudaBackend::CheckLayout(const ModelLayout& layout) {
         "float32");
   }
   if (layout.num_shards != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_shards: expected the layout of one shard, got ",
-                     layout.num_shards, " shards"));
+    return Invalid("num_shards: expected the layout of one shard, got ",
+                   layout.num_shards, " shards");
   }
   const int32_t dim = layout.head_dim;
   if (dim != 64 && dim != 128 && dim != 256) {
@@ -227,9 +225,8 @@ absl::Status CudaBackend::Flush() {
   const uint32_t error = memory_.error();
   if (error == 0) return absl::OkStatus();
   memory_.ClearError();
-  return absl::InvalidArgumentError(absl::StrCat("ids: expected those of ",
-                                                 layout().ToString(), ", got ",
-                                                 RowErrorText(error)));
+  return Invalid("ids: expected those of ", layout().ToString(), ", got ",
+                 RowErrorText(error));
 }
 
 }  // namespace blockmgr

@@ -9,13 +9,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 LayerGroups Group(const std::vector<int32_t>& windows) {
@@ -119,13 +119,10 @@ TEST(LayerGroupsTest, EveryLayerHasASlotOfItsOwnInAGroupThatKeepsItsWindow) {
 }
 
 TEST(LayerGroupsTest, RefusesNoLayersAndNegativeWindows) {
-  EXPECT_THAT(GroupLayers({}).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("at least one layer")));
+  EXPECT_THAT(GroupLayers({}).status(), IsInvalid("at least one layer"));
   const std::vector<int32_t> windows = {0, -1};
   EXPECT_THAT(GroupLayers(windows).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("windows[1]: expected 0")));
+              IsInvalid("windows[1]: expected 0"));
 }
 
 }  // namespace

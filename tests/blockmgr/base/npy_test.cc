@@ -10,13 +10,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -74,9 +74,7 @@ class NpyTest : public ::testing::Test {
     return array;
   }
   void ExpectRefused(const std::string& bytes, const std::string& why) {
-    EXPECT_THAT(Read(bytes),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("a.npy"), HasSubstr(why))));
+    EXPECT_THAT(Read(bytes), IsInvalid("a.npy", why));
   }
   TempFolder folder_;
 };

@@ -7,12 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(KeepRatioTest, ParsesDecimalsExactly) {
   ASSERT_OK_AND_ASSIGN(const KeepRatio ratio, KeepRatio::Parse("0.2"));
@@ -36,8 +35,7 @@ TEST(KeepRatioTest, RejectsWhatIsNoDecimalInRange) {
        {"", ".", "0", "0.0", "1.0001", "2", "-0.5", "+0.5", "1e-1", "nan",
         "0.1.2", "0.0000000001", "99999999999999999999", " 0.5", "0,5"}) {
     EXPECT_THAT(KeepRatio::Parse(text),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr(absl::StrCat("got '", text, "'"))));
+                IsInvalid(absl::StrCat("got '", text, "'")));
   }
 }
 

@@ -6,13 +6,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(PolicyTest, ValidatesOnlyWhatThePolicyUses) {
   EvictionPolicy policy;
@@ -31,9 +29,7 @@ TEST(PolicyTest, RejectsValuesThatNoNameHas) {
     EvictionPolicy policy;
     change(policy);
     EXPECT_THAT(policy.Validate(),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr(std::string(where)),
-                               HasSubstr("known"), HasSubstr("got 99"))));
+                IsInvalid(std::string(where), "known", "got 99"));
   };
   expect_bad([](auto& p) { p.scorer.kind = ScorerKind{99}; }, "scorer");
   expect_bad([](auto& p) { p.budget.kind = BudgetKind{99}; }, "budget");
@@ -113,14 +109,11 @@ TEST(EvictionTargetTest, RejectsNoTokensAndBadRatios) {
        {KeepRatio{0, 10}, KeepRatio{11, 10}, KeepRatio{1, 10'000'000'000},
         KeepRatio{1, 0}}) {
     target.ratio = ratio;
-    EXPECT_THAT(target.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                            HasSubstr("target: ratio")));
+    EXPECT_THAT(target.Validate(), IsInvalid("target: ratio"));
   }
   target.kind = EvictionTarget::Kind::kTokens;
-  EXPECT_THAT(
-      target.Validate(),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("target: tokens: expected at least 1, got 0")));
+  EXPECT_THAT(target.Validate(),
+              IsInvalid("target: tokens: expected at least 1, got 0"));
   target.tokens = 1;
   EXPECT_OK(target.Validate());
 }

@@ -11,13 +11,11 @@
 
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/policy_fields.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 // A text, and what it changes of a policy.
 struct GoodText {
@@ -196,9 +194,7 @@ struct BadText {
 void ExpectErrors(std::span<const BadText> bad_texts) {
   for (const BadText& bad : bad_texts) {
     EXPECT_THAT(ParsePolicy(bad.text).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr(bad.where), HasSubstr(bad.expected),
-                               HasSubstr(bad.got))))
+                IsInvalid(bad.where, bad.expected, bad.got))
         << bad.text;
   }
 }
@@ -381,7 +377,7 @@ TEST(PolicyTextTest, AcceptsTheEndsOfEveryRange) {
 
 TEST(PolicyTextTest, RejectsOverlongText) {
   EXPECT_THAT(ParsePolicy(absl::StrCat("snapkv", std::string(5000, ' '))),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("5006")));
+              IsInvalid("5006"));
 }
 
 // A visitor that draws a value in its range for every field.
@@ -507,8 +503,7 @@ TEST(PolicyTextTest, ReadsBackOrRejectsMutatedTexts) {
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", text));
     const auto policy = ParsePolicy(text);
     if (!policy.ok()) {
-      ASSERT_THAT(policy.status(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                            HasSubstr("policy: ")));
+      ASSERT_THAT(policy.status(), IsInvalid("policy: "));
       continue;
     }
     ASSERT_OK(policy->Validate());

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/eviction/policy.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -54,9 +55,7 @@ TEST(EvictionTargetTest, WindowsHaveARatioOfTheirOwn) {
   EXPECT_EQ(target.InWindow().TokensPerHead(100), 30);
   EXPECT_FALSE(target.InWindow().evicts_in_windows());
   target.window_ratio = {3, 2};
-  EXPECT_THAT(target.Validate(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       ::testing::HasSubstr("window_ratio")));
+  EXPECT_THAT(target.Validate(), IsInvalid("window_ratio"));
 }
 
 }  // namespace

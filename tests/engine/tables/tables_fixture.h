@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/tables/tables.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -76,10 +77,7 @@ inline StepPlan EvictionPlan() {
 // Makes a right plan wrong.
 using Spoil = std::function<void(StepPlan*)>;
 
-inline auto IsRefused(const std::string& message) {
-  return StatusIs(absl::StatusCode::kInvalidArgument,
-                  testing::HasSubstr(message));
-}
+inline auto IsRefused(const std::string& message) { return IsInvalid(message); }
 
 class AnyTablesTest : public ::testing::Test {
  protected:

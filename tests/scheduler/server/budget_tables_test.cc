@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -88,8 +89,7 @@ TEST_F(BudgetTablesTest, AnUnknownNameListsTheKnown) {
 
 TEST_F(BudgetTablesTest, RefusesBadArgumentsAndFiles) {
   EXPECT_THAT(LoadBudgetTables({"needle"}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected NAME=FILE, got 'needle'")));
+              IsInvalid("expected NAME=FILE, got 'needle'"));
   EXPECT_THAT(LoadBudgetTables({"=file"}),
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(
@@ -97,10 +97,9 @@ TEST_F(BudgetTablesTest, RefusesBadArgumentsAndFiles) {
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("'/nonexistent/file'")));
   EXPECT_THAT(
       LoadBudgetTables({Argument("a", kScores), Argument("a", kScores)}),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'a' twice")));
-  EXPECT_THAT(
-      LoadBudgetTables({Argument("a", "neither kind")}),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a.table")));
+      IsInvalid("'a' twice"));
+  EXPECT_THAT(LoadBudgetTables({Argument("a", "neither kind")}),
+              IsInvalid("a.table"));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_folder.h"
 
@@ -200,11 +201,9 @@ TEST(CheckDaemonAddressTest, RefusesWhatNoDaemonCanListenAt) {
   for (const char* address :
        {"", "foo", "/tmp/a.sock", "unix:", ":7070", "127.0.0.1",
         "localhost:", "localhost:0", "localhost:65536", "localhost:port"}) {
-    EXPECT_THAT(
-        CheckDaemonAddress(address),
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 AllOf(HasSubstr("expected unix:PATH, or HOST:PORT"),
-                       HasSubstr(absl::StrCat("got '", address, "'")))));
+    EXPECT_THAT(CheckDaemonAddress(address),
+                IsInvalid("expected unix:PATH, or HOST:PORT",
+                          absl::StrCat("got '", address, "'")));
   }
 }
 

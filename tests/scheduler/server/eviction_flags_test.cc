@@ -9,13 +9,13 @@
 #include <CLI/CLI.hpp>
 
 #include "blockmgr/base/status_macros.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/parse_flags.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 // What a command line asks for, or the complaint about it.
@@ -47,8 +47,7 @@ TEST(EvictionFlagsTest, WindowsAreEvictedFromOnRequest) {
   EXPECT_EQ(eviction.target.window_ratio, (KeepRatio{3, 10}));
   EXPECT_EQ(eviction.target.tokens, 9);
   EXPECT_THAT(Resolve({"--window-keep-ratio", "0.3"}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("window-keep-ratio: needs --keep-ratio")));
+              IsInvalid("window-keep-ratio: needs --keep-ratio"));
   EXPECT_THAT(Resolve({"--keep-ratio", "0.2", "--window-keep-ratio", "3"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        StartsWith("window-keep-ratio: expected a decimal")));
@@ -96,9 +95,7 @@ TEST(EvictionFlagsTest, ModesAndTheirIntervals) {
 }
 
 TEST(EvictionFlagsTest, ErrorsNameTheFlag) {
-  const auto error = [](const char* part) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(part));
-  };
+  const auto error = [](const char* part) { return IsInvalid(part); };
   EXPECT_THAT(Resolve({"--eviction", "snapkv | adakv | topk"}),
               error("eviction: needs --keep-ratio or --keep-tokens"));
   EXPECT_THAT(Resolve({"--eviction-mode", "pressure"}),

@@ -20,6 +20,7 @@
 #include <zmq_addon.hpp>
 
 #include "tests/scheduler/server/server_harness.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -383,8 +384,7 @@ TEST_F(KvEventPublisherTest, APathIsTakenFromNobody) {
                        HasSubstr("kv_events_endpoint: ")));
   for (const std::string& path :
        {std::string("@name"), std::string(200, 'a')}) {
-    EXPECT_THAT(error_at(path), StatusIs(absl::StatusCode::kInvalidArgument,
-                                         HasSubstr("kv_events_endpoint: ")));
+    EXPECT_THAT(error_at(path), IsInvalid("kv_events_endpoint: "));
   }
 }
 
@@ -399,40 +399,34 @@ TEST(KvEventOptionsTest, EndpointsAreLocalUnlessToldOtherwise) {
   for (const char* const endpoint :
        {"tcp://*:5557", "tcp://0.0.0.0:5557", "tcp://10.0.0.1:5557"}) {
     EXPECT_THAT(validate(endpoint, false),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("kv_events_endpoint: expected a loopback")));
+                IsInvalid("kv_events_endpoint: expected a loopback"));
     EXPECT_OK(validate(endpoint, true));
   }
   for (const char* const endpoint :
        {"127.0.0.1:5557", "tcp://127.0.0.1", "tcp://127.0.0.1:65536", "ipc://",
         "udp://127.0.0.1:1"}) {
     EXPECT_THAT(validate(endpoint, true),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("kv_events_endpoint: expected "
-                                   "tcp://ADDRESS:PORT or ipc://PATH")));
+                IsInvalid("kv_events_endpoint: expected "
+                          "tcp://ADDRESS:PORT or ipc://PATH"));
   }
 }
 
 TEST(KvEventOptionsTest, OptionsThatDoNothingAreErrors) {
   EXPECT_OK(KvEventOptions{}.Validate());
   EXPECT_THAT(KvEventOptions{.replay_endpoint = "ipc://a"}.Validate(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("where kv_events_replay_endpoint is set")));
+              IsInvalid("where kv_events_replay_endpoint is set"));
   EXPECT_THAT(KvEventOptions{.compressed_topic = "a"}.Validate(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("where kv_events_compressed_topic is set")));
+              IsInvalid("where kv_events_compressed_topic is set"));
   EXPECT_THAT((KvEventOptions{.endpoint = "ipc://a",
                               .replay_endpoint = "tcp://8.8.8.8:1"})
                   .Validate(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("kv_events_replay_endpoint: expected")));
+              IsInvalid("kv_events_replay_endpoint: expected"));
   for (const char* const topic : {"", "kv"}) {
     EXPECT_THAT((KvEventOptions{.endpoint = "ipc://a",
                                 .compressed_topic = "kv-compressed",
                                 .topic = topic})
                     .Validate(),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("kv_events_compressed_topic: expected")));
+                IsInvalid("kv_events_compressed_topic: expected"));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "proto/blockmgr/v1/eviction.pb.h"
 #include "proto/blockmgr/v1/request.pb.h"
 #include "tests/testing/counted_new.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -27,7 +28,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::FileDescriptor;
 using google::protobuf::Message;
 using google::protobuf::MessageFactory;
-using ::testing::HasSubstr;
 
 constexpr MessageLimits kLarge = {.max_bytes = int64_t{64} << 20};
 
@@ -260,9 +260,8 @@ TEST(RawMessagesTest, NamesTheTypeOfWhatIsNone) {
         Delimited(1, std::string(60000, 'x')) + "\x0A\x05x",
         Delimited(1, std::string(60000, 'x')) + "\x0A\x01\xFF"}) {
     EXPECT_THAT(ParseMessage(Bytes(text), {}, &request),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("CancelRequest: expected a message of this "
-                                   "type")))
+                IsInvalid("CancelRequest: expected a message of this "
+                          "type"))
         << text.size();
   }
   EXPECT_THAT(ParseMessage(grpc::ByteBuffer(), {}, &request),

@@ -8,6 +8,7 @@
 
 #include "tests/scheduler/server/captured_log.h"
 #include "tests/scheduler/server/server_harness.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -409,8 +410,7 @@ TEST(ServerOptionsTest, LimitsAreChecked) {
                        "step_timeout_s: expected 0 to 1e+09, got -1"));
   options = {};
   options.max_score_bytes = (int64_t{1} << 30) + 1;
-  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           HasSubstr("max_score_bytes")));
+  EXPECT_THAT(options.Validate(), IsInvalid("max_score_bytes"));
   options.max_score_bytes = int64_t{1} << 30;
   EXPECT_OK(options.Validate());
 }

@@ -1,13 +1,13 @@
-#ifndef WIRE_INVALID_H_
-#define WIRE_INVALID_H_
+#ifndef BLOCKMGR_BASE_INVALID_H_
+#define BLOCKMGR_BASE_INVALID_H_
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 
 namespace blockmgr {
 
-// Returns an InvalidArgument error about a message. The parts name the field,
-// and say what was expected and what came.
+// Returns an InvalidArgument error. The parts name the field, and say what was
+// expected and what came.
 template <typename... Parts>
 absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
@@ -15,4 +15,4 @@ absl::Status Invalid(const Parts&... parts) {
 
 }  // namespace blockmgr
 
-#endif  // WIRE_INVALID_H_
+#endif  // BLOCKMGR_BASE_INVALID_H_
