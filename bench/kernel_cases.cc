@@ -4,9 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -65,9 +64,8 @@ absl::StatusOr<std::unique_ptr<DeviceProblem>> DeviceProblem::Create(
     KernelDevice* device) {
   BM_RETURN_IF_ERROR(problem.Validate());
   if (problem.lengths.size() > kMaxLists) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("lists: expected at most ", kMaxLists,
-                     " (sequences times heads), got ", problem.lengths.size()));
+    return Invalid("lists: expected at most ", kMaxLists,
+                   " (sequences times heads), got ", problem.lengths.size());
   }
   std::unique_ptr<DeviceProblem> result(
       new DeviceProblem(problem, options, device));
@@ -281,6 +279,7 @@ void DeviceProblem::AddDecodeSums() {
   sums.group_size = problem_.group_size;
   sums.sum_offsets = entries_.offsets;
   sums.sums = scores_;
+  sums.num_sums = std::ssize(slots_);
   sums.error = error_;
   const auto num_entries = static_cast<double>(slots_.size());
   // Logits are read, sums read and written. Both may well stay in the cache, as

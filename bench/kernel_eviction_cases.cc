@@ -97,8 +97,10 @@ SelectMoves DeviceProblem::MakeMovePlan(const EntryLists& entries,
   plan.positions = entries.positions;
   plan.survivors = survivors;
   plan.moves = Allocate<RowMove>(most_kept);
+  plan.num_moves = most_kept;
   plan.region_positions =
       Allocate<int32_t>(std::ssize(pages_) * problem_.page_size);
+  plan.error = error_;
   return plan;
 }
 
@@ -125,6 +127,7 @@ void DeviceProblem::AddMovePlan() {
   plan.move_offsets = Send<int64_t>(next.kept_offsets);
   plan.page_offsets = Send<int32_t>(next.page_offsets);
   plan.pages = Send<int32_t>(next.pages);
+  plan.num_pages = static_cast<int32_t>(next.pages.size());
   // A survivor's slot and position are read, its move and position written;
   // latency is what counts.
   cases_.push_back({"plan_moves", KernelCeiling::kNone,
@@ -214,6 +217,7 @@ std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
   plan.move_offsets = kept_offsets;
   plan.page_offsets = page_offsets;
   plan.pages = pages;
+  plan.num_pages = static_cast<int32_t>(pages_.size());
   int64_t longest_list = 0;
   for (int64_t list = 0; list < num_lists(); ++list) {
     longest_list = std::max<int64_t>(longest_list, list_length(list));

@@ -11,8 +11,9 @@
       shared memory kernels are launched with, which no log does: "SYMBOL BYTES"
       a line. Fails when a kernel uses more than its line says, has no line, has
       one and is gone, is never launched, or has more shared memory than a block
-      may have; with --write, rewrites the table instead. Other versions of the
-      compiler allocate otherwise: with them only spills and that limit count.
+      may have; with --write, rewrites the lines of the logs' architectures
+      instead. Other versions of the compiler allocate otherwise: with them only
+      spills and that limit count.
 """
 import argparse
 import re
@@ -133,8 +134,12 @@ def check(arguments):
              for (kernel, arch), used in found.items()}
     if not found:
         problems.append("no kernel in the logs")
+    archs = {arch for _, arch in found}
     if arguments.write:
-        write_table(arguments.table, arguments.compiler, found)
+        compiler, table = read_table(arguments.table)
+        kept = {key: used for key, used in table.items()
+                if compiler == arguments.compiler and key[1] not in archs}
+        write_table(arguments.table, arguments.compiler, kept | found)
     for (kernel, arch), used in sorted(found.items()):
         if used[1] > MOST_SHARED:
             problems.append(f"too much shared memory: {kernel} {arch}: expected "
@@ -145,7 +150,6 @@ def check(arguments):
               f"{arguments.compiler}: only spills are checked")
         table = found
     # A compiler that knows fewer architectures leaves lines without a kernel.
-    archs = {arch for _, arch in found}
     for (kernel, arch), used in sorted(found.items()):
         line = table.get((kernel, arch))
         if line is None:

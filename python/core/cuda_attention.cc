@@ -256,6 +256,7 @@ void PyCudaKernels::AddDecodeAttention(
   params.group_size = layout_.group_size();
   params.sum_offsets = DataOf<const int64_t>(offsets);
   params.sums = DataOf<float>(totals);
+  params.num_sums = static_cast<int64_t>(totals.size());
   params.error = reinterpret_cast<uint32_t*>(memory_);
   On(stream).AddDecodeAttention(params);
   ThrowIfFailed();

@@ -209,10 +209,13 @@ void PyCudaKernels::PlanMoves(const PyEntryLists& entries,
   params.survivors = DataOf<const uint32_t>(bits);
   params.page_offsets = DataOf<const int32_t>(offsets);
   params.pages = DataOf<const int32_t>(page_ids);
+  params.num_pages = static_cast<int32_t>(num_pages);
   params.kept = DataOf<const int32_t>(counts);
   params.move_offsets = DataOf<const int64_t>(begins);
   params.moves = DataOf<RowMove>(pairs);
+  params.num_moves = static_cast<int64_t>(pairs.shape(0));
   params.region_positions = DataOf<int32_t>(positions);
+  params.error = reinterpret_cast<uint32_t*>(memory_);
   On(stream).PlanMoves(params);
   ThrowIfFailed();
 }

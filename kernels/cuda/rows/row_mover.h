@@ -23,7 +23,7 @@ enum RowError : uint32_t {
   kBlockOutOfPool = 2,
   kPageOutOfPool = 4,
   kPositionOutOfCut = 8,    // entry_index.h
-  kOffsetsOutOfLists = 16,  // entry_index.h, pooled_scores.h
+  kOffsetsOutOfLists = 16,  // entry_index.h, pooled_scores.h, select.h
   kTilesOutOfRoom = 32,     // decode_attention.h, pooled_scores.h
 };
 

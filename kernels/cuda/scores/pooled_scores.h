@@ -45,8 +45,8 @@ struct PoolParams {
 //
 // If the lists have more tiles than max_tiles, because lengths on the device
 // have grown, nothing is added and *error gets kTilesOutOfRoom. Entries beyond
-// the room of a list are not added, and *error gets kOffsetsOutOfLists. See
-// RowError. REQUIRES: no window.
+// the room of a list, or beyond `sums`, are not added, and *error gets
+// kOffsetsOutOfLists. See RowError. REQUIRES: no window.
 struct DecodeSumParams {
   AttentionLists lists;
   int32_t page_shift = 4;
@@ -60,7 +60,8 @@ struct DecodeSumParams {
   // their ranks: the region, then the tail. The room of a list ends at the next
   // offset.
   const int64_t* sum_offsets = nullptr;  // [num_lists + 1]
-  float* sums = nullptr;                 // [sum_offsets[num_lists]]
+  float* sums = nullptr;                 // [num_sums]
+  int64_t num_sums = 0;
   uint32_t* error = nullptr;
 };
 

@@ -157,6 +157,10 @@ SIMT_HOST_DEVICE int64_t SurvivorWords(int64_t num_entries, int64_t num_heads) {
 // refuse them. The host decides how they are executed (MoveRows): at once
 // where all destinations are fresh blocks; else by staging, whole heads at a
 // time, the heads that borrow no page first.
+//
+// A head gets no moves and *error gets kOffsetsOutOfLists if its pages are not
+// among `pages` or too few for `kept`, or if its moves do not fit into `moves`.
+// See RowError.
 struct SelectMoves {
   int32_t num_heads = 0;
   int32_t page_size = 0;
@@ -168,18 +172,21 @@ struct SelectMoves {
   // The new region: its page lists, and how many slots of each list are in use.
   // Laid out by the host from `budgets`. Survivors beyond `kept` are left out.
   const int32_t* page_offsets = nullptr;  // [num_heads + 1]
-  const int32_t* pages = nullptr;         // [page_offsets[num_heads]]
-  const int32_t* kept = nullptr;          // [num_heads]
+  const int32_t* pages = nullptr;         // [num_pages]
+  int32_t num_pages = 0;
+  const int32_t* kept = nullptr;  // [num_heads]
   // The index in `moves` at which the moves of each head begin. Heads may
   // follow one another in any order.
   const int64_t* move_offsets = nullptr;  // [num_heads]
 
   // Results.
-  RowMove* moves = nullptr;  // [sum of kept]
+  RowMove* moves = nullptr;  // [num_moves]
+  int64_t num_moves = 0;     // at least the sum of kept
   // Null, or the position of every entry of the new region, as AttentionLists
   // has them: page_size for each of `pages`. Those behind a head's last are
   // left as they are.
   int32_t* region_positions = nullptr;
+  uint32_t* error = nullptr;
 };
 
 }  // namespace blockmgr

@@ -59,14 +59,6 @@ class ScopeThreads {
     return is_block_ || simt::Warp() == 0;
   }
 
-  SIMT_DEVICE void Sync() const {
-    if (is_block_) {
-      simt::SyncBlock();
-    } else {
-      simt::SyncWarp();
-    }
-  }
-
   // Returns the sum of the values of all lower threads. Sets *total to the sum
   // of all threads.
   SIMT_DEVICE int64_t Prefix(int64_t value, int64_t* total) const {

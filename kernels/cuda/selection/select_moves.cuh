@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/block_prefix.cuh"
 #include "kernels/cuda/paged_pool.h"
+#include "kernels/cuda/rows/row_mover.h"
 #include "kernels/cuda/selection/select.h"
 #include "kernels/cuda/simt.h"
 
@@ -53,6 +54,17 @@ struct MovedHead {
   }
 };
 
+// Returns whether the moves of a head and their pages are inside the arrays.
+SIMT_DEVICE bool HasRoomForMoves(const SelectMoves& p, uint32_t head) {
+  const int64_t kept = p.kept[head];
+  const int64_t first_page = p.page_offsets[head];
+  const int64_t end_page = p.page_offsets[head + 1];
+  const int64_t first_move = p.move_offsets[head];
+  return kept >= 0 && first_page >= 0 && end_page <= p.num_pages &&
+         kept <= (end_page - first_page) * p.page_size && first_move >= 0 &&
+         kept <= p.num_moves - first_move;
+}
+
 // Writes the moves of up to kMoveBatch words, one lane per entry of a word.
 // `entry` is the first entry of the first word, counted in the head. REQUIRES:
 // the head keeps an entry.
@@ -97,6 +109,12 @@ SIMT_KERNEL(kSelectThreads, 4)
 void PlanMoves(SelectMoves p, Divider page_size) {
   simt::AwaitEarlierKernels();
   const uint32_t head = simt::BlockX();
+  if (!HasRoomForMoves(p, head)) {
+    if (simt::ThreadIndex() == 0) {
+      simt::AtomicOr(p.error, static_cast<uint32_t>(kOffsetsOutOfLists));
+    }
+    return;
+  }
   const MovedHead moved(p, head);
   if (moved.kept == 0) return;
   const int64_t begin = p.offsets[head];

@@ -169,6 +169,14 @@ def test_sums_and_logits_have_the_room_that_they_have():
         model.kernels.check(stream=STREAM)
     totals = np.add.reduceat(sums.array, offsets[:-1])
     assert np.allclose(totals[[0, 1, 3, 4, 5]], 2, atol=1e-2) and totals[2] < 2
+    # The tensor has room for 3 of the last list's 41 entries.
+    end = int(offsets[-2]) + 3
+    model.kernels.add_decode_attention(
+        **add, sum_offsets=ints(offsets, np.int64), sums=sums[:end])
+    with pytest.raises(blockmgr.InvalidArgumentError, match="more entries"):
+        model.kernels.check(stream=STREAM)
+    twice = np.add.reduceat(sums.array[:end], offsets[:-1])
+    assert np.allclose(twice[[0, 1, 3, 4]], 4, atol=1e-2)
     # One tile of logits less than lists.
     model.kernels.decode(**decode, logits=logits[:5 * 64 + 63])
     with pytest.raises(blockmgr.InvalidArgumentError, match="more tiles"):
@@ -413,6 +421,16 @@ def test_a_whole_eviction(policy):
                              ints(region.pages), counts,
                              ints(begins[:-1], np.int64), moves,
                              region_positions=positions, stream=STREAM)
+    # A tensor that is a move too short keeps what it has of the last head.
+    short = ints(np.full((begins[-1], 2), -1), np.int64)
+    model.kernels.plan_moves(listed.lists, survivors, ints(region.page_offsets),
+                             ints(region.pages), counts,
+                             ints(begins[:-1], np.int64),
+                             short[:int(begins[-1]) - 1], stream=STREAM)
+    with pytest.raises(blockmgr.InvalidArgumentError, match="more entries"):
+        model.kernels.check(stream=STREAM)
+    assert np.array_equal(short.array[:begins[-2]], moves.array[:begins[-2]])
+    assert (short.array[begins[-2]:] == -1).all()
     model.kernels.move(moves, stream=STREAM)
     expected = model.rows.transpose(0, 1, 2, 4, 3, 5).reshape(-1, 2, DIM).copy()
     expected[placed.moves[:, 1]] = expected[placed.moves[:, 0]]

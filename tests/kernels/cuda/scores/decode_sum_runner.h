@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,9 @@ class DecodeSumRunner {
     }
   }
 
+  // Says that there are fewer sums than the offsets say.
+  void set_num_sums(int64_t num_sums) { num_sums_ = num_sums; }
+
   // Returns what went wrong, or "". Sums are 0 before.
   std::string Run(const simt::Schedule& schedule) {
     const SharedVector<float> logits(
@@ -58,6 +63,7 @@ class DecodeSumRunner {
     params.max_tiles = max_tiles_;
     params.sum_offsets = sum_offsets_.data();
     params.sums = sums_.data();
+    params.num_sums = num_sums_.value_or(std::ssize(sums_));
     params.error = error_word_.data();
     return RunKernel(schedule, &DeviceRuntime::AddDecodeAttention, params)
         .error;
@@ -65,13 +71,17 @@ class DecodeSumRunner {
 
   // Of the last run.
   bool AllSumsAre(float value) const {
-    return std::ranges::all_of(sums_, [&](float sum) { return sum == value; });
+    return NumSumsOf(value) == std::ssize(sums_);
+  }
+  int64_t NumSumsOf(float value) const {
+    return std::ranges::count(sums_, value);
   }
   uint32_t error_word() const { return error_word_[0]; }
 
  private:
   const int32_t num_heads_;
   int32_t max_tiles_ = 0;
+  std::optional<int64_t> num_sums_;
   SharedVector<int64_t> sum_offsets_ = {0};
   SharedVector<int32_t> tail_lengths_;
   SharedVector<int32_t> tile_offsets_;

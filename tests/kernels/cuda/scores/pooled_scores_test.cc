@@ -112,7 +112,8 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
                                   .max_tiles = decode.tile_offsets().back(),
                                   .group_size = 3,
                                   .sum_offsets = offsets.data(),
-                                  .sums = sums.data()};
+                                  .sums = sums.data(),
+                                  .num_sums = std::ssize(sums)};
   ASSERT_EQ(RunKernel({}, &DeviceRuntime::AddDecodeAttention, params).error,
             "");
   for (int32_t list = 0; list < 6; ++list) {
@@ -167,6 +168,11 @@ TEST_F(PooledScoresTest, DecodeSumsStayInTheirRoom) {
   ASSERT_EQ(runner.Run({}), "");
   EXPECT_EQ(runner.error_word(), 0);
   EXPECT_FALSE(runner.AllSumsAre(1.0f));
+  // The last two lists have 5 sums each: one list loses 2, the other all.
+  runner.set_num_sums(2 * (70 + 64) + 3);
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_EQ(runner.error_word(), kOffsetsOutOfLists);
+  EXPECT_EQ(runner.NumSumsOf(0.0f), 2 + 2 + 5);
 }
 
 TEST_F(PooledScoresTest, SchedulesDoNotMatter) {

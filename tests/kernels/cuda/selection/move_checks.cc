@@ -124,9 +124,11 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
                              .survivors = survivors.data(),
                              .page_offsets = page_offsets.data(),
                              .pages = pages.data(),
+                             .num_pages = static_cast<int32_t>(pages.size()),
                              .kept = kept.data(),
                              .move_offsets = plan->kept_offsets.data(),
                              .moves = plan->moves.data(),
+                             .num_moves = plan->kept_offsets.back(),
                              .region_positions = plan->region_positions.data()};
   std::string failure =
       RunKernel(schedule, &DeviceRuntime::PlanMoves, moves).error;
