@@ -18,7 +18,6 @@
 #include "bench/kernels.h"
 #include "bench/micro/micro.h"
 #include "bench/options.h"
-#include "bench/progress.h"
 #include "bench/quality/quality.h"
 #include "bench/report.h"
 #include "bench/serve/generate.h"
@@ -29,6 +28,7 @@
 #include "blockmgr/base/status_macros.h"
 #include "program/command_line.h"
 #include "program/flag_names.h"
+#include "program/progress.h"
 #include "scheduler/server/eviction_flags.h"
 
 namespace blockmgr {

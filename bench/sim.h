@@ -13,10 +13,10 @@
 #include <absl/status/statusor.h>
 #include <CLI/CLI.hpp>
 
-#include "engine/reference/sim_engine.h"
 #include "bench/options.h"
-#include "bench/progress.h"
 #include "bench/report.h"
+#include "engine/reference/sim_engine.h"
+#include "program/progress.h"
 #include "scheduler/scheduler.h"
 
 namespace blockmgr {

@@ -9,10 +9,10 @@
 #include <absl/strings/str_cat.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/progress.h"
 #include "bench/rate_search.h"
 #include "bench/report.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/progress.h"
 #include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {

@@ -13,6 +13,7 @@
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -199,14 +200,12 @@ absl::StatusOr<std::vector<GoldenCase>> ReadGoldenFile(
       ReadItem(kind, words, &*open);
     }
     if (words.failed()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ":", line, ": ", words.error()));
+      return Invalid(path, ":", line, ": ", words.error());
     }
   }
   if (open.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ":", line, ": expected end of case '", open->name,
-                     "', got the end of the file"));
+    return Invalid(path, ":", line, ": expected end of case '", open->name,
+                   "', got the end of the file");
   }
   return cases;
 }

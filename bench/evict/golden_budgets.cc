@@ -14,6 +14,7 @@
 
 #include "bench/evict/parity.h"
 #include "bench/evict/parity_budgets.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/lukv_solver.h"
@@ -25,21 +26,16 @@ namespace {
 
 using Line = std::vector<std::string>;
 
-template <typename... Pieces>
-absl::Status BadBudgets(const Pieces&... pieces) {
-  return absl::InvalidArgumentError(absl::StrCat(pieces...));
-}
-
 absl::StatusOr<int64_t> Integer(const GoldenCase& golden,
                                 const std::string& key, int64_t min,
                                 int64_t max) {
   const auto found = golden.integers.find(key);
   if (found == golden.integers.end()) {
-    return BadBudgets("expected i ", key, ", got none");
+    return Invalid("expected i ", key, ", got none");
   }
   if (found->second < min || found->second > max) {
-    return BadBudgets("i ", key, ": expected a number in [", min, ", ", max,
-                      "], got ", found->second);
+    return Invalid("i ", key, ": expected a number in [", min, ", ", max,
+                   "], got ", found->second);
   }
   return found->second;
 }
@@ -50,7 +46,7 @@ absl::StatusOr<std::vector<float>> Table(const GoldenCase& golden,
   if (found != golden.tables.end() && !found->second.empty()) {
     return found->second;
   }
-  return BadBudgets("expected tab ", key, ", got none");
+  return Invalid("expected tab ", key, ", got none");
 }
 
 absl::StatusOr<std::vector<int64_t>> Integers(const Line& words,
@@ -58,7 +54,7 @@ absl::StatusOr<std::vector<int64_t>> Integers(const Line& words,
   std::vector<int64_t> values;
   for (size_t i = begin; i < words.size(); ++i) {
     if (!absl::SimpleAtoi(words[i], &values.emplace_back())) {
-      return BadBudgets("expected an integer, got '", words[i], "'");
+      return Invalid("expected an integer, got '", words[i], "'");
     }
   }
   return values;
@@ -67,20 +63,20 @@ absl::StatusOr<std::vector<int64_t>> Integers(const Line& words,
 absl::Status Compare(absl::string_view what, std::span<const int64_t> expected,
                      std::span<const int64_t> got) {
   if (expected.size() != got.size()) {
-    return BadBudgets(what, ": expected ", expected.size(), " numbers, got ",
-                      got.size());
+    return Invalid(what, ": expected ", expected.size(), " numbers, got ",
+                   got.size());
   }
   for (size_t i = 0; i < got.size(); ++i) {
     if (expected[i] == got[i]) continue;
-    return BadBudgets(what, ": number ", i, ": expected ", expected[i],
-                      ", got ", got[i]);
+    return Invalid(what, ": number ", i, ": expected ", expected[i], ", got ",
+                   got[i]);
   }
   return absl::OkStatus();
 }
 
 absl::Status ExpectCompared(int num_compared) {
   if (num_compared > 0) return absl::OkStatus();
-  return BadBudgets("expected results to compare with, got none");
+  return Invalid("expected results to compare with, got none");
 }
 
 // More are no case that fits into memory.
@@ -155,13 +151,13 @@ absl::StatusOr<std::vector<int64_t>> RunMethod(const BudgetCase& made,
                                                const GoldenRun& run) {
   std::vector<int32_t> external;
   if (run.policy.needs_table()) {
-    if (!made.table) return BadBudgets("expected tab score or r, got none");
+    if (!made.table) return Invalid("expected tab score or r, got none");
     BM_RETURN_IF_ERROR(CheckTable(run.policy, made.shape, *made.table));
     external = ParityTableBudgets(
         {run.policy, run.target, made.shape, made.range}, *made.table);
   } else if (run.policy.parity == Parity::kNone) {
-    return BadBudgets("policy: expected one with parity(..), got ",
-                      FormatPolicy(run.policy));
+    return Invalid("policy: expected one with parity(..), got ",
+                   FormatPolicy(run.policy));
   }
   const KeepSets kept =
       SelectParity({run.policy, run.target, made.shape, made.range},
@@ -217,7 +213,7 @@ absl::StatusOr<std::vector<int64_t>> After(const Line& line,
                                            absl::string_view key) {
   const auto at = std::find(line.begin(), line.end(), key);
   if (at == line.end()) {
-    return BadBudgets("solve: expected ", key, ", got none");
+    return Invalid("solve: expected ", key, ", got none");
   }
   Line words;
   for (auto word = at + 1; word != line.end(); ++word) {
@@ -248,8 +244,8 @@ absl::Status CheckBlocks(const GoldenCase& golden, const Gains& gains,
     size_t head = 0;
     if (line.size() < 2 || !absl::SimpleAtoi(line[0], &head) ||
         head >= gains.num_heads()) {
-      return BadBudgets("blocks: expected a head below ", gains.num_heads(),
-                        " and a count, got '", absl::StrJoin(line, " "), "'");
+      return Invalid("blocks: expected a head below ", gains.num_heads(),
+                     " and a count, got '", absl::StrJoin(line, " "), "'");
     }
     std::vector<GainBlock> blocks;
     PavaBlocks(gains.Head(head), &blocks);
@@ -257,8 +253,8 @@ absl::Status CheckBlocks(const GoldenCase& golden, const Gains& gains,
         absl::StrJoin(line.begin() + 2, line.end(), " ");
     const std::string got = BlocksText(blocks);
     if (got != expected) {
-      return BadBudgets("blocks of head ", head, ": expected ", expected,
-                        ", got ", got);
+      return Invalid("blocks of head ", head, ": expected ", expected, ", got ",
+                     got);
     }
     ++*num_compared;
   }
@@ -270,9 +266,9 @@ absl::Status CheckSolution(const Line& line, const Gains& gains,
   int64_t total = 0;
   if (line.empty() || !absl::SimpleAtoi(line[0], &total) ||
       total < solver.min_total() || total > solver.max_total()) {
-    return BadBudgets("solve: expected a total in [", solver.min_total(), ", ",
-                      solver.max_total(), "], got '", absl::StrJoin(line, " "),
-                      "'");
+    return Invalid("solve: expected a total in [", solver.min_total(), ", ",
+                   solver.max_total(), "], got '", absl::StrJoin(line, " "),
+                   "'");
   }
   BM_ASSIGN_OR_RETURN(const std::vector<int64_t> expected, After(line, "b"));
   BM_ASSIGN_OR_RETURN(const std::vector<int64_t> value, After(line, "value"));

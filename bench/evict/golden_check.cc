@@ -18,6 +18,7 @@
 #include "bench/evict/parity.h"
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/tensors.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -33,18 +34,13 @@ constexpr double kAbsoluteTolerance = 1e-6;
 constexpr int kBitsExactInHalfWords = 5;
 constexpr int32_t kPageSize = 16;
 
-template <typename... Pieces>
-absl::Status BadCase(const Pieces&... pieces) {
-  return absl::InvalidArgumentError(absl::StrCat(pieces...));
-}
-
 absl::StatusOr<int32_t> Size(const GoldenCase& golden, const std::string& key) {
   const auto found = golden.integers.find(key);
   if (found == golden.integers.end()) {
-    return BadCase("expected i ", key, ", got none");
+    return Invalid("expected i ", key, ", got none");
   }
   if (found->second < 1 || found->second > 1 << 24) {
-    return BadCase("i ", key, ": expected a size in [1, 2^24], got ",
+    return Invalid("i ", key, ": expected a size in [1, 2^24], got ",
                    found->second);
   }
   return static_cast<int32_t>(found->second);
@@ -57,7 +53,7 @@ absl::Status TakeInput(const GoldenCase& golden, const std::string& name,
   const auto found = golden.inputs.find(name);
   if (found == golden.inputs.end()) return absl::OkStatus();
   if (found->second.dims != shape) {
-    return BadCase("in ", name, ": expected shape ", ShapeText(shape), ", got ",
+    return Invalid("in ", name, ": expected shape ", ShapeText(shape), ", got ",
                    ShapeText(found->second.dims));
   }
   BM_ASSIGN_OR_RETURN(*values, found->second.Generate());
@@ -71,7 +67,7 @@ absl::Status TakeScores(const GoldenCase& golden, const Tensors& tensors,
     const auto found = golden.tables.find(absl::StrCat("s", head));
     if (found == golden.tables.end()) return absl::OkStatus();
     if (found->second.size() != static_cast<size_t>(tensors.length)) {
-      return BadCase("tab s", head, ": expected ", tensors.length,
+      return Invalid("tab s", head, ": expected ", tensors.length,
                      " scores, got ", found->second.size());
     }
     scores->insert(scores->end(), found->second.begin(), found->second.end());
@@ -90,7 +86,7 @@ absl::StatusOr<Tensors> MakeTensors(const GoldenCase& golden) {
     BM_ASSIGN_OR_RETURN(tensors.head_dim, Size(golden, "D"));
     BM_ASSIGN_OR_RETURN(tensors.model_dim, Size(golden, "M"));
     if (tensors.num_q_heads % tensors.num_heads != 0) {
-      return BadCase("i H: expected a multiple of KH, got ",
+      return Invalid("i H: expected a multiple of KH, got ",
                      tensors.num_q_heads);
     }
   }
@@ -141,7 +137,7 @@ absl::Status CompareKept(int32_t head, std::span<const int32_t> expected,
   const auto shown = [](auto at, auto end) {
     return at == end ? std::string("the end") : absl::StrCat(*at);
   };
-  return BadCase("kept of head ", head, ": expected ", expected.size(),
+  return Invalid("kept of head ", head, ": expected ", expected.size(),
                  " positions, got ", got.size(),
                  "; the first to differ is number ", left - expected.begin(),
                  ": expected ", shown(left, expected.end()), ", got ",
@@ -152,12 +148,12 @@ absl::Status CompareKept(int32_t head, std::span<const int32_t> expected,
 absl::Status CheckKept(const GoldenCase& golden, const GoldenRun& run,
                        const Tensors& tensors, const PolicyRun& result) {
   if (golden.kept.size() != static_cast<size_t>(tensors.num_heads)) {
-    return BadCase("kept: expected a line for each of ", tensors.num_heads,
+    return Invalid("kept: expected a line for each of ", tensors.num_heads,
                    " heads, got ", golden.kept.size());
   }
   for (const auto& [head, positions] : golden.kept) {
     if (head < 0 || head >= tensors.num_heads) {
-      return BadCase("kept: expected a head below ", tensors.num_heads,
+      return Invalid("kept: expected a head below ", tensors.num_heads,
                      ", got ", head);
     }
     std::vector<int32_t> expected = positions;
@@ -181,7 +177,7 @@ absl::Status CheckBudgets(const GoldenCase& golden, const GoldenRun& run,
   std::vector<int32_t> got = result.budgets;
   for (int32_t& budget : got) budget -= run.past;
   if (got == golden.budgets) return absl::OkStatus();
-  return BadCase("b: expected ", absl::StrJoin(golden.budgets, " "), ", got ",
+  return Invalid("b: expected ", absl::StrJoin(golden.budgets, " "), ", got ",
                  absl::StrJoin(got, " "));
 }
 
@@ -211,13 +207,13 @@ absl::Status CheckScores(const GoldenCase& golden, const GoldenRun& run,
   if (golden.scores.empty()) return absl::OkStatus();
   const auto length = static_cast<size_t>(tensors.length);
   if (result.scores.size() != length * static_cast<size_t>(tensors.num_heads)) {
-    return BadCase(
+    return Invalid(
         "sc: expected a method that makes scores, got one that does not");
   }
   const std::vector<float> got = ProgramScores(run, tensors, result);
   for (const auto& [head, expected] : golden.scores) {
     if (head < 0 || head >= tensors.num_heads || expected.size() != length) {
-      return BadCase("sc ", head, ": expected a head below ", tensors.num_heads,
+      return Invalid("sc ", head, ": expected a head below ", tensors.num_heads,
                      " with ", length, " scores, got ", expected.size());
     }
     double greatest = 0;
@@ -230,7 +226,7 @@ absl::Status CheckScores(const GoldenCase& golden, const GoldenRun& run,
                                kAbsoluteTolerance * greatest;
       // Written so that NaN fails.
       if (std::abs(score - expected[i]) <= tolerance) continue;
-      return BadCase("sc of head ", head, ": position ", i, ": expected ",
+      return Invalid("sc of head ", head, ": position ", i, ": expected ",
                      expected[i], " within ", tolerance, ", got ", score);
     }
   }
@@ -251,7 +247,7 @@ absl::Status CheckPolicyCase(const GoldenCase& golden,
     BM_ASSIGN_OR_RETURN(const PolicyRun stored, Run(run, tensors, dtype));
     const absl::Status status = CheckKept(golden, run, tensors, stored);
     if (status.ok()) continue;
-    return BadCase("stored as ", DTypeName(dtype), ": ",
+    return Invalid("stored as ", DTypeName(dtype), ": ",
                    std::string(status.message()));
   }
   return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include <absl/strings/str_format.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -45,8 +46,8 @@ absl::StatusOr<std::string> Fill(absl::string_view line, absl::string_view text,
                number != golden.numbers.end()) {
       absl::StrAppendFormat(&filled, "%.17g", number->second);
     } else {
-      return absl::InvalidArgumentError(absl::StrCat(
-          line, ": expected a case with '", key, "', got one without"));
+      return Invalid(line, ": expected a case with '", key,
+                     "', got one without");
     }
     text.remove_prefix(close + 1);
   }
@@ -60,8 +61,7 @@ absl::StatusOr<int32_t> FillCount(absl::string_view line,
   BM_ASSIGN_OR_RETURN(const std::string filled, Fill(line, text, golden));
   int32_t count = 0;
   if (absl::SimpleAtoi(filled, &count) && count >= 0) return count;
-  return absl::InvalidArgumentError(absl::StrCat(
-      line, ": expected a number of at least 0, got '", filled, "'"));
+  return Invalid(line, ": expected a number of at least 0, got '", filled, "'");
 }
 
 absl::StatusOr<EvictionTarget> FillTarget(const GoldenMethod& method,
@@ -77,8 +77,7 @@ absl::StatusOr<EvictionTarget> FillTarget(const GoldenMethod& method,
                       Fill("evicted", method.evicted, golden));
   double evicted = 0;
   if (!absl::SimpleAtod(filled, &evicted)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("evicted: expected a ratio, got '", filled, "'"));
+    return Invalid("evicted: expected a ratio, got '", filled, "'");
   }
   BM_ASSIGN_OR_RETURN(target.ratio, KeepRatio::FromDouble(1.0 - evicted));
   return target;
@@ -94,8 +93,8 @@ absl::StatusOr<std::map<std::string, GoldenMethod>> ReadGoldenMethods(
   GoldenMethod* method = nullptr;
   int64_t number = 0;
   const auto bad = [&](absl::string_view expected, absl::string_view got) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ":", number, ": expected ", expected, ", got '", got, "'"));
+    return Invalid(path, ":", number, ": expected ", expected, ", got '", got,
+                   "'");
   };
   for (std::string text; std::getline(file, text);) {
     ++number;
@@ -122,9 +121,8 @@ absl::StatusOr<std::map<std::string, GoldenMethod>> ReadGoldenMethods(
   }
   for (const auto& [name, entry] : methods) {
     if (entry.policy.empty() || entry.evicted.empty() == entry.tokens.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": method ", name,
-                       ": expected policy, and either evicted or tokens"));
+      return Invalid(path, ": method ", name,
+                     ": expected policy, and either evicted or tokens");
     }
   }
   return methods;
@@ -135,9 +133,8 @@ absl::StatusOr<GoldenMethod> FindGoldenMethod(
     const std::string& name) {
   const auto method = methods.find(name);
   if (method != methods.end()) return method->second;
-  return absl::InvalidArgumentError(
-      absl::StrCat("method '", name,
-                   "': expected one of the methods file, got an unknown one"));
+  return Invalid("method '", name,
+                 "': expected one of the methods file, got an unknown one");
 }
 
 absl::StatusOr<GoldenRun> ResolveGoldenMethod(const GoldenMethod& method,

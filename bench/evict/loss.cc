@@ -11,9 +11,9 @@
 #include "bench/evict/commands.h"
 #include "bench/evict/loss_contexts.h"
 #include "bench/evict/policy_runner.h"
-#include "bench/evict/status_line.h"
 #include "blockmgr/base/status_macros.h"
 #include "program/flag_names.h"
+#include "program/progress.h"
 
 namespace blockmgr {
 namespace {
@@ -137,11 +137,12 @@ absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags) {
                       ParseTarget("--keep-ratio", flags.keep_ratio));
   BM_ASSIGN_OR_RETURN(const PolicyList list, ReadPolicies(flags.policies));
   BM_ASSIGN_OR_RETURN(const Tensors tensors, ReadTensors(flags.tensors));
-  StatusLine status_line("loss", static_cast<int64_t>(list.policies.size()) +
-                                     tensors.num_layers());
+  Progress progress(
+      static_cast<int64_t>(list.policies.size()) + tensors.num_layers(), true,
+      "steps", "loss ");
   BM_ASSIGN_OR_RETURN(MeasuredPolicies measured,
                       MeasurePolicies(list, target, flags.queries_window,
-                                      tensors, [&] { status_line.Step(); }));
+                                      tensors, [&] { progress.Step(); }));
   LossReport report;
   for (const NamedPolicy& policy : list.policies) {
     report.policies.push_back(policy.name);

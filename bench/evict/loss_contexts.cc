@@ -12,8 +12,8 @@
 #include "bench/evict/model_oracle.h"
 #include "bench/evict/perturbation.h"
 #include "bench/evict/policy_runner.h"
-#include "bench/evict/status_line.h"
 #include "blockmgr/base/status_macros.h"
+#include "program/progress.h"
 
 namespace blockmgr {
 namespace {
@@ -86,13 +86,13 @@ absl::StatusOr<ContextsLoss> ComputeContextsLoss(const LossFlags& flags) {
     all.policies.push_back(policy.name);
   }
   all.losses.resize(list.policies.size());
-  StatusLine status_line("loss", flags.num_contexts);
+  Progress progress(flags.num_contexts, true, "contexts", "loss ");
   BM_RETURN_IF_ERROR(VisitContexts(
       flags.tensors,
       {.num_contexts = flags.num_contexts, .query_tokens = flags.query_tokens},
       [&](const ModelOracle& oracle) {
         absl::Status added = AddContext(flags, list, oracle, &all);
-        status_line.Step();
+        progress.Step();
         return added;
       }));
   return all;

@@ -8,10 +8,9 @@
 #include <span>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 #include "bench/evict/model_run.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -209,11 +208,11 @@ double KeptImportance(const KeepSets& keep, const ModelOracle& oracle) {
 absl::Status CheckNoWindows(const char* flag, const LanguageModel& model) {
   for (int32_t i = 0; i < model.shape().num_layers; ++i) {
     if (model.shape().window_of(i) == 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         flag,
         ": expected a model whose layers attend to all tokens, got one "
         "whose layer ",
-        i, " has a window of ", model.shape().window_of(i)));
+        i, " has a window of ", model.shape().window_of(i));
   }
   return absl::OkStatus();
 }

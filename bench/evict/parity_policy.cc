@@ -11,6 +11,7 @@
 #include <absl/strings/str_split.h>
 #include <absl/strings/strip.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy_fields.h"
 
@@ -30,9 +31,8 @@ namespace {
 
 absl::Status Expected(absl::string_view parity, absl::string_view what,
                       absl::string_view expected, absl::string_view got) {
-  return absl::InvalidArgumentError(absl::StrCat("policy: parity(", parity,
-                                                 "): ", what, ": expected ",
-                                                 expected, ", got ", got));
+  return Invalid("policy: parity(", parity, "): ", what, ": expected ",
+                 expected, ", got ", got);
 }
 
 // The budget with the field that tells programs apart.
@@ -149,10 +149,9 @@ absl::StatusOr<ParityPolicy> ParseParityPolicy(absl::string_view text) {
       continue;
     }
     if (is_given || !ReadParity(arguments, &parity)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "policy: parity: expected, once, parity(word) of one of ",
-          absl::StrJoin(EnumNames<Parity>(), ", "), ", got '",
-          absl::StripAsciiWhitespace(stage), "'"));
+      return Invalid("policy: parity: expected, once, parity(word) of one of ",
+                     absl::StrJoin(EnumNames<Parity>(), ", "), ", got '",
+                     absl::StripAsciiWhitespace(stage), "'");
     }
     is_given = true;
   }

@@ -5,9 +5,8 @@
 #include <cmath>
 #include <cstddef>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/diagnostics.h"
 #include "kernels/cpu/packed_ops.h"
@@ -291,24 +290,22 @@ double MeanRelative(const PolicyLoss& loss) {
 absl::Status CheckPerturbationInputs(const Tensors& tensors,
                                      const PerturbationOptions& options) {
   if (options.queries_window < 1 || options.queries_window > tensors.length) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--queries-window: expected 1 to the tensors' length, ",
-                     tensors.length, ", got ", options.queries_window));
+    return Invalid("--queries-window: expected 1 to the tensors' length, ",
+                   tensors.length, ", got ", options.queries_window);
   }
   // Rows are read four elements at a time.
   if (tensors.head_dim % 4 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "head_dim: expected a multiple of 4, got ", tensors.head_dim));
+    return Invalid("head_dim: expected a multiple of 4, got ",
+                   tensors.head_dim);
   }
   for (const LayerTensors& layer : tensors.layers) {
     for (const auto& [flag, tensor] : {std::pair("--queries", &layer.queries),
                                        std::pair("--keys", &layer.keys),
                                        std::pair("--values", &layer.values)}) {
       if (tensor->empty()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            flag,
-            ": expected a file, which losses are computed from, got "
-            "none"));
+        return Invalid(flag,
+                       ": expected a file, which losses are computed from, got "
+                       "none");
       }
     }
   }

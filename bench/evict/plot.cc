@@ -24,11 +24,12 @@
 #include "bench/evict/output_name.h"
 #include "bench/evict/perturbation.h"
 #include "bench/evict/policy_runner.h"
-#include "bench/evict/status_line.h"
 #include "bench/evict/tensors.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "program/flag_names.h"
 #include "program/output_file.h"
+#include "program/progress.h"
 
 namespace blockmgr {
 namespace {
@@ -69,12 +70,13 @@ absl::StatusOr<std::string> PlotBudgets(const PlotFlags& flags,
   map.value_name = "entries";
   map.num_rows = tensors.num_layers();
   map.num_columns = tensors.num_heads;
-  StatusLine status_line("plot", static_cast<int64_t>(list.policies.size()));
+  Progress progress(static_cast<int64_t>(list.policies.size()), true, "steps",
+                    "plot ");
   for (const NamedPolicy& policy : list.policies) {
     BM_ASSIGN_OR_RETURN(PolicyRun run, RunPolicy(policy.policy, target, tensors,
                                                  policy.options));
     map.panels.push_back({policy.name, std::move(run.budgets)});
-    status_line.Step();
+    progress.Step();
   }
   return DrawHeatMap(map);
 }
@@ -84,11 +86,11 @@ absl::StatusOr<std::string> PlotLoss(const PlotFlags& flags,
                                      const Tensors& tensors) {
   BM_ASSIGN_OR_RETURN(const EvictionTarget target,
                       ParseTarget("--keep-ratio", flags.keep_ratio));
-  StatusLine status_line(
-      "plot", std::ssize(list.policies) + int64_t{tensors.num_layers()});
+  Progress progress(std::ssize(list.policies) + int64_t{tensors.num_layers()},
+                    true, "steps", "plot ");
   BM_ASSIGN_OR_RETURN(const MeasuredPolicies measured,
                       MeasurePolicies(list, target, flags.queries_window,
-                                      tensors, [&] { status_line.Step(); }));
+                                      tensors, [&] { progress.Step(); }));
   const std::vector<PolicyLoss>& losses = measured.losses;
   HeatMap map;
   map.title =
@@ -114,9 +116,8 @@ absl::StatusOr<std::string> PlotLoss(const PlotFlags& flags,
 absl::StatusOr<std::vector<EvictionTarget>> CurveTargets(
     const PlotFlags& flags) {
   if (!flags.policies.budgets.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--budgets: expected with --kind budgets, got ", flags.kind,
-        ": external budgets do not follow --keep-ratios"));
+    return Invalid("--budgets: expected with --kind budgets, got ", flags.kind,
+                   ": external budgets do not follow --keep-ratios");
   }
   std::vector<EvictionTarget> targets;
   for (const std::string& text : flags.keep_ratios) {
@@ -139,8 +140,8 @@ absl::StatusOr<std::string> PlotRecall(const PlotFlags& flags,
                    oracle.tensors.length, " before them");
   chart.x_label = "keep ratio";
   chart.y_label = "kept part of attention x |v W_O|, mean over layers";
-  StatusLine status_line("plot",
-                         std::ssize(list.policies) * std::ssize(targets));
+  Progress progress(std::ssize(list.policies) * std::ssize(targets), true,
+                    "steps", "plot ");
   for (const NamedPolicy& policy : list.policies) {
     Curve curve;
     curve.name = policy.name;
@@ -150,7 +151,7 @@ absl::StatusOr<std::string> PlotRecall(const PlotFlags& flags,
           RunPolicy(policy.policy, target, oracle.tensors, policy.options));
       curve.samples.push_back(
           {target.ratio.value(), KeptImportance(run.keep, oracle)});
-      status_line.Step();
+      progress.Step();
     }
     chart.curves.push_back(std::move(curve));
   }
@@ -163,12 +164,12 @@ absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
   BM_ASSIGN_OR_RETURN(const std::vector<EvictionTarget> targets,
                       CurveTargets(flags));
   const size_t num_runs = list.policies.size() * targets.size();
-  StatusLine status_line("plot",
-                         static_cast<int64_t>(num_runs) + tensors.num_layers());
+  Progress progress(static_cast<int64_t>(num_runs) + tensors.num_layers(), true,
+                    "steps", "plot ");
   PerturbationOptions options;
   options.queries_window =
       flags.queries_window.value_or(DefaultQueriesWindow(tensors.length));
-  options.on_layer = [&](int32_t) { status_line.Step(); };
+  options.on_layer = [&](int32_t) { progress.Step(); };
   BM_RETURN_IF_ERROR(CheckPerturbationInputs(tensors, options));
   std::vector<KeepSets> keep;
   for (const NamedPolicy& policy : list.policies) {
@@ -176,7 +177,7 @@ absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
       BM_ASSIGN_OR_RETURN(PolicyRun run, RunPolicy(policy.policy, target,
                                                    tensors, policy.options));
       keep.push_back(std::move(run.keep));
-      status_line.Step();
+      progress.Step();
     }
   }
   BM_ASSIGN_OR_RETURN(const std::vector<PolicyLoss> losses,
@@ -241,9 +242,8 @@ absl::Status CheckKindFlags(const CLI::App& command, const std::string& kind) {
         std::ranges::find(kinds, kind) != kinds.end()) {
       continue;
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, ": expected with --kind ",
-                     absl::StrJoin(kinds, " or "), ", got ", kind));
+    return Invalid(flag, ": expected with --kind ",
+                   absl::StrJoin(kinds, " or "), ", got ", kind);
   }
   return absl::OkStatus();
 }
@@ -252,9 +252,8 @@ absl::Status CheckKindFlags(const CLI::App& command, const std::string& kind) {
 
 absl::StatusOr<std::string> MakePlot(const PlotFlags& flags) {
   if (std::ranges::find(kPlotKinds, flags.kind) == kPlotKinds.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--kind: expected one of ", absl::StrJoin(kPlotKinds, ", "), ", got '",
-        flags.kind, "'"));
+    return Invalid("--kind: expected one of ", absl::StrJoin(kPlotKinds, ", "),
+                   ", got '", flags.kind, "'");
   }
   BM_ASSIGN_OR_RETURN(const PolicyList list, ReadPolicies(flags.policies));
   if (flags.kind == "recall") return PlotRecall(flags, list);

@@ -12,6 +12,7 @@
 
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/dtype.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
@@ -49,11 +50,10 @@ absl::StatusOr<const BudgetTable*> FindTable(
     ++num_found;
   }
   if (num_found != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--table: expected exactly one ",
-                     wants_profile ? "LU-KV profile for lukv"
-                                   : "file of scores for headkv or duo",
-                     ", got ", num_found));
+    return Invalid("--table: expected exactly one ",
+                   wants_profile ? "LU-KV profile for lukv"
+                                 : "file of scores for headkv or duo",
+                   ", got ", num_found);
   }
   return found;
 }
@@ -63,8 +63,7 @@ absl::Status ReadBudgets(const std::string& path, PolicyRunOptions* options) {
   const absl::StatusOr<NpyArray> array = ReadNpy(path);
   if (!array.ok()) return Prefixed("--budgets", array.status());
   const auto bad = [&](absl::string_view expected, absl::string_view got) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--budgets ", path, ": expected ", expected, ", got ", got));
+    return Invalid("--budgets ", path, ": expected ", expected, ", got ", got);
   };
   if (array->shape.size() != 2) {
     return bad("[layers, KV heads]", ShapeText(array->shape));
@@ -100,9 +99,9 @@ absl::Status CheckFilesAreRead(const PolicyFlags& flags,
         is_profile ? reads(BudgetKind::kLuKv)
                    : reads(BudgetKind::kHeadKv) || reads(BudgetKind::kDuo);
     if (is_read) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--table: expected a policy with ",
-        is_profile ? "lukv" : "headkv or duo", " to read it, got none"));
+    return Invalid("--table: expected a policy with ",
+                   is_profile ? "lukv" : "headkv or duo",
+                   " to read it, got none");
   }
   const bool reads_stats = std::any_of(
       list.policies.begin(), list.policies.end(),
@@ -165,14 +164,13 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
   for (const std::string& text : flags.policies) {
     absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(text);
     if (!policy.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--policy '", text,
-          "': ", absl::StripPrefix(policy.status().message(), "policy: ")));
+      return Invalid("--policy '", text, "': ",
+                     absl::StripPrefix(policy.status().message(), "policy: "));
     }
     const bool external = policy->budget.kind == BudgetKind::kExternal;
     if (external && flags.budgets.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--budgets: expected a file for --policy '", text, "', got none"));
+      return Invalid("--budgets: expected a file for --policy '", text,
+                     "', got none");
     }
     NamedPolicy named;
     named.name = FormatParityPolicy(*policy);
@@ -184,10 +182,10 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags) {
     }
     if (policy->needs_query_stats()) {
       if (list.query_stats.size() != 1) {
-        return absl::InvalidArgumentError(absl::StrCat(
+        return Invalid(
             "--table: expected exactly one file of query statistics for "
             "expected_attention(stats=NAME), got ",
-            list.query_stats.size()));
+            list.query_stats.size());
       }
       named.options.query_stats = &list.query_stats.front();
     }

@@ -6,11 +6,10 @@
 #include <span>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 #include "bench/evict/layer_scorer.h"
 #include "bench/evict/parity.h"
 #include "bench/evict/parity_budgets.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy_fields.h"
 
@@ -50,9 +49,8 @@ class Runner {
       BM_RETURN_IF_ERROR(target_.Validate());
     }
     if (options_.page_size < 1 || options_.page_size > kMaxRunPageSize) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("page_size: expected a number in [1, ", kMaxRunPageSize,
-                       "], got ", options_.page_size));
+      return Invalid("page_size: expected a number in [1, ", kMaxRunPageSize,
+                     "], got ", options_.page_size);
     }
     if (tensors_.layers.empty() || tensors_.length < 1) {
       return absl::InvalidArgumentError(
@@ -64,25 +62,23 @@ class Runner {
         Unsigned(shape_.num_layers) * Unsigned(shape_.num_heads);
     if (policy_.budget.kind == BudgetKind::kExternal &&
         options_.budgets.size() != heads) {
-      return absl::InvalidArgumentError(absl::StrCat("budgets: expected ",
-                                                     heads,
-                                                     ", one per (layer, head), "
-                                                     "got ",
-                                                     options_.budgets.size()));
+      return Invalid("budgets: expected ", heads,
+                     ", one per (layer, head), "
+                     "got ",
+                     options_.budgets.size());
     }
     const auto& [layers, heads_each] = options_.budgets_shape;
     if (layers != 0 &&
         (layers != shape_.num_layers || heads_each != shape_.num_heads)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "budgets: expected [", shape_.num_layers, ", ", shape_.num_heads,
-          "], layers and KV heads, got [", layers, ", ", heads_each, "]"));
+      return Invalid("budgets: expected [", shape_.num_layers, ", ",
+                     shape_.num_heads, "], layers and KV heads, got [", layers,
+                     ", ", heads_each, "]");
     }
     BM_RETURN_IF_ERROR(CheckQueryStats());
     if (!policy_.needs_table()) return absl::OkStatus();
     if (options_.table == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("table: expected one, for ",
-                       EnumName(policy_.budget.kind), " reads it, got none"));
+      return Invalid("table: expected one, for ", EnumName(policy_.budget.kind),
+                     " reads it, got none");
     }
     return CheckTable(policy_, shape_, *options_.table);
   }
@@ -322,8 +318,7 @@ absl::StatusOr<PolicyRun> RunPolicyByBlocks(const ParityPolicy& policy,
         "ratio or none");
   }
   if (block < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("block: expected at least 1, got ", block));
+    return Invalid("block: expected at least 1, got ", block);
   }
   return runner.RunByBlocks(block);
 }

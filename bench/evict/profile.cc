@@ -28,8 +28,8 @@
 #include "bench/evict/policy_runner.h"
 #include "bench/evict/prefixed.h"
 #include "bench/evict/query_stats_profile.h"
-#include "bench/evict/status_line.h"
 #include "bench/evict/tensors.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
@@ -41,6 +41,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "program/flag_names.h"
 #include "program/output_file.h"
+#include "program/progress.h"
 
 namespace blockmgr {
 namespace {
@@ -91,8 +92,8 @@ absl::StatusOr<ParityPolicy> ParseScorer(const ProfileFlags& flags) {
   }
   absl::StatusOr<ParityPolicy> policy = ParseParityPolicy(flags.scorer);
   if (policy.ok()) return policy;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--scorer: ", absl::StripPrefix(policy.status().message(), "policy: ")));
+  return Invalid("--scorer: ",
+                 absl::StripPrefix(policy.status().message(), "policy: "));
 }
 
 absl::StatusOr<Calibration> ReadContext(const std::string& oracle_path,
@@ -179,7 +180,7 @@ absl::StatusOr<std::vector<Calibration>> MeasureContexts(
   policy.selector = {};
   policy.parity = Parity::kNone;
   std::vector<Calibration> contexts;
-  StatusLine status_line("profile", std::ssize(source.prompts));
+  Progress progress(std::ssize(source.prompts), true, "prompts", "profile ");
   for (const ContextPrompt& prompt : source.prompts) {
     BM_ASSIGN_OR_RETURN(
         ModelOracle oracle,
@@ -195,7 +196,7 @@ absl::StatusOr<std::vector<Calibration>> MeasureContexts(
     BM_ASSIGN_OR_RETURN(
         context.scores,
         ContextScores(policy, tensors, table.has_value() ? &*table : nullptr));
-    status_line.Step();
+    progress.Step();
   }
   return contexts;
 }

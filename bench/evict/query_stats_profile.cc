@@ -20,13 +20,14 @@
 #include "bench/evict/model_run.h"
 #include "bench/evict/output_name.h"
 #include "bench/evict/prefixed.h"
-#include "bench/evict/status_line.h"
 #include "bench/evict/tensors.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
 #include "engine/reference/tiny_model.h"
 #include "kernels/cpu/query_stats.h"
+#include "program/progress.h"
 
 namespace blockmgr {
 namespace {
@@ -42,8 +43,8 @@ struct TextQueries {
 
 absl::Status BadQueries(absl::string_view path, absl::string_view expected,
                         absl::string_view got) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--raw-queries ", path, ": expected ", expected, ", got ", got));
+  return Invalid("--raw-queries ", path, ": expected ", expected, ", got ",
+                 got);
 }
 
 absl::StatusOr<TextQueries> ReadText(const std::string& path) {
@@ -84,7 +85,7 @@ absl::StatusOr<QueryStatsTable> MeasureFiles(const ProfileFlags& flags,
                                              int32_t sinks) {
   std::optional<QueryStatsBuilder> builder;
   std::array<int64_t, 4> first = {};
-  StatusLine status_line("profile", std::ssize(flags.raw_queries));
+  Progress progress(std::ssize(flags.raw_queries), true, "texts", "profile ");
   for (const std::string& path : flags.raw_queries) {
     BM_ASSIGN_OR_RETURN(const TextQueries text, ReadText(path));
     if (text.shape[2] <= sinks) {
@@ -107,7 +108,7 @@ absl::StatusOr<QueryStatsTable> MeasureFiles(const ProfileFlags& flags,
                         ShapeText(text.shape));
     }
     AddText(text, sinks, &*builder);
-    status_line.Step();
+    progress.Step();
   }
   return builder->Finish(flags.model);
 }
@@ -128,22 +129,21 @@ absl::StatusOr<QueryStatsTable> MeasureModel(const ProfileFlags& flags,
     builder.AddQueries(layer,
                        rows.subspan(std::min(rows.size(), skipped * width)));
   };
-  StatusLine status_line("profile", std::ssize(source.prompts));
+  Progress progress(std::ssize(source.prompts), true, "prompts", "profile ");
   for (const ContextPrompt& prompt : source.prompts) {
     std::vector<int32_t> tokens = prompt.context;
     tokens.insert(tokens.end(), prompt.queries.front().begin(),
                   prompt.queries.front().end());
     const auto length = static_cast<int32_t>(tokens.size());
     if (length <= sinks) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--context: expected more tokens than --sinks ", sinks,
-                       " together with a query, got ", length));
+      return Invalid("--context: expected more tokens than --sinks ", sinks,
+                     " together with a query, got ", length);
     }
     BM_ASSIGN_OR_RETURN(
         const std::unique_ptr<ModelRun> run,
         ModelRun::Create(source.model.get(), length, source.threads.get()));
     run->Extend(tokens, add);
-    status_line.Step();
+    progress.Step();
   }
   return builder.Finish(source.name);
 }
@@ -156,10 +156,10 @@ absl::StatusOr<QueryStatsTable> MeasureQueryStats(const ProfileFlags& flags) {
                           static_cast<int>(!flags.model_file.empty()) +
                           static_cast<int>(!flags.raw_queries.empty());
   if (num_sources != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "--query-stats: expected queries of one of --model, --raw-queries and "
         "--tiny, got ",
-        num_sources));
+        num_sources);
   }
   const int32_t sinks = flags.sinks >= 0 ? flags.sinks : ScorerSpec().n_sink;
   return has_model ? MeasureModel(flags, sinks) : MeasureFiles(flags, sinks);

@@ -20,6 +20,7 @@
 #include "bench/evict/prefixed.h"
 #include "bench/evict/tensor_flags.h"
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "program/flag_names.h"
 #include "program/output_file.h"
@@ -66,23 +67,22 @@ absl::Status CheckTargetFlags(const RunFlags& flags) {
                         static_cast<int>(flags.keep_tokens > 0);
   const int expected = flags.policy.budgets.empty() ? 1 : 0;
   if (num_given != expected) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--keep-ratio, --keep-tokens: expected ",
-        expected == 1 ? "exactly one" : "neither with --budgets", ", got ",
-        num_given == 2   ? "both"
-        : num_given == 1 ? "one"
-                         : "neither"));
+    return Invalid("--keep-ratio, --keep-tokens: expected ",
+                   expected == 1 ? "exactly one" : "neither with --budgets",
+                   ", got ",
+                   num_given == 2   ? "both"
+                   : num_given == 1 ? "one"
+                                    : "neither");
   }
   if (flags.block == 0 || flags.keep_tokens > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--block: expected --keep-tokens, got ",
-                   expected == 1 ? "--keep-ratio" : "--budgets"));
+  return Invalid("--block: expected --keep-tokens, got ",
+                 expected == 1 ? "--keep-ratio" : "--budgets");
 }
 
 absl::StatusOr<RunReport> MakeReport(const RunFlags& flags) {
   if (flags.policy.policies.size() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--policy: expected exactly one, got ", flags.policy.policies.size()));
+    return Invalid("--policy: expected exactly one, got ",
+                   flags.policy.policies.size());
   }
   BM_ASSIGN_OR_RETURN(const PolicyList list, ReadPolicies(flags.policy));
   const NamedPolicy& named = list.policies.front();
@@ -186,10 +186,10 @@ absl::Status CheckOutputFlags(const RunFlags& flags) {
       flags.output_budgets != flags.output_positions) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--output-budgets: expected a file of its own, got that of "
-                   "--output-positions, ",
-                   flags.output_budgets));
+  return Invalid(
+      "--output-budgets: expected a file of its own, got that of "
+      "--output-positions, ",
+      flags.output_budgets);
 }
 
 absl::Status Run(const RunFlags& flags) {

@@ -13,6 +13,7 @@
 
 #include "bench/evict/model_file.h"
 #include "bench/evict/prefixed.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/server/flag_checks.h"
@@ -39,23 +40,21 @@ absl::StatusOr<SyntheticShape> ParseShape(const std::string& text) {
             *sizes[i] <= kMaxSize;
   }
   if (!valid) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return Invalid(
         "--synthetic: expected LAYERSxQ_HEADSxKV_HEADSxLENGTHxDIM such as "
         "4x8x2x1024x64, got '",
-        text, "'"));
+        text, "'");
   }
   if (shape.num_q_heads % shape.num_heads != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--synthetic: expected query heads in a multiple of the ",
-                     shape.num_heads, " KV heads, got ", shape.num_q_heads));
+    return Invalid("--synthetic: expected query heads in a multiple of the ",
+                   shape.num_heads, " KV heads, got ", shape.num_q_heads);
   }
   const double values = 1.0 * shape.num_layers *
                         (shape.num_q_heads + 2 * shape.num_heads) *
                         shape.length * shape.head_dim;
   if (values > kMaxSyntheticValues) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--synthetic: expected at most ", kMaxSyntheticValues,
-                     " values in all, got ", values));
+    return Invalid("--synthetic: expected at most ", kMaxSyntheticValues,
+                   " values in all, got ", values);
   }
   return shape;
 }

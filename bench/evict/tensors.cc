@@ -13,6 +13,7 @@
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/npy.h"
 #include "blockmgr/base/status_macros.h"
 
@@ -62,11 +63,6 @@ constexpr std::array<FileKind, 6> kKinds = {{
      &LayerTensors::scores},
 }};
 
-template <typename... Pieces>
-absl::Status BadTensors(const Pieces&... pieces) {
-  return absl::InvalidArgumentError(absl::StrCat(pieces...));
-}
-
 // The sizes seen so far are in `tensors`, 0 where none was; num_layers beside
 // them, for layers are made last.
 absl::Status TakeShape(const FileKind& kind, const std::string& path,
@@ -74,17 +70,16 @@ absl::Status TakeShape(const FileKind& kind, const std::string& path,
                        Tensors* tensors) {
   const size_t dims = kind.names[2] == nullptr ? 2 : 3;
   if (shape.size() != dims && shape.size() != dims + 1) {
-    return BadTensors(path, ": ", kind.flag, ": expected ", dims,
-                      " dimensions, or ", dims + 1,
-                      " with layers first, got shape ", ShapeText(shape));
+    return Invalid(path, ": ", kind.flag, ": expected ", dims,
+                   " dimensions, or ", dims + 1,
+                   " with layers first, got shape ", ShapeText(shape));
   }
   const bool layered = shape.size() == dims + 1;
   const int64_t layers = layered ? shape[0] : 1;
   if (layers < 1 || (*num_layers != 0 && layers != *num_layers)) {
-    return BadTensors(
-        path, ": ", kind.flag, ": layers: expected ",
-        *num_layers == 0 ? "at least 1" : absl::StrCat(*num_layers), ", got ",
-        layers);
+    return Invalid(path, ": ", kind.flag, ": layers: expected ",
+                   *num_layers == 0 ? "at least 1" : absl::StrCat(*num_layers),
+                   ", got ", layers);
   }
   *num_layers = layers;
   for (size_t dim = 0; dim < dims; ++dim) {
@@ -92,10 +87,10 @@ absl::Status TakeShape(const FileKind& kind, const std::string& path,
     int32_t& known = tensors->*kind.sizes[dim];
     if (size < 1 || size > std::numeric_limits<int32_t>::max() ||
         (known != 0 && size != known)) {
-      return BadTensors(path, ": ", kind.flag, ": ", kind.names[dim],
-                        ": expected ",
-                        known == 0 ? "1 to 2^31 - 1" : absl::StrCat(known),
-                        ", got ", size, " (shape ", ShapeText(shape), ")");
+      return Invalid(path, ": ", kind.flag, ": ", kind.names[dim],
+                     ": expected ",
+                     known == 0 ? "1 to 2^31 - 1" : absl::StrCat(known),
+                     ", got ", size, " (shape ", ShapeText(shape), ")");
     }
     known = static_cast<int32_t>(size);
   }
@@ -298,15 +293,14 @@ absl::StatusOr<Tensors> LoadTensors(const TensorPaths& paths) {
           .assign(begin, begin + static_cast<int64_t>(per_layer));
     }
   }
-  if (num_layers == 0) return BadTensors("tensors: expected a file, got none");
+  if (num_layers == 0) return Invalid("tensors: expected a file, got none");
   if (tensors.num_heads == 0) {
-    return BadTensors("tensors: expected keys, values or scores, got none");
+    return Invalid("tensors: expected keys, values or scores, got none");
   }
   if (tensors.num_q_heads == 0) tensors.num_q_heads = tensors.num_heads;
   if (tensors.num_q_heads % tensors.num_heads != 0) {
-    return BadTensors("tensors: query heads: expected a multiple of the ",
-                      tensors.num_heads, " KV heads, got ",
-                      tensors.num_q_heads);
+    return Invalid("tensors: query heads: expected a multiple of the ",
+                   tensors.num_heads, " KV heads, got ", tensors.num_q_heads);
   }
   return tensors;
 }

@@ -15,9 +15,10 @@
 
 #include "bench/metrics.h"
 #include "bench/micro/benchmarks.h"
-#include "bench/progress.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "program/output_file.h"
+#include "program/progress.h"
 
 namespace blockmgr {
 namespace {
@@ -36,14 +37,12 @@ absl::StatusOr<std::vector<Benchmark>> Choose(const std::string& filter) {
       return !std::regex_search(benchmark.name, expression);
     });
   } catch (const std::regex_error& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("filter: expected a regular expression, got '", filter,
-                     "': ", error.what()));
+    return Invalid("filter: expected a regular expression, got '", filter,
+                   "': ", error.what());
   }
   if (benchmarks.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("filter: expected a part of ", absl::StrJoin(names, ", "),
-                     "; got '", filter, "'"));
+    return Invalid("filter: expected a part of ", absl::StrJoin(names, ", "),
+                   "; got '", filter, "'");
   }
   return benchmarks;
 }

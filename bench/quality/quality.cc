@@ -13,13 +13,13 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 
-#include "bench/progress.h"
 #include "bench/quality/html_report.h"
 #include "bench/quality/measure.h"
 #include "bench/quality/model_line.h"
 #include "bench/quality/samples.h"
 #include "bench/quality/summary.h"
 #include "blockmgr/base/dtype.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/eviction/table_bytes.h"
@@ -28,6 +28,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "program/command_line.h"
 #include "program/output_file.h"
+#include "program/progress.h"
 #include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
@@ -69,9 +70,8 @@ absl::Status KeepCells(const std::string& only, std::vector<Job>* jobs) {
   const std::string example = jobs->empty() ? "" : jobs->front().task;
   std::erase_if(*jobs, [](const Job& job) { return job.cells.empty(); });
   if (!jobs->empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--cells: expected a part of the name of a cell, as in ",
-                   example, "/512/agnostic/0.2/keydiff, got '", only, "'"));
+  return Invalid("--cells: expected a part of the name of a cell, as in ",
+                 example, "/512/agnostic/0.2/keydiff, got '", only, "'");
 }
 
 absl::StatusOr<std::vector<Job>> MakeJobs(
@@ -231,8 +231,7 @@ absl::Status QualityRun::MakeLine(const QueryStatsTables& query_stats) {
     for (const QualityCell& cell : job.cells) {
       const absl::Status valid = line_->ValidateEviction(cell.eviction);
       if (!valid.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(cell.name(), ": ", valid.message()));
+        return Invalid(cell.name(), ": ", valid.message());
       }
     }
   }
@@ -252,8 +251,7 @@ absl::StatusOr<std::unique_ptr<QualityRun>> QualityRun::Create(
     const absl::Status valid =
         table->CheckShape(shape.num_layers, shape.num_q_heads, shape.head_dim);
     if (!valid.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--query-stats ", name, ": ", valid.message()));
+      return Invalid("--query-stats ", name, ": ", valid.message());
     }
   }
   BM_ASSIGN_OR_RETURN(const std::vector<QualityCell> cells,

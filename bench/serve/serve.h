@@ -13,8 +13,8 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/options.h"
-#include "bench/progress.h"
 #include "bench/report.h"
+#include "program/progress.h"
 
 namespace blockmgr {
 

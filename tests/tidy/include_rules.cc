@@ -96,7 +96,7 @@ const std::vector<Layer>& Layers() {
                        "kernels", "program", "scheduler", "proto", "wire"},
        .grpc = true},
       {.folder = "proto", .may_include = {}},
-      {.folder = "program", .may_include = {}, .threads_and_clocks = false},
+      {.folder = "program", .may_include = {}},
       // Of the daemon it knows what its commands are.
       {.folder = "wire",
        .may_include = {"blockmgr/base", "blockmgr/eviction", "blockmgr",

@@ -1,4 +1,4 @@
-#include "bench/progress.h"
+#include "program/progress.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // A progress bar for people who wait: on a terminal, or not at all.
-#ifndef BENCH_PROGRESS_H_
-#define BENCH_PROGRESS_H_
+#ifndef PROGRAM_PROGRESS_H_
+#define PROGRAM_PROGRESS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -29,6 +29,8 @@ class Progress {
 
   // `done` counts the failed ones too.
   void Update(int64_t done, int64_t failed);
+  // One more is done.
+  void Step() { Update(done_ + 1, failed_); }
 
  private:
   void Draw();
@@ -45,4 +47,4 @@ class Progress {
 
 }  // namespace blockmgr
 
-#endif  // BENCH_PROGRESS_H_
+#endif  // PROGRAM_PROGRESS_H_

@@ -1,4 +1,4 @@
-#include "bench/progress.h"
+#include "program/progress.h"
 
 #include <unistd.h>
 
@@ -46,7 +46,9 @@ Progress::Progress(int64_t total, bool enabled, const char* unit,
       title_(std::move(title)),
       visible_(enabled && isatty(STDERR_FILENO) == 1),
       start_(std::chrono::steady_clock::now()),
-      next_draw_(start_) {}
+      next_draw_(start_) {
+  if (visible_) Draw();
+}
 
 Progress::~Progress() {
   if (!visible_) return;
