@@ -122,8 +122,9 @@ class LayerScorer {
     std::vector<Row> rows;
     for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
       const Row past = Past(head, Window(q, window));
-      rows.push_back(
-          Pad(head, spec_.kind == ScorerKind::kSnapKv ? Pool(past) : past));
+      rows.push_back(Pad(head, spec_.kind == ScorerKind::kSnapKv
+                                   ? Pool(past, spec_.pool)
+                                   : past));
     }
     return rows;
   }
@@ -185,7 +186,7 @@ class LayerScorer {
     row.resize(Entries(head).size(), kInfinity);
     return row;
   }
-  Row Pool(const Row& row) const {
+  Row Pool(const Row& row, PoolKind kind) const {
     const int64_t half = spec_.kernel / 2;
     Row pooled;
     for (int64_t i = 0; i < std::ssize(row); ++i) {
@@ -193,7 +194,7 @@ class LayerScorer {
       const int64_t end = std::min<int64_t>(std::ssize(row), i + half + 1);
       const auto first = row.begin() + begin;
       const auto last = row.begin() + end;
-      pooled.push_back(spec_.pool == PoolKind::kMax
+      pooled.push_back(kind == PoolKind::kMax
                            ? *std::max_element(first, last)
                            : std::accumulate(first, last, 0.0) / spec_.kernel);
     }
@@ -216,10 +217,11 @@ class LayerScorer {
     std::vector<Row> rows;
     for (int32_t q = head * group_; q < (head + 1) * group_; ++q) {
       const Row past = Past(head, Window(q, spec_.window));
-      rows.push_back(spec_.order == PoolOrder::kAdaKv ? past : Pool(past));
+      rows.push_back(spec_.order == PoolOrder::kAdaKv ? past
+                                                      : Pool(past, spec_.pool));
     }
     Row scores = Reduce(rows);
-    if (spec_.order == PoolOrder::kAdaKv) scores = Pool(scores);
+    if (spec_.order == PoolOrder::kAdaKv) scores = Pool(scores, spec_.pool);
     return Pad(head, std::move(scores));
   }
 
@@ -248,18 +250,7 @@ class LayerScorer {
         }
       }
     }
-    const Row past = Past(head, std::move(changes));
-    const int64_t half = spec_.kernel / 2;
-    Row pooled;
-    for (int64_t i = 0; i < std::ssize(past); ++i) {
-      double sum = 0;
-      for (int64_t j = std::max<int64_t>(0, i - half);
-           j <= std::min<int64_t>(std::ssize(past) - 1, i + half); ++j) {
-        sum += past[static_cast<size_t>(j)];
-      }
-      pooled.push_back(sum / spec_.kernel);
-    }
-    return Pad(head, std::move(pooled));
+    return Pad(head, Pool(Past(head, std::move(changes)), PoolKind::kAvg));
   }
 
   Row H2o(int32_t head) const {

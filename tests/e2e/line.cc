@@ -1,7 +1,5 @@
 #include "tests/e2e/line.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -53,12 +51,8 @@ std::unique_ptr<TinyEngine> MakeEngine(const LineOptions& options,
 }
 
 Line::Line(LineOptions options) : options_(std::move(options)) {
-  std::string name =
-      (std::filesystem::temp_directory_path() / "blockmgr-e2e-XXXXXX").string();
-  EXPECT_NE(mkdtemp(name.data()), nullptr);
-  folder_ = name;
   ServerOptions server_options;
-  server_options.listen = absl::StrCat("unix:", name, "/blockmgr.sock");
+  server_options.listen = absl::StrCat("unix:", folder_.File("blockmgr.sock"));
   server_options.scheduler = options_.scheduler;
   server_options.budget_tables = options_.budget_tables;
   auto server = Server::Start(server_options, &Scheduler::Create);
@@ -128,7 +122,6 @@ void Line::Close() {
   }
   server_->Shutdown(std::chrono::seconds(5));
   server_.reset();
-  std::filesystem::remove_all(folder_);
 }
 
 void Line::SetDeadline(grpc::ClientContext* context) {

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,6 +29,7 @@
 #include "proto/blockmgr/v1/request.grpc.pb.h"
 #include "scheduler/server/server.h"
 #include "tests/e2e/reference_checker.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 
@@ -128,7 +128,7 @@ class Line {
   static void SetDeadline(grpc::ClientContext* context);
 
   const LineOptions options_;
-  std::filesystem::path folder_;
+  TempFolder folder_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<TinyEngine> engine_;
   std::unique_ptr<ReferenceChecker> checker_;
