@@ -160,7 +160,8 @@ float Element(uint32_t value, uint32_t part) {
 template <bool kBFloat16>
 void ComputeMultiply(BlockRun&, Warp& warp) {
   std::array<std::array<float, 16>, 16> a;  // [row][k]
-  std::array<std::array<float, 16>, 8> b;   // [column][k]
+  std::array<std::array<float, 8>, 16> b;   // [k][column]
+  std::array<std::array<float, 8>, 16> c;   // [row][column]
   for (uint32_t lane = 0; lane < kWarpThreads; ++lane) {
     const auto& input = warp.Input<MultiplyInput>(lane);
     const uint32_t group = lane / 4;
@@ -170,17 +171,23 @@ void ComputeMultiply(BlockRun&, Warp& warp) {
       a[group + 8][k] = Element<kBFloat16>(input.a[1], part);
       a[group][k + 8] = Element<kBFloat16>(input.a[2], part);
       a[group + 8][k + 8] = Element<kBFloat16>(input.a[3], part);
-      b[group][k] = Element<kBFloat16>(input.b[0], part);
-      b[group][k + 8] = Element<kBFloat16>(input.b[1], part);
+      b[k][group] = Element<kBFloat16>(input.b[0], part);
+      b[k + 8][group] = Element<kBFloat16>(input.b[1], part);
+      c[group][k] = input.c[part];
+      c[group + 8][k] = input.c[2 + part];
+    }
+  }
+  for (uint32_t row = 0; row < 16; ++row) {
+    for (uint32_t k = 0; k < 16; ++k) {
+      for (uint32_t column = 0; column < 8; ++column) {
+        c[row][column] += a[row][k] * b[k][column];
+      }
     }
   }
   for (uint32_t lane = 0; lane < kWarpThreads; ++lane) {
+    auto& output = warp.Output<std::array<float, 4>>(lane);
     for (uint32_t i = 0; i < 4; ++i) {
-      const uint32_t row = lane / 4 + i / 2 * 8;
-      const uint32_t column = lane % 4 * 2 + i % 2;
-      float sum = warp.Input<MultiplyInput>(lane).c[i];
-      for (uint32_t k = 0; k < 16; ++k) sum += a[row][k] * b[column][k];
-      warp.Output<std::array<float, 4>>(lane)[i] = sum;
+      output[i] = c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
     }
   }
 }
