@@ -8,13 +8,46 @@ namespace {
 
 using Row = std::vector<double>;
 
-Row Multiply(const Row& row, const std::vector<float>& matrix) {
-  Row result(matrix.size() / row.size(), 0.0);
-  for (size_t i = 0; i < row.size(); ++i) {
-    for (size_t j = 0; j < result.size(); ++j) {
-      result[j] += row[i] * double{matrix[i * result.size() + j]};
+// Adds the product of rows and a matrix of so many columns. The rows of the
+// matrix are taken four at once, in their order, so that results are read and
+// written less often.
+[[gnu::always_inline]] inline void AddProduct(const Row& row,
+                                              const float* matrix, Row* sums) {
+  const size_t width = sums->size();
+  size_t i = 0;
+  for (; i + 4 <= row.size(); i += 4) {
+    const float* const m = matrix + i * width;
+    for (size_t j = 0; j < width; ++j) {
+      double sum = (*sums)[j] + row[i] * double{m[j]};
+      sum += row[i + 1] * double{m[width + j]};
+      sum += row[i + 2] * double{m[2 * width + j]};
+      (*sums)[j] = sum + row[i + 3] * double{m[3 * width + j]};
     }
   }
+  for (; i < row.size(); ++i) {
+    for (size_t j = 0; j < width; ++j) {
+      (*sums)[j] += row[i] * double{matrix[i * width + j]};
+    }
+  }
+}
+
+#ifdef __x86_64__
+// Has wider vectors, and the same bits: nothing is fused.
+[[gnu::target("avx2")]] void AddProductAvx2(const Row& row, const float* matrix,
+                                            Row* sums) {
+  AddProduct(row, matrix, sums);
+}
+#endif
+
+Row Multiply(const Row& row, const std::vector<float>& matrix) {
+  Row result(matrix.size() / row.size(), 0.0);
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2")) {
+    AddProductAvx2(row, matrix.data(), &result);
+    return result;
+  }
+#endif
+  AddProduct(row, matrix.data(), &result);
   return result;
 }
 

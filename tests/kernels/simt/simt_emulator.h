@@ -110,7 +110,16 @@ void LoadMatrix(bool transposed, uint32_t (&r)[4], const void* row, Site site);
 uint32_t MoveMatrix(uint32_t value, Site site);
 void Multiply(bool bfloat16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
               uint32_t b1, Site site);
-float HalfToFloat(uint16_t bits);
+inline float HalfToFloat(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+  const uint32_t magnitude = bits & 0x7FFFu;
+  // What the device makes of any NaN.
+  if (magnitude > 0x7C00u) return BitsToFloat(0x7FFFFFFFu);
+  if (magnitude == 0x7C00u) return BitsToFloat(sign | 0x7F800000u);
+  // The exponent's bias is 112 less, also of subnormals; the product is exact.
+  const float scaled = BitsToFloat(magnitude << 13) * 0x1p112f;
+  return BitsToFloat(sign | FloatBits(scaled));
+}
 uint16_t FloatToHalf(float value);
 
 }  // namespace emulator

@@ -344,20 +344,6 @@ void Multiply(bool bfloat16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
       site);
 }
 
-float HalfToFloat(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = bits >> 10 & 0x1Fu;
-  const uint32_t fraction = bits & 0x3FFu;
-  if (exponent == 0) {  // zero or subnormal: multiples of 2^-24
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  // What the device makes of any NaN.
-  if (exponent == 31 && fraction != 0) return BitsToFloat(0x7FFFFFFFu);
-  const uint32_t biased = exponent == 31 ? 255 : exponent + 127 - 15;
-  return BitsToFloat(sign | biased << 23 | fraction << 13);
-}
-
 uint16_t FloatToHalf(float value) {
   const auto sign = static_cast<uint16_t>(FloatBits(value) >> 16 & 0x8000u);
   const float magnitude = std::fabs(value);
