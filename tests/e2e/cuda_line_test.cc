@@ -89,38 +89,6 @@ std::vector<v1::SubmitRequest> Requests(int32_t count, int32_t num_outputs,
   return requests;
 }
 
-void SetPolicy(absl::string_view policy, v1::EvictionMode mode,
-               v1::SubmitRequest* request) {
-  v1::RequestEviction* eviction = SetEviction(mode, request);
-  ToProto(*ParsePolicy(policy), eviction->mutable_policy());
-  if (mode == v1::EVICTION_MODE_EVERY_CHUNK) eviction->set_compress_every(48);
-  if (mode == v1::EVICTION_MODE_DECODE) eviction->set_compress_every(16);
-}
-
-// Serves them all; nothing may leak.
-std::map<std::string, Answer> Serve(
-    const LineOptions& options, const std::vector<v1::SubmitRequest>& requests,
-    v1::GetStatsResponse* stats, int64_t* num_window_evictions = nullptr) {
-  Line line(options);
-  line.Open();
-  line.SubmitTogether(requests);
-  std::map<std::string, Answer> answers = line.WaitForAnswers(requests.size());
-  for (const auto& [id, answer] : answers) {
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
-  }
-  line.ExpectNothingLeaked();
-  *stats = line.GetStats();
-  line.Close();
-  EXPECT_GE(line.checker().num_logits_checked(),
-            static_cast<int64_t>(stats->num_output_tokens()));
-  EXPECT_GE(line.checker().num_evictions_checked(),
-            static_cast<int64_t>(stats->num_evictions()));
-  if (num_window_evictions != nullptr) {
-    *num_window_evictions = line.checker().num_window_evictions_checked();
-  }
-  return answers;
-}
-
 // Policy, mode, shards.
 using Method = std::tuple<std::string, v1::EvictionMode, int32_t>;
 
@@ -184,8 +152,8 @@ TEST_P(CudaMethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   for (v1::SubmitRequest& request : requests) {
     SetPolicy(policy, mode, &request);
   }
-  v1::GetStatsResponse stats;
-  Serve(Options(Decode::kInvariant, num_shards, 48), requests, &stats);
+  const v1::GetStatsResponse stats =
+      Serve(Options(Decode::kInvariant, num_shards, 48), requests).stats;
   EXPECT_GT(stats.evicted_blocks(), 0U);
   // At 48, 96 and the end; or at the end of the prompt and 32 tokens later.
   EXPECT_GE(stats.num_evictions(), 4U);
@@ -203,8 +171,7 @@ TEST_F(CudaLineTest, ComputesInBFloat16) {
   LineOptions options = Options(Decode::kBalanced, 1, 48);
   options.dtype = DType::kBFloat16;
   options.margins = {.logits = 0.12, .scores = 0.02};
-  v1::GetStatsResponse stats;
-  Serve(options, requests, &stats);
+  const v1::GetStatsResponse stats = Serve(options, requests).stats;
   EXPECT_EQ(stats.num_evictions(), 2U);
 }
 
@@ -218,8 +185,7 @@ TEST_F(CudaLineTest, ComputesHybridModelsAndDrafts) {
   options.query_stats.clear();
   options.scheduler.num_speculative_tokens = 3;
   options.max_drafts = 3;
-  v1::GetStatsResponse stats;
-  Serve(options, requests, &stats);
+  const v1::GetStatsResponse stats = Serve(options, requests).stats;
   EXPECT_EQ(stats.num_evictions(), 1U);
   EXPECT_GT(stats.num_draft_tokens(), 0U);
 }
@@ -243,10 +209,7 @@ TEST_F(CudaLineTest, EvictsFromWindowsWhatTheDenseModelSays) {
     LineOptions options = Options(Decode::kInvariant, 1, 96);
     options.model = Model(1, {96, 0, 64});
     options.query_stats.clear();
-    v1::GetStatsResponse stats;
-    int64_t num_window_evictions = 0;
-    Serve(options, requests, &stats, &num_window_evictions);
-    EXPECT_GE(num_window_evictions, 4);
+    EXPECT_GE(Serve(options, requests).checked.window_evictions, 4);
   }
 }
 
@@ -267,20 +230,17 @@ TEST_F(CudaLineTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
   }
   LineOptions options = Options(Decode::kChunked, 1, 200);
   options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
-  v1::GetStatsResponse stats;
-  const auto fresh = Serve(options, requests, &stats);
-  EXPECT_EQ(stats.num_preemptions(), 0U);
+  const Served fresh = Serve(options, requests);
+  EXPECT_EQ(fresh.stats.num_preemptions(), 0U);
   options.num_blocks = 13;
   for (const int32_t num_host_blocks : {0, 40}) {
     // Without swaps in nightly tests only.
     if (kBrief && num_host_blocks == 0) continue;
     options.num_host_blocks = num_host_blocks;
-    const auto resumed = Serve(options, requests, &stats);
-    EXPECT_GT(stats.num_preemptions(), 0U);  // or this shows nothing
-    EXPECT_EQ(stats.num_swap_ins() > 0, num_host_blocks > 0);
-    for (const auto& [id, answer] : resumed) {
-      EXPECT_EQ(answer.tokens, fresh.at(id).tokens) << id;
-    }
+    const Served resumed = Serve(options, requests);
+    EXPECT_GT(resumed.stats.num_preemptions(), 0U);  // or this shows nothing
+    EXPECT_EQ(resumed.stats.num_swap_ins() > 0, num_host_blocks > 0);
+    ExpectSameTokens(resumed.answers, fresh.answers);
   }
 }
 

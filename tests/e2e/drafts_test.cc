@@ -37,24 +37,9 @@ TEST(DraftsTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
   std::mt19937_64 random(kSeed);
   const std::vector<Job> jobs = RandomJobs(32, 60, 3, &random);
   LineOptions options = Options(kSeed, 21);
-  Line line(options);
-  line.Open();
-  std::vector<v1::SubmitRequest> requests;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    requests.push_back(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt,
-                                         jobs[i].max_tokens));
-  }
-  line.SubmitTogether(requests);
-  const std::map<std::string, Answer> answers =
-      line.WaitForAnswers(jobs.size());
-  ASSERT_EQ(answers.size(), jobs.size());
-  line.ExpectNothingLeaked();
-  const v1::GetStatsResponse stats = line.GetStats();
+  const auto [answers, stats, checked] = Serve(options, RequestsFor(jobs));
   ExpectDrafts(stats);
   EXPECT_GT(stats.num_preemptions(), 0u);
-  line.Close();
-  EXPECT_GE(line.checker().num_logits_checked(),
-            static_cast<int64_t>(stats.num_output_tokens()));
   options.max_drafts = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     SCOPED_TRACE(absl::StrCat("request ", i));
@@ -67,8 +52,6 @@ TEST(DraftsTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
 TEST(DraftsTest, EqualsTheDenseModelThroughEvictionsInDecode) {
   constexpr uint64_t kSeed = 32;
   std::mt19937_64 random(kSeed);
-  Line line(Options(kSeed, 61));
-  line.Open();
   std::vector<v1::SubmitRequest> requests;
   for (int32_t i = 0; i < 8; ++i) {
     v1::SubmitRequest request = Line::MakeRequest(
@@ -81,19 +64,12 @@ TEST(DraftsTest, EqualsTheDenseModelThroughEvictionsInDecode) {
     eviction->mutable_target()->set_tokens_per_head(24);
     requests.push_back(request);
   }
-  line.SubmitTogether(requests);
-  const std::map<std::string, Answer>& answers = line.WaitForAnswers(8);
-  ASSERT_EQ(answers.size(), 8u);
+  const auto [answers, stats, checked] = Serve(Options(kSeed, 61), requests);
   for (const auto& [id, answer] : answers) {
     EXPECT_EQ(answer.tokens.size(), 110u) << id;
   }
-  line.ExpectNothingLeaked();
-  const v1::GetStatsResponse stats = line.GetStats();
   ExpectDrafts(stats);
   EXPECT_GE(stats.num_evictions(), 24u);
-  line.Close();
-  EXPECT_GE(line.checker().num_logits_checked(),
-            static_cast<int64_t>(stats.num_output_tokens()));
 }
 
 }  // namespace

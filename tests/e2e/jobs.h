@@ -4,13 +4,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+#include <gtest/gtest.h>
+
+#include "blockmgr/eviction/policy.h"
 #include "proto/blockmgr/v1/request.pb.h"
 #include "scheduler/scheduler_options.h"
+#include "tests/e2e/line.h"
 #include "tests/engine/reference/test_util.h"
+#include "wire/policy_wire.h"
 
 namespace blockmgr {
 
@@ -87,6 +96,43 @@ inline v1::RequestEviction* SetEviction(v1::EvictionMode mode,
   *eviction->mutable_policy() = SnapKvAdaKv(8);
   eviction->mutable_target()->set_keep_ratio("0.4");
   return eviction;
+}
+
+// Does the same by this policy, every 48 tokens of a prompt or 16 of outputs.
+inline v1::RequestEviction* SetPolicy(absl::string_view policy,
+                                      v1::EvictionMode mode,
+                                      v1::SubmitRequest* request) {
+  v1::RequestEviction* eviction = SetEviction(mode, request);
+  ToProto(*ParsePolicy(policy), eviction->mutable_policy());
+  if (mode == v1::EVICTION_MODE_EVERY_CHUNK) eviction->set_compress_every(48);
+  if (mode == v1::EVICTION_MODE_DECODE) eviction->set_compress_every(16);
+  return eviction;
+}
+
+// Returns requests r0, r1 .. for the jobs. If `mode` evicts, each is evicted
+// from; every 32 tokens, if that is not once.
+inline std::vector<v1::SubmitRequest> RequestsFor(
+    const std::vector<Job>& jobs,
+    v1::EvictionMode mode = v1::EVICTION_MODE_NONE) {
+  std::vector<v1::SubmitRequest> requests;
+  for (const Job& job : jobs) {
+    requests.push_back(Line::MakeRequest(absl::StrCat("r", requests.size()),
+                                         job.prompt, job.max_tokens));
+    if (mode == v1::EVICTION_MODE_NONE) continue;
+    v1::RequestEviction* eviction = SetEviction(mode, &requests.back());
+    if (mode != v1::EVICTION_MODE_AFTER_PREFILL) {
+      eviction->set_compress_every(32);
+    }
+  }
+  return requests;
+}
+
+inline void ExpectSameTokens(const std::map<std::string, Answer>& answers,
+                             const std::map<std::string, Answer>& expected) {
+  ASSERT_EQ(answers.size(), expected.size());
+  for (const auto& [id, answer] : answers) {
+    EXPECT_EQ(answer.tokens, expected.at(id).tokens) << id;
+  }
 }
 
 }  // namespace blockmgr

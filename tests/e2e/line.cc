@@ -267,6 +267,32 @@ void Line::ExpectNothingLeaked() {
   EXPECT_EQ(GetStats().free_blocks(), options_.num_blocks - 1);
 }
 
+Served Serve(const LineOptions& options,
+             const std::vector<v1::SubmitRequest>& requests) {
+  Line line(options);
+  line.Open();
+  line.SubmitTogether(requests);
+  return Finish(&line, requests.size());
+}
+
+Served Finish(Line* line, size_t num_requests) {
+  Served served;
+  served.answers = line->WaitForAnswers(num_requests);
+  EXPECT_EQ(served.answers.size(), num_requests);
+  for (const auto& [id, answer] : served.answers) {
+    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
+  }
+  line->ExpectNothingLeaked();
+  served.stats = line->GetStats();
+  line->Close();
+  served.checked = line->checker().counts();
+  EXPECT_GE(served.checked.logits,
+            static_cast<int64_t>(served.stats.num_output_tokens()));
+  EXPECT_GE(served.checked.evictions,
+            static_cast<int64_t>(served.stats.num_evictions()));
+  return served;
+}
+
 ReferenceChecker::LogitsByPosition RunAlone(
     const LineOptions& options, const std::vector<int32_t>& prompt,
     int32_t max_tokens, std::vector<int32_t>* tokens,

@@ -147,6 +147,20 @@ class Line {
   size_t num_ended_ = 0;
 };
 
+// The end of requests, and of the line that has served them.
+struct Served {
+  std::map<std::string, Answer> answers;
+  v1::GetStatsResponse stats;
+  ReferenceCounts checked;
+};
+
+// Serves requests that are submitted together, to their length, and compares
+// all that is computed and kept with the dense model; nothing may leak.
+Served Serve(const LineOptions& options,
+             const std::vector<v1::SubmitRequest>& requests);
+// Does the same for requests that have been submitted; closes the line.
+Served Finish(Line* line, size_t num_requests);
+
 // The same engine and scheduler without a daemon, one request at a time in a
 // pool where it never meets another: what a request computes alone.
 ReferenceChecker::LogitsByPosition RunAlone(

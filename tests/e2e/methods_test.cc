@@ -3,9 +3,6 @@
 // tensors, and what it computes is the dense model without the evicted.
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -19,8 +16,9 @@
 
 #include "blockmgr/eviction/lukv_profile.h"
 #include "blockmgr/eviction/policy_fields.h"
+#include "tests/e2e/jobs.h"
 #include "tests/e2e/line.h"
-#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 #include "tests/testing/test_tables.h"
 #include "wire/policy_wire.h"
 
@@ -44,47 +42,49 @@ std::shared_ptr<const LanguageModel> Model(int32_t num_shards) {
                      7);
 }
 
-// The tables that headkv and lukv name, in a folder of their own.
-class TableFiles {
- public:
-  explicit TableFiles(int32_t num_shards)
-      : folder_(std::filesystem::path(testing::TempDir()) /
-                absl::StrCat("blockmgr-tables-", getpid())) {
-    std::filesystem::create_directories(folder_);
-    LuKvProfile profile;
-    profile.num_layers = kNumLayers;
-    profile.num_heads = kNumHeads * num_shards;
-    profile.calibration_length = 1000;
-    profile.rho = {0.0f, 0.5f, 1.0f};
-    profile.r = {0.0f,  0.0f,  0.0f, 0.0f, 0.25f, 0.75f,
-                 0.40f, 0.60f, 1.0f, 1.0f, 1.0f,  1.0f};
-    std::string scores =
-        R"({"num_layers":2,"num_heads":2,"scores":[[4,1],[2,1]]})";
-    if (num_shards == 2) {
-      // Shards whose heads get different totals.
-      profile.r = {0.0f, 0.0f,  0.0f,  0.0f, 0.0f,  0.0f,  0.0f,  0.0f,
-                   0.2f, 0.35f, 0.65f, 0.8f, 0.45f, 0.35f, 0.65f, 0.55f,
-                   1.0f, 1.0f,  1.0f,  1.0f, 1.0f,  1.0f,  1.0f,  1.0f};
-      scores =
-          R"({"num_layers":2,"num_heads":4,"scores":[[4,1,1,1],[2,3,1,1]]})";
-    }
-    Write("profile", EncodeLuKvProfile(profile));
-    Write("scores", scores);
+// Writes the tables that headkv and lukv name. Returns --budget-tables.
+std::vector<std::string> WriteTables(int32_t num_shards,
+                                     const TempFolder& folder) {
+  LuKvProfile profile;
+  profile.num_layers = kNumLayers;
+  profile.num_heads = kNumHeads * num_shards;
+  profile.calibration_length = 1000;
+  profile.rho = {0.0f, 0.5f, 1.0f};
+  profile.r = {0.0f,  0.0f,  0.0f, 0.0f, 0.25f, 0.75f,
+               0.40f, 0.60f, 1.0f, 1.0f, 1.0f,  1.0f};
+  std::string scores =
+      R"({"num_layers":2,"num_heads":2,"scores":[[4,1],[2,1]]})";
+  if (num_shards == 2) {
+    // Shards whose heads get different totals.
+    profile.r = {0.0f, 0.0f,  0.0f,  0.0f, 0.0f,  0.0f,  0.0f,  0.0f,
+                 0.2f, 0.35f, 0.65f, 0.8f, 0.45f, 0.35f, 0.65f, 0.55f,
+                 1.0f, 1.0f,  1.0f,  1.0f, 1.0f,  1.0f,  1.0f,  1.0f};
+    scores = R"({"num_layers":2,"num_heads":4,"scores":[[4,1,1,1],[2,3,1,1]]})";
   }
-  ~TableFiles() { std::filesystem::remove_all(folder_); }
+  return {"measured=" + folder.Write("profile", EncodeLuKvProfile(profile)),
+          "needle=" + folder.Write("scores", scores)};
+}
 
-  std::vector<std::string> arguments() const {
-    return {absl::StrCat("measured=", (folder_ / "profile").string()),
-            absl::StrCat("needle=", (folder_ / "scores").string())};
+LineOptions Options(int32_t num_shards, int32_t num_blocks) {
+  LineOptions options{
+      .model = Model(num_shards),
+      .num_blocks = num_blocks,
+      .page_size = 16,
+      .num_shards = num_shards,
+      .scheduler = SmallScheduler(true, 2),
+      .num_scorer_states = 8,
+      .query_stats = MeasuredQueryStats(kNumLayers, 4 * num_shards, 16, 3)};
+  options.scheduler.max_num_batched_tokens = 72;
+  return options;
+}
+
+std::vector<int32_t> SomePrompt() {
+  std::vector<int32_t> prompt(130);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    prompt[i] = static_cast<int32_t>(i * i % 61);
   }
-
- private:
-  void Write(const char* name, const std::string& bytes) const {
-    std::ofstream(folder_ / name, std::ios::binary) << bytes;
-  }
-
-  std::filesystem::path folder_;
-};
+  return prompt;
+}
 
 // Strings, whose text is in the names of tests; of pointers the address is.
 std::vector<std::string> Policies() {
@@ -155,28 +155,13 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
   const auto& [text, mode, num_shards] = GetParam();
   SCOPED_TRACE(text);
-  const TableFiles tables(num_shards);
-  SchedulerOptions scheduler;
-  scheduler.max_num_seqs = 8;
-  scheduler.max_num_batched_tokens = 72;
-  scheduler.max_model_len = 512;
-  scheduler.watermark = 0.0;
-  scheduler.max_steps_in_flight = 2;
-  scheduler.enable_prefix_caching = true;
+  const TempFolder folder;
   const bool later =
       mode == v1::EVICTION_MODE_DECODE || mode == v1::EVICTION_MODE_PRESSURE;
   // The prompts take 10, 12 and 14 blocks, long outputs 7 more together.
-  Line line(
-      {.model = Model(num_shards),
-       .num_blocks = mode == v1::EVICTION_MODE_PRESSURE ? 40 : 48,
-       .page_size = 16,
-       .num_shards = num_shards,
-       .scheduler = scheduler,
-       .num_scorer_states = 8,
-       .query_stats = MeasuredQueryStats(kNumLayers, 4 * num_shards, 16, 3),
-       .budget_tables = tables.arguments()});
-  line.Open();
-  ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
+  LineOptions options =
+      Options(num_shards, mode == v1::EVICTION_MODE_PRESSURE ? 40 : 48);
+  options.budget_tables = WriteTables(num_shards, folder);
   std::mt19937_64 random(11);
   constexpr int32_t kNumRequests = 3;
   const int32_t num_outputs = later ? 40 : 12;
@@ -186,31 +171,21 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
     for (int32_t& token : prompt) token = static_cast<int32_t>(random() % 64);
     v1::SubmitRequest request =
         Line::MakeRequest(absl::StrCat("r", i), prompt, num_outputs);
-    v1::RequestEviction& eviction = *request.mutable_eviction();
-    eviction.set_mode(mode);
-    ToProto(policy, eviction.mutable_policy());
-    eviction.mutable_target()->set_keep_ratio("0.4");
-    if (mode == v1::EVICTION_MODE_EVERY_CHUNK) eviction.set_compress_every(48);
-    if (mode == v1::EVICTION_MODE_DECODE) eviction.set_compress_every(16);
+    SetPolicy(text, mode, &request);
     requests.push_back(request);
   }
-  line.SubmitTogether(requests);
-  for (const auto& [id, answer] : line.WaitForAnswers(kNumRequests)) {
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
-  }
-  line.ExpectNothingLeaked();
-  const v1::GetStatsResponse stats = line.GetStats();
-  EXPECT_GT(stats.evicted_blocks(), 0u);
-  EXPECT_EQ(stats.num_squeezes() > 0, mode == v1::EVICTION_MODE_PRESSURE);
-  line.Close();
+  const Served outcome = Serve(options, requests);
+  EXPECT_GT(outcome.stats.evicted_blocks(), 0u);
+  EXPECT_EQ(outcome.stats.num_squeezes() > 0,
+            mode == v1::EVICTION_MODE_PRESSURE);
   // Once each; or at 96, 144 and 192 tokens and the end, as far as they go; or
   // at the end of the prompt and 32 tokens later; or once at all.
   const int64_t num_evictions = mode == v1::EVICTION_MODE_DECODE        ? 6
                                 : mode == v1::EVICTION_MODE_EVERY_CHUNK ? 6
                                 : mode == v1::EVICTION_MODE_PRESSURE    ? 1
                                                                         : 3;
-  EXPECT_GE(line.checker().num_evictions_checked(), num_evictions);
-  EXPECT_GE(line.checker().num_logits_checked(), kNumRequests * num_outputs);
+  EXPECT_GE(outcome.checked.evictions, num_evictions);
+  EXPECT_GE(outcome.checked.logits, kNumRequests * num_outputs);
 }
 
 TEST(MethodsTest, EveryNameIsAmongThem) {
@@ -235,25 +210,12 @@ TEST(MethodsTest, EveryNameIsAmongThem) {
 // Attention goes on being summed up while a request decodes, and after an
 // eviction: what a later eviction keeps is by all of it.
 TEST(MethodsTest, H2oAccumulatesDuringDecode) {
-  SchedulerOptions scheduler;
-  scheduler.max_num_seqs = 4;
-  scheduler.max_num_batched_tokens = 72;
-  scheduler.max_model_len = 512;
-  Line line({.model = Model(1),
-             .num_blocks = 80,
-             .page_size = 16,
-             .scheduler = scheduler,
-             .num_scorer_states = 4});
+  Line line(Options(1, 80));
   line.Open();
-  std::vector<int32_t> prompt(130);
-  for (size_t i = 0; i < prompt.size(); ++i) {
-    prompt[i] = static_cast<int32_t>(i * i % 61);
-  }
-  v1::SubmitRequest request = Line::MakeRequest("r", prompt, 200);
-  v1::RequestEviction& eviction = *request.mutable_eviction();
-  eviction.set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
-  ToProto(*ParsePolicy("h2o | adakv"), eviction.mutable_policy());
-  eviction.mutable_target()->set_keep_ratio("0.6");
+  v1::SubmitRequest request = Line::MakeRequest("r", SomePrompt(), 200);
+  SetPolicy("h2o | adakv", v1::EVICTION_MODE_AFTER_PREFILL, &request)
+      ->mutable_target()
+      ->set_keep_ratio("0.6");
   ASSERT_TRUE(line.Submit(request).ok());
   line.WaitForTokens("r", 60);
   v1::EvictRequest command;
@@ -264,81 +226,46 @@ TEST(MethodsTest, H2oAccumulatesDuringDecode) {
   const grpc::Status status = line.Evict(command, &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_GT(response.freed_blocks(), 0);
-  line.WaitForAnswers(1);
-  line.ExpectNothingLeaked();
-  line.Close();
-  EXPECT_EQ(line.checker().num_evictions_checked(), 2);
+  EXPECT_EQ(Finish(&line, 1).checked.evictions, 2);
 }
 
 // Queries that are expected from a table leave no state: the request takes a
 // prefix hit, without an engine that accumulates scores.
 TEST(MethodsTest, ATableOfQueryStatisticsTakesPrefixHits) {
-  SchedulerOptions scheduler;
-  scheduler.max_num_seqs = 4;
-  scheduler.max_num_batched_tokens = 72;
-  scheduler.max_model_len = 512;
-  Line line({.model = Model(1),
-             .num_blocks = 80,
-             .page_size = 16,
-             .scheduler = scheduler,
-             .query_stats = MeasuredQueryStats(kNumLayers, 4, 16, 3)});
+  LineOptions options = Options(1, 80);
+  options.num_scorer_states = 0;
+  Line line(options);
   line.Open();
-  std::vector<int32_t> prompt(130);
-  for (size_t i = 0; i < prompt.size(); ++i) {
-    prompt[i] = static_cast<int32_t>(i * i % 61);
-  }
-  std::map<std::string, Answer> answers;
   for (const std::string id : {"first", "hit"}) {
-    v1::SubmitRequest request = Line::MakeRequest(id, prompt, 20);
-    v1::RequestEviction& eviction = *request.mutable_eviction();
-    eviction.set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
-    ToProto(*ParsePolicy("expected_attention(n_future=64,stats=measured)"),
-            eviction.mutable_policy());
-    eviction.mutable_target()->set_keep_ratio("0.4");
+    v1::SubmitRequest request = Line::MakeRequest(id, SomePrompt(), 20);
+    SetPolicy("expected_attention(n_future=64,stats=measured)",
+              v1::EVICTION_MODE_AFTER_PREFILL, &request);
     ASSERT_TRUE(line.Submit(request).ok());
-    answers = line.WaitForAnswers(answers.size() + 1);
+    line.WaitForAnswers(id == "first" ? 1 : 2);
   }
-  EXPECT_EQ(answers["first"].num_cached_tokens, 0);
-  EXPECT_EQ(answers["hit"].num_cached_tokens, 128);
-  EXPECT_EQ(answers["hit"].tokens, answers["first"].tokens);
-  line.ExpectNothingLeaked();
-  line.Close();
-  EXPECT_EQ(line.checker().num_evictions_checked(), 2);
+  const Served outcome = Finish(&line, 2);
+  const Answer& first = outcome.answers.at("first");
+  const Answer& hit = outcome.answers.at("hit");
+  EXPECT_EQ(first.num_cached_tokens, 0);
+  EXPECT_EQ(hit.num_cached_tokens, 128);
+  EXPECT_EQ(hit.tokens, first.tokens);
+  EXPECT_EQ(outcome.checked.evictions, 2);
 }
 
-TEST(MethodsTest, AnUnknownTableIsRefusedByName) {
-  Line line({.model = Model(1), .scheduler = SchedulerOptions()});
+TEST(MethodsTest, UnknownTablesAreRefusedByName) {
+  Line line(Options(1, 80));
   line.Open();
-  v1::SubmitRequest request = Line::MakeRequest("r", {1, 2, 3}, 2);
-  v1::RequestEviction& eviction = *request.mutable_eviction();
-  eviction.set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
-  ToProto(*ParsePolicy("keydiff | lukv(profile=nobody)"),
-          eviction.mutable_policy());
-  eviction.mutable_target()->set_keep_ratio("0.4");
-  const grpc::Status status = line.Submit(request);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(status.error_message(), HasSubstr("'nobody'"));
-  line.Close();
-}
-
-TEST(MethodsTest, UnknownQueryStatisticsAreRefusedByName) {
-  Line line({.model = Model(1),
-             .scheduler = SchedulerOptions(),
-             .query_stats = MeasuredQueryStats(kNumLayers, 4, 16, 3)});
-  line.Open();
-  v1::SubmitRequest request = Line::MakeRequest("r", {1, 2, 3}, 2);
-  v1::RequestEviction& eviction = *request.mutable_eviction();
-  eviction.set_mode(v1::EVICTION_MODE_AFTER_PREFILL);
-  ToProto(*ParsePolicy("expected_attention(stats=nobody)"),
-          eviction.mutable_policy());
-  eviction.mutable_target()->set_keep_ratio("0.4");
-  const grpc::Status status = line.Submit(request);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(status.error_message(),
-              HasSubstr("eviction.policy: stats: expected the name of a table "
-                        "of query statistics of the engine (measured), got "
-                        "'nobody'"));
-  line.Close();
+  for (const auto& [policy, text] :
+       {std::pair("keydiff | lukv(profile=nobody)", "'nobody'"),
+        std::pair("expected_attention(stats=nobody)",
+                  "eviction.policy: stats: expected the name of a table of "
+                  "query statistics of the engine (measured), got 'nobody'")}) {
+    v1::SubmitRequest request = Line::MakeRequest("r", {1, 2, 3}, 2);
+    SetPolicy(policy, v1::EVICTION_MODE_AFTER_PREFILL, &request);
+    const grpc::Status status = line.Submit(request);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND) << policy;
+    EXPECT_THAT(status.error_message(), HasSubstr(text));
+  }
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ void ReferenceChecker::OnStart(const SequenceStart& start) {
   // Who comes back from the host tier brings its own.
   if (!is_fork && start.swap == kNoSwap) {
     const auto& groups = engine_->tables().row(start.slot).groups;
-    num_window_regions_taken_ += std::count_if(
+    counts_.window_regions_taken += std::count_if(
         groups.begin() + 1, groups.end(),
         [](const GroupTable& group) { return group.region.cut > 0; });
   }
@@ -167,7 +167,7 @@ void ReferenceChecker::OnLogits(SequenceSlot slot, int32_t position,
   Advance(slot, &sequence, position + 1);
   FileLogits(slot, position, logits);
   const std::vector<double>& expected = sequence.expected.at(position);
-  ++num_logits_checked_;
+  ++counts_.logits;
   double worst = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     worst = std::max(worst, std::abs(logits[i] - expected[i]));
@@ -306,12 +306,12 @@ void ReferenceChecker::OnEviction(const EvictionOrder& order,
           candidates.positions[candidates.offsets[i] + keep.ranks[k]]);
     }
   }
-  ++num_evictions_checked_;
-  num_window_evictions_checked_ += order.group > 0 ? 1 : 0;
+  ++counts_.evictions;
+  counts_.window_evictions += order.group > 0 ? 1 : 0;
   const Point key{order.length, order.cut, order.group};
   if (const auto found = sequence.kept.find(key);
       found != sequence.kept.end()) {
-    ++num_replays_checked_;
+    ++counts_.replays;
     EXPECT_EQ(found->second, kept) << "a replay kept other entries";
     NoteName(order, &sequence);
     return;

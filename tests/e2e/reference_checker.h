@@ -17,7 +17,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,6 +41,17 @@ struct ReferenceMargins {
   double scores = 0;
 };
 
+// How much has been compared.
+struct ReferenceCounts {
+  int64_t logits = 0;
+  int64_t evictions = 0;
+  int64_t window_evictions = 0;  // those of layer groups with a window
+  int64_t replays = 0;  // those of sequences that had been through them before
+  // Regions of groups with a window that sequences have begun with, as parts of
+  // compressed prefixes.
+  int64_t window_regions_taken = 0;
+};
+
 class ReferenceChecker {
  public:
   // Logits of a request by position: as the engine computed them.
@@ -52,17 +62,7 @@ class ReferenceChecker {
                    std::shared_ptr<const LanguageModel> model,
                    const ReferenceMargins& margins = {});
 
-  int64_t num_logits_checked() const { return num_logits_checked_; }
-  int64_t num_evictions_checked() const { return num_evictions_checked_; }
-  // Of those, of layer groups with a window.
-  int64_t num_window_evictions_checked() const {
-    return num_window_evictions_checked_;
-  }
-  // Likewise, on sequences that had been through them before.
-  int64_t num_replays_checked() const { return num_replays_checked_; }
-  // Regions of groups with a window that sequences have begun with, as parts of
-  // compressed prefixes.
-  int64_t num_window_regions_taken() const { return num_window_regions_taken_; }
+  const ReferenceCounts& counts() const { return counts_; }
   // By prompt, for comparing runs whose request ids differ.
   const std::map<std::vector<int32_t>, LogitsByPosition>& logits() const {
     return logits_;
@@ -137,11 +137,7 @@ class ReferenceChecker {
   Mutex mutex_;
   std::vector<std::vector<int32_t>> prompts_ ABSL_GUARDED_BY(mutex_);
   std::map<std::vector<int32_t>, LogitsByPosition> logits_;
-  int64_t num_logits_checked_ = 0;
-  int64_t num_evictions_checked_ = 0;
-  int64_t num_window_evictions_checked_ = 0;
-  int64_t num_replays_checked_ = 0;
-  int64_t num_window_regions_taken_ = 0;
+  ReferenceCounts counts_;
 };
 
 }  // namespace blockmgr

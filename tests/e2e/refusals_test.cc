@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <random>
-#include <string>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
@@ -70,14 +69,6 @@ INSTANTIATE_TEST_SUITE_P(Modes, RefusedNowAndThenTest,
 // refused.
 TEST_P(RefusedNowAndThenTest, ARecomputationEqualsWhatWasComputedWithout) {
   std::mt19937_64 random(22);
-  Line line({.model = SmallModel(22),
-             .num_blocks = 20,
-             .page_size = 16,
-             .scheduler = SmallScheduler(false, 2),
-             .refuses = [](const EvictionOrder& order) {
-               return order.length / 16 % 2 == 0;
-             }});
-  line.Open();
   constexpr int32_t kNumRequests = 12;
   std::vector<v1::SubmitRequest> requests;
   for (int32_t i = 0; i < kNumRequests; ++i) {
@@ -86,19 +77,19 @@ TEST_P(RefusedNowAndThenTest, ARecomputationEqualsWhatWasComputedWithout) {
     SetEviction(GetParam(), &request)->set_compress_every(16);
     requests.push_back(request);
   }
-  line.SubmitTogether(requests);
-  for (const auto& [id, answer] : line.WaitForAnswers(kNumRequests)) {
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
-  }
-  const v1::GetStatsResponse stats = line.GetStats();
-  EXPECT_GE(stats.num_refused_evictions(), 20u);
-  EXPECT_GE(stats.num_evictions(), 20u);
-  EXPECT_GE(stats.num_preemptions(), 3u);
-  line.ExpectNothingLeaked();
-  line.Close();
-  EXPECT_GE(line.checker().num_logits_checked(),
-            static_cast<int64_t>(stats.num_output_tokens()));
-  EXPECT_GE(line.checker().num_replays_checked(), 1);
+  const Served outcome = Serve({.model = SmallModel(22),
+                                .num_blocks = 20,
+                                .page_size = 16,
+                                .scheduler = SmallScheduler(false, 2),
+                                .refuses =
+                                    [](const EvictionOrder& order) {
+                                      return order.length / 16 % 2 == 0;
+                                    }},
+                               requests);
+  EXPECT_GE(outcome.stats.num_refused_evictions(), 20u);
+  EXPECT_GE(outcome.stats.num_evictions(), 20u);
+  EXPECT_GE(outcome.stats.num_preemptions(), 3u);
+  EXPECT_GE(outcome.checked.replays, 1);
 }
 
 }  // namespace

@@ -28,41 +28,16 @@ class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
       int32_t num_host_blocks = 0, const TinyHostFault& host_fault = {}) {
     SchedulerOptions scheduler = SmallScheduler(true, 3);
     scheduler.admission = AdmissionPolicy::kMaxUtilization;
-    Line line({.model = SmallModel(23),
-               .num_blocks = num_blocks,
-               .page_size = 16,
-               .scheduler = scheduler,
-               .fault = fault,
-               .num_host_blocks = num_host_blocks,
-               .host_fault = host_fault});
-    line.Open();
-    std::vector<v1::SubmitRequest> requests;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      v1::SubmitRequest request = Line::MakeRequest(
-          absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
-      if (GetParam() != v1::EVICTION_MODE_NONE) {
-        v1::RequestEviction* eviction = SetEviction(GetParam(), &request);
-        if (GetParam() != v1::EVICTION_MODE_AFTER_PREFILL) {
-          eviction->set_compress_every(32);
-        }
-      }
-      requests.push_back(request);
-    }
-    line.SubmitTogether(requests);
-    std::map<std::string, Answer> answers = line.WaitForAnswers(jobs.size());
-    line.ExpectNothingLeaked();
-    *stats = line.GetStats();
-    line.Close();
-    return answers;
-  }
-
-  static void ExpectSameTokens(const std::map<std::string, Answer>& answers,
-                               const std::map<std::string, Answer>& expected) {
-    ASSERT_EQ(answers.size(), expected.size());
-    for (const auto& [id, answer] : answers) {
-      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
-      EXPECT_EQ(answer.tokens, expected.at(id).tokens) << id;
-    }
+    Served served = blockmgr::Serve({.model = SmallModel(23),
+                                     .num_blocks = num_blocks,
+                                     .page_size = 16,
+                                     .scheduler = scheduler,
+                                     .fault = fault,
+                                     .num_host_blocks = num_host_blocks,
+                                     .host_fault = host_fault},
+                                    RequestsFor(jobs, GetParam()));
+    *stats = std::move(served.stats);
+    return std::move(served.answers);
   }
 };
 
@@ -164,13 +139,7 @@ TEST_P(SharedRegionLineTest, ComputesWhatTheDenseModelSays) {
     requests.push_back(request);
   }
   line.SubmitTogether(requests);
-  const auto answers = line.WaitForAnswers(kRequests);
-  line.ExpectNothingLeaked();
-  const v1::GetStatsResponse stats = line.GetStats();
-  line.Close();
-  for (const auto& [id, answer] : answers) {
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
-  }
+  const v1::GetStatsResponse stats = Finish(&line, kRequests).stats;
   EXPECT_GE(stats.num_cached_region_tokens(), 100u);  // or this shows nothing
   EXPECT_GE(stats.num_preemptions(), 2u);
 }

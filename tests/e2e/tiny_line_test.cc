@@ -39,29 +39,16 @@ TEST_P(EvictionOffTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
                             .scheduler = SmallScheduler(shares_prefixes, 4)};
   Line line(options);
   line.Open();
-  std::vector<v1::SubmitRequest> requests;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    requests.push_back(Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt,
-                                         jobs[i].max_tokens));
-  }
-  line.SubmitTogether(requests);
-  const std::map<std::string, Answer>& answers =
-      line.WaitForAnswers(jobs.size());
-  ASSERT_EQ(answers.size(), jobs.size());
-  line.ExpectNothingLeaked();
-  const v1::GetStatsResponse stats = line.GetStats();
+  line.SubmitTogether(RequestsFor(jobs));
+  const auto [answers, stats, checked] = Finish(&line, jobs.size());
   EXPECT_GE(stats.num_preemptions(), 20u);  // constant, or this shows nothing
   if (shares_prefixes) {
     EXPECT_GE(stats.num_cached_tokens(), 500u);
   }
-  line.Close();
-  EXPECT_GE(line.checker().num_logits_checked(),
-            static_cast<int64_t>(stats.num_output_tokens()));
 
   for (size_t i = 0; i < jobs.size(); ++i) {
     SCOPED_TRACE(absl::StrCat("request ", i));
     const Answer& answer = answers.at(absl::StrCat("r", i));
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH);
     std::vector<int32_t> alone;
     const auto logits =
         RunAlone(options, jobs[i].prompt, jobs[i].max_tokens, &alone);
@@ -91,7 +78,7 @@ TEST(DefaultShapeTest, EqualsTheDenseModel) {
   line.WaitForAnswers(jobs.size());
   line.ExpectNothingLeaked();
   line.Close();
-  EXPECT_GE(line.checker().num_logits_checked(), 48);
+  EXPECT_GE(line.checker().counts().logits, 48);
 }
 
 // A prompt that no pool of this size ever holds is told so at once, and nobody
@@ -180,39 +167,26 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
   const std::vector<Job> jobs = RandomJobs(40, 120, 2, &random);
   SchedulerOptions scheduler = SmallScheduler(true, GetParam().steps_in_flight);
   scheduler.compaction = GetParam().compaction;
-  Line line({.model = SmallModel(11),
-             .num_blocks = 25,
-             .page_size = 16,
-             .scheduler = scheduler});
-  line.Open();
-  std::vector<v1::SubmitRequest> requests;
+  std::vector<v1::SubmitRequest> requests = RequestsFor(jobs);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    v1::SubmitRequest request = Line::MakeRequest(
-        absl::StrCat("r", i), jobs[i].prompt, jobs[i].max_tokens);
-    if (i % 4 != 3) {
-      v1::RequestEviction* eviction =
-          SetEviction(v1::EVICTION_MODE_AFTER_PREFILL, &request);
-      if (GetParam().streaming) {
-        eviction->mutable_policy()->mutable_streaming()->set_sinks(3);
-        eviction->mutable_policy()->mutable_uniform();
-        eviction->mutable_policy()->mutable_topk();
-      }
+    if (i % 4 == 3) continue;
+    v1::RequestEviction* eviction =
+        SetEviction(v1::EVICTION_MODE_AFTER_PREFILL, &requests[i]);
+    if (GetParam().streaming) {
+      eviction->mutable_policy()->mutable_streaming()->set_sinks(3);
+      eviction->mutable_policy()->mutable_uniform();
+      eviction->mutable_policy()->mutable_topk();
     }
-    requests.push_back(request);
   }
-  line.SubmitTogether(requests);
-  for (const auto& [id, answer] : line.WaitForAnswers(jobs.size())) {
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
-  }
-  line.ExpectNothingLeaked();
-  const v1::GetStatsResponse stats = line.GetStats();
-  line.Close();
+  const auto [answers, stats, checked] = Serve({.model = SmallModel(11),
+                                                .num_blocks = 25,
+                                                .page_size = 16,
+                                                .scheduler = scheduler},
+                                               requests);
   EXPECT_GE(stats.num_preemptions(), 5u);
   EXPECT_GE(stats.num_evictions(), 20u);
   EXPECT_GT(stats.evicted_blocks(), 40u);
-  EXPECT_GE(line.checker().num_evictions_checked(),
-            static_cast<int64_t>(stats.num_evictions()));
-  EXPECT_GE(line.checker().num_replays_checked(), 1);
+  EXPECT_GE(checked.replays, 1);
 }
 
 enum class OrderKind { kPolicy, kBudgets, kScores };
@@ -303,7 +277,7 @@ TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
   }
   line.ExpectNothingLeaked();
   line.Close();
-  EXPECT_GE(line.checker().num_evictions_checked(), num_evicted);
+  EXPECT_GE(line.checker().counts().evictions, num_evicted);
 }
 
 TEST(EvictionServiceTest, RefusesUnknownRequests) {

@@ -46,13 +46,6 @@ constexpr int32_t kAmpleBlocks = 4000;
 
 class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
  protected:
-  struct Outcome {
-    std::map<std::string, Answer> answers;
-    v1::GetStatsResponse stats;
-    int64_t num_window_evictions = 0;
-    int64_t num_window_regions_taken = 0;
-  };
-
   LineOptions Options(uint64_t seed, int32_t num_blocks) const {
     LineOptions options{.model = SmallWindowModel(seed, GetParam().windows),
                         .num_blocks = num_blocks,
@@ -66,9 +59,10 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
   }
 
   // Requests for the jobs, each with this mode of eviction.
-  static Outcome Serve(const LineOptions& options, const std::vector<Job>& jobs,
-                       v1::EvictionMode mode = v1::EVICTION_MODE_NONE,
-                       const std::string& window_keep_ratio = "") {
+  static Served ServeJobs(const LineOptions& options,
+                          const std::vector<Job>& jobs,
+                          v1::EvictionMode mode = v1::EVICTION_MODE_NONE,
+                          const std::string& window_keep_ratio = "") {
     std::vector<v1::SubmitRequest> requests;
     for (size_t i = 0; i < jobs.size(); ++i) {
       v1::SubmitRequest request = Line::MakeRequest(
@@ -88,34 +82,6 @@ class WindowsLineTest : public ::testing::TestWithParam<WindowCase> {
       requests.push_back(request);
     }
     return Serve(options, requests);
-  }
-
-  static Outcome Serve(const LineOptions& options,
-                       const std::vector<v1::SubmitRequest>& requests) {
-    Line line(options);
-    line.Open();
-    line.SubmitTogether(requests);
-    Outcome outcome;
-    outcome.answers = line.WaitForAnswers(requests.size());
-    line.ExpectNothingLeaked();
-    outcome.stats = line.GetStats();
-    line.Close();
-    EXPECT_GE(line.checker().num_logits_checked(),
-              static_cast<int64_t>(outcome.stats.num_output_tokens()));
-    outcome.num_window_evictions =
-        line.checker().num_window_evictions_checked();
-    outcome.num_window_regions_taken =
-        line.checker().num_window_regions_taken();
-    return outcome;
-  }
-
-  static void ExpectSameTokens(const std::map<std::string, Answer>& answers,
-                               const std::map<std::string, Answer>& expected) {
-    ASSERT_EQ(answers.size(), expected.size());
-    for (const auto& [id, answer] : answers) {
-      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
-      EXPECT_EQ(answer.tokens, expected.at(id).tokens) << id;
-    }
   }
 
   static void ExpectTokensOfAlone(
@@ -149,7 +115,7 @@ TEST_P(WindowsLineTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
     LineOptions options = Options(61, GetParam().num_blocks);
     options.scheduler = SmallScheduler(caching, 3);
     options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
-    const Outcome outcome = Serve(options, jobs);
+    const Served outcome = ServeJobs(options, jobs);
     EXPECT_GE(outcome.stats.num_preemptions(), 1u);  // or this shows nothing
     EXPECT_GE(outcome.stats.num_cached_tokens(), caching ? 32u : 0u);
     ExpectTokensOfAlone(options, jobs, outcome.answers);
@@ -159,13 +125,13 @@ TEST_P(WindowsLineTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
 TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatIsNeverSwapped) {
   std::mt19937_64 random(62);
   const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
-  const Outcome fresh = Serve(Options(62, kAmpleBlocks), jobs);
+  const Served fresh = ServeJobs(Options(62, kAmpleBlocks), jobs);
   EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
   for (const int32_t num_host_blocks : {200, 15}) {
     SCOPED_TRACE(num_host_blocks);
     LineOptions options = Options(62, GetParam().num_blocks);
     options.num_host_blocks = num_host_blocks;
-    const Outcome resumed = Serve(options, jobs);
+    const Served resumed = ServeJobs(options, jobs);
     if (num_host_blocks > 15) {
       EXPECT_GE(resumed.stats.num_swap_ins(), 2u);
     }
@@ -180,7 +146,7 @@ TEST_P(WindowsLineTest, DraftsChangeNoOutput) {
   LineOptions options = Options(63, GetParam().num_blocks);
   options.scheduler.num_speculative_tokens = 4;
   options.max_drafts = 6;
-  const Outcome outcome = Serve(options, jobs);
+  const Served outcome = ServeJobs(options, jobs);
   EXPECT_GT(outcome.stats.num_accepted_tokens(), 20u);
   EXPECT_GT(outcome.stats.num_draft_tokens(),
             outcome.stats.num_accepted_tokens() + 20);
@@ -192,7 +158,7 @@ TEST_P(WindowsLineTest, DraftsChangeNoOutput) {
 TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatLosesNothing) {
   std::mt19937_64 random(64);
   const std::vector<Job> jobs = RandomJobs(12, 120, 3, &random);
-  const Outcome fresh = Serve(Options(64, kAmpleBlocks), jobs);
+  const Served fresh = ServeJobs(Options(64, kAmpleBlocks), jobs);
   const int32_t num_blocks = 2 * GetParam().num_blocks;
   LineOptions options = Options(64, num_blocks);
   int32_t num_steps = 0;
@@ -201,7 +167,7 @@ TEST_P(WindowsLineTest, OutputsEqualThoseOfARunThatLosesNothing) {
     const auto first = static_cast<int32_t>(random() % (num_blocks - 3));
     return {BlockId{1 + first}, BlockId{2 + first}, BlockId{3 + first}};
   };
-  const Outcome damaged = Serve(options, jobs);
+  const Served damaged = ServeJobs(options, jobs);
   EXPECT_GE(damaged.stats.num_cut_requests(), 3u);  // or this shows nothing
   ExpectSameTokens(damaged.answers, fresh.answers);
 }
@@ -270,9 +236,10 @@ TEST_P(HybridLineTest, RegionsInWindowsComputeWhatTheDenseModelDoes) {
     SCOPED_TRACE(v1::EvictionMode_Name(mode));
     std::mt19937_64 random(68);
     const std::vector<Job> jobs = RandomJobs(40, 120, 3, &random);
-    const Outcome fresh = Serve(Options(68, kAmpleBlocks), jobs, mode, "0.3");
+    const Served fresh =
+        ServeJobs(Options(68, kAmpleBlocks), jobs, mode, "0.3");
     EXPECT_GE(fresh.stats.num_evictions(), 10u);
-    EXPECT_GE(fresh.num_window_evictions, 10);
+    EXPECT_GE(fresh.checked.window_evictions, 10);
     EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
     for (const int32_t num_host_blocks : {0, 100}) {
       // Every mode with one of them, and with both in nightly tests.
@@ -280,7 +247,7 @@ TEST_P(HybridLineTest, RegionsInWindowsComputeWhatTheDenseModelDoes) {
       if (kBrief && decodes == (num_host_blocks == 0)) continue;
       LineOptions options = Options(68, GetParam().num_blocks);
       options.num_host_blocks = num_host_blocks;
-      const Outcome resumed = Serve(options, jobs, mode, "0.3");
+      const Served resumed = ServeJobs(options, jobs, mode, "0.3");
       EXPECT_GE(resumed.stats.num_preemptions(), 1u);
       EXPECT_EQ(resumed.stats.num_swap_ins() > 0, num_host_blocks > 0);
       ExpectSameTokens(resumed.answers, fresh.answers);
@@ -328,13 +295,13 @@ class SharedWindowsLineTest : public WindowsLineTest {
   }
 
   // Or what the outcome shows is little.
-  static void ExpectShared(const Outcome& outcome) {
+  static void ExpectShared(const Served& outcome) {
     for (const auto& [id, answer] : outcome.answers) {
       EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id << answer.error;
     }
     EXPECT_GE(outcome.stats.num_cached_region_tokens(), 100u);
-    EXPECT_GE(outcome.num_window_evictions, 2);
-    EXPECT_GE(outcome.num_window_regions_taken, 4);
+    EXPECT_GE(outcome.checked.window_evictions, 2);
+    EXPECT_GE(outcome.checked.window_regions_taken, 4);
   }
 };
 
@@ -356,7 +323,7 @@ TEST_P(SharedWindowsLineTest, ComputesWhatTheDenseModelDoes) {
     const std::vector<v1::SubmitRequest> requests = Sharers(mode, 0, &random);
     LineOptions options = Options(69, GetParam().num_blocks);
     options.num_host_blocks = 100;
-    const Outcome outcome = Serve(options, requests);
+    const Served outcome = Serve(options, requests);
     ExpectShared(outcome);
     EXPECT_GE(outcome.stats.num_swap_ins(), 1u);
   }
@@ -374,11 +341,11 @@ TEST_P(SharedWindowsLineTest, OutputsEqualThoseOfRequestsThatShareNothing) {
         Sharers(mode, kPrefix, &random);
     LineOptions options = Options(70, kAmpleBlocks);
     options.scheduler = SmallScheduler(false, 3);
-    const Outcome fresh = Serve(options, requests);
+    const Served fresh = Serve(options, requests);
     EXPECT_EQ(fresh.stats.num_cached_tokens(), 0u);
-    EXPECT_EQ(fresh.num_window_regions_taken, 0);
+    EXPECT_EQ(fresh.checked.window_regions_taken, 0);
     for (const int32_t num_blocks : {kAmpleBlocks, GetParam().num_blocks}) {
-      const Outcome shared = Serve(Options(70, num_blocks), requests);
+      const Served shared = Serve(Options(70, num_blocks), requests);
       ExpectShared(shared);
       EXPECT_EQ(shared.stats.num_preemptions() > 0, num_blocks < kAmpleBlocks);
       ExpectSameTokens(shared.answers, fresh.answers);
