@@ -164,7 +164,7 @@ class NaiveModel {
   // Blocks wholly before `num_tokens` that it holds in all groups, and its
   // region's.
   int32_t NumFullBlocks(SequenceSlot slot, int32_t num_tokens) const;
-  // Of the parent's first num_tokens; the parent does not change.
+  // The child has the parent's first num_tokens; the parent does not change.
   void Fork(SequenceSlot parent, SequenceSlot child, int32_t num_tokens);
   void Abort(SequenceSlot slot, int32_t num_tokens);
   void Rollback(SequenceSlot slot, int32_t num_tokens);

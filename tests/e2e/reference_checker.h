@@ -41,7 +41,7 @@ struct ReferenceMargins {
   double scores = 0;
 };
 
-// How much has been compared.
+// Counts of what has been compared.
 struct ReferenceCounts {
   int64_t logits = 0;
   int64_t evictions = 0;

@@ -113,7 +113,7 @@ void Multiply(bool bfloat16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
 inline float HalfToFloat(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t magnitude = bits & 0x7FFFu;
-  // What the device makes of any NaN.
+  // The device makes this of any NaN.
   if (magnitude > 0x7C00u) return BitsToFloat(0x7FFFFFFFu);
   if (magnitude == 0x7C00u) return BitsToFloat(sign | 0x7F800000u);
   // The exponent's bias is 112 less, also of subnormals; the product is exact.
