@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
-#include <absl/strings/string_view.h>
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/status_macros.h"
@@ -23,7 +21,6 @@
 #include "tests/e2e/line.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/case_count.h"
-#include "tests/testing/status_matchers.h"
 #include "tests/testing/test_tables.h"
 #include "wire/policy_wire.h"
 
@@ -171,8 +168,7 @@ TEST_F(CudaLineTest, ComputesInBFloat16) {
   LineOptions options = Options(Decode::kBalanced, 1, 48);
   options.dtype = DType::kBFloat16;
   options.margins = {.logits = 0.12, .scores = 0.02};
-  const v1::GetStatsResponse stats = Serve(options, requests).stats;
-  EXPECT_EQ(stats.num_evictions(), 2U);
+  EXPECT_EQ(Serve(options, requests).stats.num_evictions(), 2U);
 }
 
 // Windows beside layers that attend to all, in two shards, with drafts.
@@ -202,9 +198,9 @@ TEST_F(CudaLineTest, EvictsFromWindowsWhatTheDenseModelSays) {
     std::vector<v1::SubmitRequest> requests =
         Requests(2, later ? 40 : 6, &random);
     for (v1::SubmitRequest& request : requests) {
-      SetPolicy("snapkv(window=8) | adakv", mode, &request);
-      request.mutable_eviction()->mutable_target()->set_window_keep_ratio(
-          "0.3");
+      SetPolicy("snapkv(window=8) | adakv", mode, &request)
+          ->mutable_target()
+          ->set_window_keep_ratio("0.3");
     }
     LineOptions options = Options(Decode::kInvariant, 1, 96);
     options.model = Model(1, {96, 0, 64});
@@ -266,13 +262,11 @@ TEST_F(CudaLineTest, CommandsEvictFromPlainRequests) {
     const grpc::Status status = line.Evict(command, &response);
     EXPECT_TRUE(status.ok()) << policy << status.error_message();
   }
-  for (const auto& [id, answer] : line.WaitForAnswers(2)) {
+  const Served served = Finish(&line, 2);
+  for (const auto& [id, answer] : served.answers) {
     EXPECT_EQ(std::ssize(answer.tokens), num_outputs) << id;
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id;
   }
-  line.ExpectNothingLeaked();
-  EXPECT_EQ(line.GetStats().num_evictions(), 2U);
-  line.Close();
+  EXPECT_EQ(served.stats.num_evictions(), 2U);
 }
 
 }  // namespace

@@ -286,6 +286,7 @@ Served Finish(Line* line, size_t num_requests) {
   served.stats = line->GetStats();
   line->Close();
   served.checked = line->checker().counts();
+  served.logits = line->checker().logits();
   EXPECT_GE(served.checked.logits,
             static_cast<int64_t>(served.stats.num_output_tokens()));
   EXPECT_GE(served.checked.evictions,

@@ -152,6 +152,8 @@ struct Served {
   std::map<std::string, Answer> answers;
   v1::GetStatsResponse stats;
   ReferenceCounts checked;
+  // By prompt.
+  std::map<std::vector<int32_t>, ReferenceChecker::LogitsByPosition> logits;
 };
 
 // Serves requests that are submitted together, to their length, and compares

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,17 +66,21 @@ std::vector<std::string> WriteTables(int32_t num_shards,
           "needle=" + folder.Write("scores", scores)};
 }
 
-LineOptions Options(int32_t num_shards, int32_t num_blocks) {
-  LineOptions options{
-      .model = Model(num_shards),
-      .num_blocks = num_blocks,
-      .page_size = 16,
-      .num_shards = num_shards,
-      .scheduler = SmallScheduler(true, 2),
-      .num_scorer_states = 8,
-      .query_stats = MeasuredQueryStats(kNumLayers, 4 * num_shards, 16, 3)};
+LineOptions Options(int32_t num_shards, int32_t num_blocks,
+                    int32_t max_num_seqs) {
+  LineOptions options{.model = Model(num_shards),
+                      .num_blocks = num_blocks,
+                      .page_size = 16,
+                      .num_shards = num_shards,
+                      .scheduler = {}};
+  options.scheduler.max_num_seqs = max_num_seqs;
   options.scheduler.max_num_batched_tokens = 72;
+  options.scheduler.max_model_len = 512;
   return options;
+}
+
+QueryStatsTables Measured(int32_t num_shards) {
+  return MeasuredQueryStats(kNumLayers, 4 * num_shards, 16, 3);
 }
 
 std::vector<int32_t> SomePrompt() {
@@ -160,23 +165,26 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
       mode == v1::EVICTION_MODE_DECODE || mode == v1::EVICTION_MODE_PRESSURE;
   // The prompts take 10, 12 and 14 blocks, long outputs 7 more together.
   LineOptions options =
-      Options(num_shards, mode == v1::EVICTION_MODE_PRESSURE ? 40 : 48);
+      Options(num_shards, mode == v1::EVICTION_MODE_PRESSURE ? 40 : 48, 8);
+  options.scheduler.watermark = 0.0;
+  options.scheduler.max_steps_in_flight = 2;
+  options.scheduler.enable_prefix_caching = true;
+  options.num_scorer_states = 8;
+  options.query_stats = Measured(num_shards);
   options.budget_tables = WriteTables(num_shards, folder);
   std::mt19937_64 random(11);
   constexpr int32_t kNumRequests = 3;
   const int32_t num_outputs = later ? 40 : 12;
   std::vector<v1::SubmitRequest> requests;
   for (int32_t i = 0; i < kNumRequests; ++i) {
-    std::vector<int32_t> prompt(static_cast<size_t>(150 + 33 * i));
-    for (int32_t& token : prompt) token = static_cast<int32_t>(random() % 64);
-    v1::SubmitRequest request =
-        Line::MakeRequest(absl::StrCat("r", i), prompt, num_outputs);
-    SetPolicy(text, mode, &request);
-    requests.push_back(request);
+    requests.push_back(Line::MakeRequest(absl::StrCat("r", i),
+                                         RandomTokens(150 + 33 * i, &random),
+                                         num_outputs));
+    SetPolicy(text, mode, &requests.back());
   }
-  const Served outcome = Serve(options, requests);
-  EXPECT_GT(outcome.stats.evicted_blocks(), 0u);
-  EXPECT_EQ(outcome.stats.num_squeezes() > 0,
+  const Served served = Serve(options, requests);
+  EXPECT_GT(served.stats.evicted_blocks(), 0u);
+  EXPECT_EQ(served.stats.num_squeezes() > 0,
             mode == v1::EVICTION_MODE_PRESSURE);
   // Once each; or at 96, 144 and 192 tokens and the end, as far as they go; or
   // at the end of the prompt and 32 tokens later; or once at all.
@@ -184,8 +192,8 @@ TEST_P(MethodTest, KeepsAndComputesWhatTheDenseModelSays) {
                                 : mode == v1::EVICTION_MODE_EVERY_CHUNK ? 6
                                 : mode == v1::EVICTION_MODE_PRESSURE    ? 1
                                                                         : 3;
-  EXPECT_GE(outcome.checked.evictions, num_evictions);
-  EXPECT_GE(outcome.checked.logits, kNumRequests * num_outputs);
+  EXPECT_GE(served.checked.evictions, num_evictions);
+  EXPECT_GE(served.checked.logits, kNumRequests * num_outputs);
 }
 
 TEST(MethodsTest, EveryNameIsAmongThem) {
@@ -210,7 +218,9 @@ TEST(MethodsTest, EveryNameIsAmongThem) {
 // Attention goes on being summed up while a request decodes, and after an
 // eviction: what a later eviction keeps is by all of it.
 TEST(MethodsTest, H2oAccumulatesDuringDecode) {
-  Line line(Options(1, 80));
+  LineOptions options = Options(1, 80, 4);
+  options.num_scorer_states = 4;
+  Line line(options);
   line.Open();
   v1::SubmitRequest request = Line::MakeRequest("r", SomePrompt(), 200);
   SetPolicy("h2o | adakv", v1::EVICTION_MODE_AFTER_PREFILL, &request)
@@ -232,8 +242,8 @@ TEST(MethodsTest, H2oAccumulatesDuringDecode) {
 // Queries that are expected from a table leave no state: the request takes a
 // prefix hit, without an engine that accumulates scores.
 TEST(MethodsTest, ATableOfQueryStatisticsTakesPrefixHits) {
-  LineOptions options = Options(1, 80);
-  options.num_scorer_states = 0;
+  LineOptions options = Options(1, 80, 4);
+  options.query_stats = Measured(1);
   Line line(options);
   line.Open();
   for (const std::string id : {"first", "hit"}) {
@@ -243,29 +253,39 @@ TEST(MethodsTest, ATableOfQueryStatisticsTakesPrefixHits) {
     ASSERT_TRUE(line.Submit(request).ok());
     line.WaitForAnswers(id == "first" ? 1 : 2);
   }
-  const Served outcome = Finish(&line, 2);
-  const Answer& first = outcome.answers.at("first");
-  const Answer& hit = outcome.answers.at("hit");
+  const Served served = Finish(&line, 2);
+  const Answer& first = served.answers.at("first");
+  const Answer& hit = served.answers.at("hit");
   EXPECT_EQ(first.num_cached_tokens, 0);
   EXPECT_EQ(hit.num_cached_tokens, 128);
   EXPECT_EQ(hit.tokens, first.tokens);
-  EXPECT_EQ(outcome.checked.evictions, 2);
+  EXPECT_EQ(served.checked.evictions, 2);
 }
 
-TEST(MethodsTest, UnknownTablesAreRefusedByName) {
-  Line line(Options(1, 80));
+void ExpectNotFound(const LineOptions& options, absl::string_view policy,
+                    const char* text) {
+  Line line(options);
   line.Open();
-  for (const auto& [policy, text] :
-       {std::pair("keydiff | lukv(profile=nobody)", "'nobody'"),
-        std::pair("expected_attention(stats=nobody)",
-                  "eviction.policy: stats: expected the name of a table of "
-                  "query statistics of the engine (measured), got 'nobody'")}) {
-    v1::SubmitRequest request = Line::MakeRequest("r", {1, 2, 3}, 2);
-    SetPolicy(policy, v1::EVICTION_MODE_AFTER_PREFILL, &request);
-    const grpc::Status status = line.Submit(request);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND) << policy;
-    EXPECT_THAT(status.error_message(), HasSubstr(text));
-  }
+  v1::SubmitRequest request = Line::MakeRequest("r", {1, 2, 3}, 2);
+  SetPolicy(policy, v1::EVICTION_MODE_AFTER_PREFILL, &request);
+  const grpc::Status status = line.Submit(request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(status.error_message(), HasSubstr(text));
+  line.Close();
+}
+
+TEST(MethodsTest, AnUnknownTableIsRefusedByName) {
+  ExpectNotFound({.model = Model(1), .scheduler = SchedulerOptions()},
+                 "keydiff | lukv(profile=nobody)", "'nobody'");
+}
+
+TEST(MethodsTest, UnknownQueryStatisticsAreRefusedByName) {
+  ExpectNotFound({.model = Model(1),
+                  .scheduler = SchedulerOptions(),
+                  .query_stats = Measured(1)},
+                 "expected_attention(stats=nobody)",
+                 "eviction.policy: stats: expected the name of a table of "
+                 "query statistics of the engine (measured), got 'nobody'");
 }
 
 }  // namespace

@@ -37,9 +37,7 @@ TEST(RefusalsTest, WhoFitsWithoutOutputsWhatItDoesWithout) {
   // 320 tokens, compressed after every 48 of them.
   v1::SubmitRequest never =
       Line::MakeRequest("never", RandomTokens(310, &random), 10);
-  v1::RequestEviction* eviction =
-      SetEviction(v1::EVICTION_MODE_EVERY_CHUNK, &never);
-  eviction->set_compress_every(48);
+  SetEviction(v1::EVICTION_MODE_EVERY_CHUNK, &never)->set_compress_every(48);
   ASSERT_TRUE(line.Submit(never).ok());
   const auto& answers = line.WaitForAnswers(2);
   EXPECT_EQ(answers.at("fits").reason, v1::FINISH_REASON_LENGTH);
@@ -69,27 +67,24 @@ INSTANTIATE_TEST_SUITE_P(Modes, RefusedNowAndThenTest,
 // refused.
 TEST_P(RefusedNowAndThenTest, ARecomputationEqualsWhatWasComputedWithout) {
   std::mt19937_64 random(22);
-  constexpr int32_t kNumRequests = 12;
+  const LineOptions options{.model = SmallModel(22),
+                            .num_blocks = 20,
+                            .page_size = 16,
+                            .scheduler = SmallScheduler(false, 2),
+                            .refuses = [](const EvictionOrder& order) {
+                              return order.length / 16 % 2 == 0;
+                            }};
   std::vector<v1::SubmitRequest> requests;
-  for (int32_t i = 0; i < kNumRequests; ++i) {
-    v1::SubmitRequest request = Line::MakeRequest(
-        absl::StrCat("r", i), RandomTokens(100 + 3 * i, &random), 90);
-    SetEviction(GetParam(), &request)->set_compress_every(16);
-    requests.push_back(request);
+  for (int32_t i = 0; i < 12; ++i) {
+    requests.push_back(Line::MakeRequest(
+        absl::StrCat("r", i), RandomTokens(100 + 3 * i, &random), 90));
+    SetEviction(GetParam(), &requests.back())->set_compress_every(16);
   }
-  const Served outcome = Serve({.model = SmallModel(22),
-                                .num_blocks = 20,
-                                .page_size = 16,
-                                .scheduler = SmallScheduler(false, 2),
-                                .refuses =
-                                    [](const EvictionOrder& order) {
-                                      return order.length / 16 % 2 == 0;
-                                    }},
-                               requests);
-  EXPECT_GE(outcome.stats.num_refused_evictions(), 20u);
-  EXPECT_GE(outcome.stats.num_evictions(), 20u);
-  EXPECT_GE(outcome.stats.num_preemptions(), 3u);
-  EXPECT_GE(outcome.checked.replays, 1);
+  const Served served = Serve(options, requests);
+  EXPECT_GE(served.stats.num_refused_evictions(), 20u);
+  EXPECT_GE(served.stats.num_evictions(), 20u);
+  EXPECT_GE(served.stats.num_preemptions(), 3u);
+  EXPECT_GE(served.checked.replays, 1);
 }
 
 }  // namespace

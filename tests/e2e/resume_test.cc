@@ -1,11 +1,8 @@
 // What requests compute after a preemption, after a loss of blocks, over what
 // others have compressed, and as forks: what they would compute anyway.
 
-#include <algorithm>
 #include <cstdint>
-#include <map>
 #include <random>
-#include <string>
 #include <tuple>
 #include <vector>
 
@@ -20,24 +17,15 @@ namespace {
 
 class ResumeTest : public ::testing::TestWithParam<v1::EvictionMode> {
  protected:
-  // What each of the jobs outputs in a pool of this size, where everybody is
-  // admitted who can take a step.
-  static std::map<std::string, Answer> Serve(
-      const std::vector<Job>& jobs, int32_t num_blocks,
-      v1::GetStatsResponse* stats, const TinyFault& fault = {},
-      int32_t num_host_blocks = 0, const TinyHostFault& host_fault = {}) {
-    SchedulerOptions scheduler = SmallScheduler(true, 3);
-    scheduler.admission = AdmissionPolicy::kMaxUtilization;
-    Served served = blockmgr::Serve({.model = SmallModel(23),
-                                     .num_blocks = num_blocks,
-                                     .page_size = 16,
-                                     .scheduler = scheduler,
-                                     .fault = fault,
-                                     .num_host_blocks = num_host_blocks,
-                                     .host_fault = host_fault},
-                                    RequestsFor(jobs, GetParam()));
-    *stats = std::move(served.stats);
-    return std::move(served.answers);
+  // Everybody is admitted who can take a step.
+  static LineOptions Options(int32_t num_blocks, int32_t num_host_blocks = 0) {
+    LineOptions options{.model = SmallModel(23),
+                        .num_blocks = num_blocks,
+                        .page_size = 16,
+                        .scheduler = SmallScheduler(true, 3),
+                        .num_host_blocks = num_host_blocks};
+    options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
+    return options;
   }
 };
 
@@ -52,16 +40,16 @@ INSTANTIATE_TEST_SUITE_P(Modes, ResumeTest,
 // computed again are RandomPreemptionsTest's.
 TEST_P(ResumeTest, OutputsEqualThoseOfARunThatIsNeverSwapped) {
   std::mt19937_64 random(31);
-  const std::vector<Job> jobs = RandomJobs(24, 120, 3, &random);
-  v1::GetStatsResponse stats;
-  const auto fresh = Serve(jobs, 2000, &stats);
-  EXPECT_EQ(stats.num_preemptions(), 0u);
+  const std::vector<v1::SubmitRequest> requests =
+      RequestsFor(RandomJobs(24, 120, 3, &random), GetParam());
+  const Served fresh = Serve(Options(2000), requests);
+  EXPECT_EQ(fresh.stats.num_preemptions(), 0u);
   for (const int32_t num_host_blocks : {100, 9}) {
-    const auto resumed = Serve(jobs, 21, &stats, {}, num_host_blocks);
-    EXPECT_GE(stats.num_swap_ins(), num_host_blocks > 9 ? 3u : 1u);
-    EXPECT_EQ(stats.host_blocks(), num_host_blocks);
-    EXPECT_EQ(stats.used_host_blocks(), 0);
-    ExpectSameTokens(resumed, fresh);
+    const Served resumed = Serve(Options(21, num_host_blocks), requests);
+    EXPECT_GE(resumed.stats.num_swap_ins(), num_host_blocks > 9 ? 3u : 1u);
+    EXPECT_EQ(resumed.stats.host_blocks(), num_host_blocks);
+    EXPECT_EQ(resumed.stats.used_host_blocks(), 0);
+    ExpectSameTokens(resumed.answers, fresh.answers);
   }
 }
 
@@ -69,37 +57,38 @@ TEST_P(ResumeTest, OutputsEqualThoseOfARunThatIsNeverSwapped) {
 // it is computed again, and who has had it back goes on from what is left.
 TEST_P(ResumeTest, OutputsEqualThoseOfARunWhoseSwapsNeverFail) {
   std::mt19937_64 random(37);
-  const std::vector<Job> jobs = RandomJobs(24, 120, 3, &random);
-  v1::GetStatsResponse stats;
-  const auto fresh = Serve(jobs, 2000, &stats);
+  const std::vector<v1::SubmitRequest> requests =
+      RequestsFor(RandomJobs(24, 120, 3, &random), GetParam());
+  const Served fresh = Serve(Options(2000), requests);
   int32_t num_swaps = 0;
-  const TinyHostFault fault =
-      [&](const StepPlan& plan) -> std::vector<HostBlockId> {
+  LineOptions options = Options(21, 100);
+  options.host_fault = [&](const StepPlan& plan) -> std::vector<HostBlockId> {
     if (plan.swap_outs.empty() || ++num_swaps % 2 == 0) return {};
     return {plan.transfers_out.front().host};
   };
-  const auto damaged = Serve(jobs, 21, &stats, {}, 100, fault);
-  EXPECT_GE(stats.num_lost_host_blocks(), 2u);  // or this shows nothing
-  ExpectSameTokens(damaged, fresh);
+  const Served damaged = Serve(options, requests);
+  EXPECT_GE(damaged.stats.num_lost_host_blocks(), 2u);  // or this shows nothing
+  ExpectSameTokens(damaged.answers, fresh.answers);
 }
 
 // Blocks lose their content while steps that read them are in flight: nothing
 // computed from them is believed.
 TEST_P(ResumeTest, OutputsEqualThoseOfARunThatLosesNothing) {
   std::mt19937_64 random(29);
-  const std::vector<Job> jobs = RandomJobs(16, 120, 3, &random);
-  v1::GetStatsResponse stats;
-  const auto fresh = Serve(jobs, 200, &stats);
-  EXPECT_EQ(stats.num_lost_blocks(), 0u);
+  const std::vector<v1::SubmitRequest> requests =
+      RequestsFor(RandomJobs(16, 120, 3, &random), GetParam());
+  const Served fresh = Serve(Options(200), requests);
+  EXPECT_EQ(fresh.stats.num_lost_blocks(), 0u);
   int32_t num_steps = 0;
-  const TinyFault fault = [&](const StepPlan&) -> std::vector<BlockId> {
+  LineOptions options = Options(200);
+  options.fault = [&](const StepPlan&) -> std::vector<BlockId> {
     if (++num_steps % 3 != 0 || num_steps > 240) return {};
     const auto first = static_cast<int32_t>(random() % 197);
     return {BlockId{1 + first}, BlockId{2 + first}, BlockId{3 + first}};
   };
-  const auto damaged = Serve(jobs, 200, &stats, fault);
-  EXPECT_GE(stats.num_cut_requests(), 10u);  // or this shows nothing
-  ExpectSameTokens(damaged, fresh);
+  const Served damaged = Serve(options, requests);
+  EXPECT_GE(damaged.stats.num_cut_requests(), 10u);  // or this shows nothing
+  ExpectSameTokens(damaged.answers, fresh.answers);
 }
 
 class SharedRegionLineTest : public ::testing::TestWithParam<v1::EvictionMode> {
@@ -114,18 +103,15 @@ INSTANTIATE_TEST_SUITE_P(Modes, SharedRegionLineTest,
 // computes again after a preemption, is what the dense model computes with all
 // that made the prefix masked.
 TEST_P(SharedRegionLineTest, ComputesWhatTheDenseModelSays) {
-  SchedulerOptions scheduler = SmallScheduler(true, 3);
-  scheduler.admission = AdmissionPolicy::kMaxUtilization;
-  Line line({.model = SmallModel(41),
-             .num_blocks = 26,
-             .page_size = 16,
-             .scheduler = scheduler});
-  line.Open();
+  LineOptions options{.model = SmallModel(41),
+                      .num_blocks = 26,
+                      .page_size = 16,
+                      .scheduler = SmallScheduler(true, 3)};
+  options.scheduler.admission = AdmissionPolicy::kMaxUtilization;
   std::mt19937_64 random(41);
   const std::vector<int32_t> prefix = RandomTokens(80, &random);
-  constexpr int32_t kRequests = 24;
   std::vector<v1::SubmitRequest> requests;
-  for (int32_t i = 0; i < kRequests; ++i) {
+  for (int32_t i = 0; i < 24; ++i) {
     std::vector<int32_t> prompt = prefix;
     const std::vector<int32_t> own =
         RandomTokens(static_cast<int32_t>(1 + random() % 40), &random);
@@ -138,8 +124,7 @@ TEST_P(SharedRegionLineTest, ComputesWhatTheDenseModelSays) {
     eviction->set_compress_every(32);
     requests.push_back(request);
   }
-  line.SubmitTogether(requests);
-  const v1::GetStatsResponse stats = Finish(&line, kRequests).stats;
+  const v1::GetStatsResponse stats = Serve(options, requests).stats;
   EXPECT_GE(stats.num_cached_region_tokens(), 100u);  // or this shows nothing
   EXPECT_GE(stats.num_preemptions(), 2u);
 }
@@ -154,14 +139,12 @@ class ForkLineTest : public ::testing::TestWithParam<
 
   // Samples are forks of a prompt that nobody compresses, or whose compressed
   // prefix is shared; beams are forks of all.
-  void ExpectForks(const std::map<std::string, Answer>& answers,
-                   uint64_t num_forks) const {
+  static void ExpectForks(const Served& served) {
     const auto [caching, mode, shares] = GetParam();
     const bool are_samples_forks = mode == v1::EVICTION_MODE_NONE || shares;
-    EXPECT_GE(num_forks, are_samples_forks ? 5u : 2u);
-    for (const auto& [id, answer] : answers) {
+    EXPECT_GE(served.stats.num_forks(), are_samples_forks ? 5u : 2u);
+    for (const auto& [id, answer] : served.answers) {
       SCOPED_TRACE(id);
-      EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << answer.error;
       if (id == "same" || id == "other") {
         EXPECT_EQ(answer.num_cached_tokens, kPrompt + kOutputs - 1);
       } else if (id != "leader" && are_samples_forks) {
@@ -198,50 +181,20 @@ TEST_P(ForkLineTest, ForksComputeWhatTheyWouldAlone) {
   const auto [caching, mode, shares] = GetParam();
   // The leader is between kOutputs and its next compression in mode decode when
   // the beams come.
-  Line line({.model = SmallModel(37),
-             .num_blocks = 400,
-             .page_size = 16,
-             .scheduler = SmallScheduler(caching, 3),
-             .hold_at_step = 56});
-  line.Open();
+  const LineOptions options{.model = SmallModel(37),
+                            .num_blocks = 400,
+                            .page_size = 16,
+                            .scheduler = SmallScheduler(caching, 3),
+                            .hold_at_step = 56};
   std::mt19937_64 random(37);
-  const std::vector<int32_t> prompt = RandomTokens(kPrompt, &random);
-  v1::SubmitRequest leader = Line::MakeRequest("leader", prompt, 120);
+  v1::SubmitRequest leader =
+      Line::MakeRequest("leader", RandomTokens(kPrompt, &random), 120);
   if (mode != v1::EVICTION_MODE_NONE) {
     v1::RequestEviction* eviction = SetEviction(mode, &leader);
     eviction->set_compress_every(32);
     eviction->set_share_prefix(shares);
   }
-  std::vector<v1::SubmitRequest> requests = {leader};
-  for (int32_t i = 0; i < 3; ++i) {
-    requests.push_back(
-        Line::MakeRequest(absl::StrCat("sample", i), prompt, 40));
-    requests.back().set_fork_of("leader");
-  }
-  line.SubmitTogether(requests);
-  line.WaitForHold();
-  line.WaitForTokens("leader", kOutputs);
-  const std::vector<int32_t> outputs = line.TokensOf("leader");
-  std::vector<v1::SubmitRequest> beams;
-  for (const bool same : {true, false}) {
-    std::vector<int32_t> tokens = prompt;
-    tokens.insert(tokens.end(), outputs.begin(), outputs.begin() + kOutputs);
-    if (!same) tokens.back() = (tokens.back() + 1) % kVocabulary;
-    beams.push_back(Line::MakeRequest(same ? "same" : "other", tokens, 30));
-    beams.back().set_fork_of("leader");
-  }
-  line.SubmitTogether(beams);
-  const std::map<std::string, Answer> answers = line.WaitForAnswers(6);
-  line.ExpectNothingLeaked();
-  ExpectForks(answers, line.GetStats().num_forks());
-  line.Close();
-  const std::vector<int32_t>& alone = answers.at("leader").tokens;
-  for (const auto& [id, answer] : answers) {
-    if (id == "other") continue;
-    const auto begin = alone.begin() + (id == "same" ? kOutputs : 0);
-    EXPECT_TRUE(std::equal(answer.tokens.begin(), answer.tokens.end(), begin))
-        << id;
-  }
+  ExpectForks(ServeForks(options, leader, kOutputs));
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <random>
 #include <string>
@@ -63,18 +62,13 @@ TEST(SamplingLineTest, TokensAreThoseOfTheRequestAlone) {
     requests.push_back(
         MakeSampled(absl::StrCat(i), prompts.back(), kinds[i % kinds.size()]));
   }
-  Line line(SamplingLine());
-  line.Open();
-  line.SubmitTogether(requests);
-  const std::map<std::string, Answer> answers =
-      line.WaitForAnswers(requests.size());
-  EXPECT_GE(line.GetStats().num_preemptions(), 3u);
-  line.ExpectNothingLeaked();
-  line.Close();
+  const Served served = Serve(SamplingLine(), requests);
+  EXPECT_GE(served.stats.num_preemptions(), 3u);
   for (size_t i = 0; i < requests.size(); ++i) {
     std::vector<int32_t> alone;
     RunAlone(SamplingLine(), prompts[i], 40, &alone, kinds[i % kinds.size()]);
-    EXPECT_EQ(answers.at(absl::StrCat(i)).tokens, alone) << "request " << i;
+    EXPECT_EQ(served.answers.at(absl::StrCat(i)).tokens, alone)
+        << "request " << i;
   }
 }
 
@@ -84,11 +78,9 @@ TEST(SamplingLineTest, TheDaemonDrawsASeedForWhoHasNone) {
   // Each by a daemon of its own.
   std::vector<std::vector<int32_t>> outputs;
   for (int i = 0; i < 2; ++i) {
-    Line line(SamplingLine());
-    line.Open();
-    ASSERT_TRUE(line.Submit(MakeSampled("a", prompt, SamplingParams{})).ok());
-    outputs.push_back(line.WaitForAnswers(1).at("a").tokens);
-    line.Close();
+    const Served served =
+        Serve(SamplingLine(), {MakeSampled("a", prompt, SamplingParams{})});
+    outputs.push_back(served.answers.at("a").tokens);
   }
   EXPECT_NE(outputs[0], outputs[1]);
 }

@@ -1,11 +1,8 @@
 // The tiny engine over real gRPC against a dense float64 model: preemption,
 // prefix sharing, evictions, replays.
 
-#include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <map>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -37,48 +34,24 @@ TEST_P(EvictionOffTest, EqualsTheDenseModelAndItselfAloneUnderPreemption) {
                             .num_blocks = 21,
                             .page_size = 16,
                             .scheduler = SmallScheduler(shares_prefixes, 4)};
-  Line line(options);
-  line.Open();
-  line.SubmitTogether(RequestsFor(jobs));
-  const auto [answers, stats, checked] = Finish(&line, jobs.size());
-  EXPECT_GE(stats.num_preemptions(), 20u);  // constant, or this shows nothing
+  const Served served = Serve(options, RequestsFor(jobs));
+  // Constant, or this shows nothing.
+  EXPECT_GE(served.stats.num_preemptions(), 20u);
   if (shares_prefixes) {
-    EXPECT_GE(stats.num_cached_tokens(), 500u);
+    EXPECT_GE(served.stats.num_cached_tokens(), 500u);
   }
-
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    SCOPED_TRACE(absl::StrCat("request ", i));
-    const Answer& answer = answers.at(absl::StrCat("r", i));
-    std::vector<int32_t> alone;
-    const auto logits =
-        RunAlone(options, jobs[i].prompt, jobs[i].max_tokens, &alone);
-    EXPECT_EQ(answer.tokens, alone);
-    const auto found = line.checker().logits().find(jobs[i].prompt);
-    ASSERT_NE(found, line.checker().logits().end());
-    for (const auto& [position, row] : logits) {
-      // Bit for bit: vectors of floats, no tolerance.
-      EXPECT_EQ(found->second.at(position), row) << "position " << position;
-    }
-  }
+  ExpectAsAlone(options, jobs, served);
 }
 
 TEST(DefaultShapeTest, EqualsTheDenseModel) {
   std::mt19937_64 random(7);
-  const auto model = RandomModel(ModelShape{}, 7);
-  Line line(
-      {.model = model, .num_blocks = 17, .scheduler = SmallScheduler(true, 3)});
-  line.Open();
-  const std::vector<Job> jobs = RandomJobs(6, 80, 0, &random);
-  std::vector<v1::SubmitRequest> requests;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    requests.push_back(
-        Line::MakeRequest(absl::StrCat("r", i), jobs[i].prompt, 8));
-  }
-  line.SubmitTogether(requests);
-  line.WaitForAnswers(jobs.size());
-  line.ExpectNothingLeaked();
-  line.Close();
-  EXPECT_GE(line.checker().counts().logits, 48);
+  std::vector<Job> jobs = RandomJobs(6, 80, 0, &random);
+  for (Job& job : jobs) job.max_tokens = 8;
+  const Served served = Serve({.model = RandomModel(ModelShape{}, 7),
+                               .num_blocks = 17,
+                               .scheduler = SmallScheduler(true, 3)},
+                              RequestsFor(jobs));
+  EXPECT_GE(served.checked.logits, 48);
 }
 
 // A prompt that no pool of this size ever holds is told so at once, and nobody
@@ -97,9 +70,7 @@ TEST(DefaultShapeTest, RefusesWhatCanNeverFit) {
   EXPECT_THAT(refused.error_message(), HasSubstr("can never fit"));
   EXPECT_EQ(line.GetStats().num_waiting() + line.GetStats().num_running(), 0);
   ASSERT_TRUE(line.Submit(Line::MakeRequest("r", {1, 2, 3}, 4)).ok());
-  line.WaitForAnswers(1);
-  line.ExpectNothingLeaked();
-  line.Close();
+  Finish(&line, 1);
 }
 
 // What a frontend wishes to be kept outlives younger prefixes.
@@ -178,15 +149,15 @@ TEST_P(EvictionOnTest, KeepsAndComputesWhatTheDenseModelSays) {
       eviction->mutable_policy()->mutable_topk();
     }
   }
-  const auto [answers, stats, checked] = Serve({.model = SmallModel(11),
-                                                .num_blocks = 25,
-                                                .page_size = 16,
-                                                .scheduler = scheduler},
-                                               requests);
-  EXPECT_GE(stats.num_preemptions(), 5u);
-  EXPECT_GE(stats.num_evictions(), 20u);
-  EXPECT_GT(stats.evicted_blocks(), 40u);
-  EXPECT_GE(checked.replays, 1);
+  const Served served = Serve({.model = SmallModel(11),
+                               .num_blocks = 25,
+                               .page_size = 16,
+                               .scheduler = scheduler},
+                              requests);
+  EXPECT_GE(served.stats.num_preemptions(), 5u);
+  EXPECT_GE(served.stats.num_evictions(), 20u);
+  EXPECT_GT(served.stats.evicted_blocks(), 40u);
+  EXPECT_GE(served.checked.replays, 1);
 }
 
 enum class OrderKind { kPolicy, kBudgets, kScores };
@@ -271,13 +242,11 @@ TEST(EvictionServiceTest, EvictsLiveSequencesWhileTheyDecode) {
     }
   }
   EXPECT_GE(num_evicted, 3);
-  for (const auto& [id, answer] : line.WaitForAnswers(kNumRequests)) {
-    EXPECT_EQ(answer.reason, v1::FINISH_REASON_LENGTH) << id;
+  const Served served = Finish(&line, kNumRequests);
+  for (const auto& [id, answer] : served.answers) {
     EXPECT_EQ(answer.tokens.size(), 160u) << id;
   }
-  line.ExpectNothingLeaked();
-  line.Close();
-  EXPECT_GE(line.checker().counts().evictions, num_evicted);
+  EXPECT_GE(served.checked.evictions, num_evicted);
 }
 
 TEST(EvictionServiceTest, RefusesUnknownRequests) {
