@@ -98,8 +98,9 @@ json TokenizerJson(const TokenizerData& data, const Tokenizer& tokenizer) {
     const std::string text(data.tokens[i]);
     vocabulary[text] = i;
     const int64_t type = data.token_type[i];
-    if ((type != kControlToken && type != kUserDefinedToken) || text.empty())
+    if ((type != kControlToken && type != kUserDefinedToken) || text.empty()) {
       continue;
+    }
     added.push_back({{"id", i},
                      {"content", text},
                      {"single_word", false},
