@@ -265,6 +265,7 @@ TEST_F(ListenerTest, OfManyThatStartOneListens) {
     ASSERT_GE(dead.get(), 0);
     std::vector<absl::StatusOr<std::unique_ptr<Listener>>> opened(kStarts);
     std::vector<std::thread> threads;
+    threads.reserve(kStarts);
     for (auto& each : opened) {
       threads.emplace_back(
           [&each, &address] { each = Listener::Open(address, 10); });

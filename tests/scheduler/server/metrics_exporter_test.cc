@@ -238,8 +238,9 @@ TEST_F(MetricsServerTest, HalfSentRequestsKeepNobodyOut) {
 }
 
 TEST_F(MetricsServerTest, ManyScrapesAtOnceAreAllAnswered) {
-  std::vector<std::thread> scrapes;
   std::vector<double> up(30);
+  std::vector<std::thread> scrapes;
+  scrapes.reserve(up.size());
   for (double& answer : up) {
     scrapes.emplace_back([this, &answer] {
       for (int i = 0; i < 5; ++i) answer += Scrape().at("blockmgr_up");
