@@ -127,7 +127,7 @@ void DeviceProblem::AddMovePlan() {
   plan.move_offsets = Send<int64_t>(next.kept_offsets);
   plan.page_offsets = Send<int32_t>(next.page_offsets);
   plan.pages = Send<int32_t>(next.pages);
-  plan.num_pages = static_cast<int32_t>(next.pages.size());
+  plan.num_pages = std::ssize(next.pages);
   // A survivor's slot and position are read, its move and position written;
   // latency is what counts.
   cases_.push_back({"plan_moves", KernelCeiling::kNone,
@@ -217,7 +217,7 @@ std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
   plan.move_offsets = kept_offsets;
   plan.page_offsets = page_offsets;
   plan.pages = pages;
-  plan.num_pages = static_cast<int32_t>(pages_.size());
+  plan.num_pages = std::ssize(pages_);
   int64_t longest_list = 0;
   for (int64_t list = 0; list < num_lists(); ++list) {
     longest_list = std::max<int64_t>(longest_list, list_length(list));

@@ -209,7 +209,7 @@ void PyCudaKernels::PlanMoves(const PyEntryLists& entries,
   params.survivors = DataOf<const uint32_t>(bits);
   params.page_offsets = DataOf<const int32_t>(offsets);
   params.pages = DataOf<const int32_t>(page_ids);
-  params.num_pages = static_cast<int32_t>(num_pages);
+  params.num_pages = num_pages;
   params.kept = DataOf<const int32_t>(counts);
   params.move_offsets = DataOf<const int64_t>(begins);
   params.moves = DataOf<RowMove>(pairs);

@@ -158,7 +158,7 @@ void AddDecodeAttention(DecodeSumParams params) {
   const int64_t begin = params.sum_offsets[list_index];
   const int64_t next = params.sum_offsets[list_index + 1];
   const int64_t end = next < params.num_sums ? next : params.num_sums;
-  const int64_t room = begin < 0 ? 0 : end - begin;
+  const int64_t room = begin < 0 || end < begin ? 0 : end - begin;
   // An empty list has a first tile, too.
   const int32_t gap = list.region_slots - list.region_length;
   if (mine.split == 0 && Thread() == 0 && list.num_ranks - gap > room) {

@@ -160,7 +160,8 @@ SIMT_HOST_DEVICE int64_t SurvivorWords(int64_t num_entries, int64_t num_heads) {
 //
 // A head gets no moves and *error gets kOffsetsOutOfLists if its pages are not
 // among `pages` or too few for `kept`, or if its moves do not fit into `moves`.
-// See RowError.
+// The moves and positions of such a head stay as they were, so *error must be 0
+// before the moves are executed. See RowError. REQUIRES: error is not null.
 struct SelectMoves {
   int32_t num_heads = 0;
   int32_t page_size = 0;
@@ -173,7 +174,7 @@ struct SelectMoves {
   // Laid out by the host from `budgets`. Survivors beyond `kept` are left out.
   const int32_t* page_offsets = nullptr;  // [num_heads + 1]
   const int32_t* pages = nullptr;         // [num_pages]
-  int32_t num_pages = 0;
+  int64_t num_pages = 0;
   const int32_t* kept = nullptr;  // [num_heads]
   // The index in `moves` at which the moves of each head begin. Heads may
   // follow one another in any order.

@@ -44,6 +44,9 @@ class DecodeSumRunner {
 
   // Says that there are fewer sums than the offsets say.
   void set_num_sums(int64_t num_sums) { num_sums_ = num_sums; }
+  void set_sum_offset(int32_t list, int64_t offset) {
+    sum_offsets_[list] = offset;
+  }
 
   // Returns what went wrong, or "". Sums are 0 before.
   std::string Run(const simt::Schedule& schedule) {

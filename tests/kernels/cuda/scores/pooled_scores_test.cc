@@ -103,6 +103,7 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
     }
   }
   offsets.push_back(std::ssize(sums));
+  SharedVector<uint32_t> error = {0};
   const DecodeSumParams params = {.lists = decode.test().Lists(),
                                   .page_shift = 5,
                                   .num_heads = MakeDivider(2),
@@ -113,9 +114,11 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
                                   .group_size = 3,
                                   .sum_offsets = offsets.data(),
                                   .sums = sums.data(),
-                                  .num_sums = std::ssize(sums)};
+                                  .num_sums = std::ssize(sums),
+                                  .error = error.data()};
   ASSERT_EQ(RunKernel({}, &DeviceRuntime::AddDecodeAttention, params).error,
             "");
+  EXPECT_EQ(error[0], 0u);
   for (int32_t list = 0; list < 6; ++list) {
     EXPECT_EQ(sums[offsets[list] - 1], -7.0f);
     const std::vector<SlotIndex>& slots = decode.test().slots(list);
@@ -173,6 +176,31 @@ TEST_F(PooledScoresTest, DecodeSumsStayInTheirRoom) {
   ASSERT_EQ(runner.Run({}), "");
   EXPECT_EQ(runner.error_word(), kOffsetsOutOfLists);
   EXPECT_EQ(runner.NumSumsOf(0.0f), 2 + 2 + 5);
+}
+
+TEST_F(PooledScoresTest, DecodeSumsWithOffsetsOutsideOfThem) {
+  DecodeSumRunner runner(1, {20, 30, 0, 40});
+  // The third list has no entries, so its offset does not matter.
+  runner.set_sum_offset(2, 1000);
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_EQ(runner.error_word(), 0u);
+  EXPECT_TRUE(runner.AllSumsAre(1.0f));
+  for (const int64_t offset :
+       {int64_t{-1}, std::numeric_limits<int64_t>::min(), int64_t{91},
+        std::numeric_limits<int64_t>::max()}) {
+    SCOPED_TRACE(offset);
+    runner.set_sum_offset(0, offset);
+    ASSERT_EQ(runner.Run({}), "");
+    EXPECT_EQ(runner.error_word(), uint32_t{kOffsetsOutOfLists});
+    EXPECT_EQ(runner.NumSumsOf(0.0f), 20);
+    EXPECT_EQ(runner.NumSumsOf(1.0f), 70);
+  }
+  // The first list then ends before it begins.
+  runner.set_sum_offset(0, 0);
+  runner.set_sum_offset(1, std::numeric_limits<int64_t>::min());
+  ASSERT_EQ(runner.Run({}), "");
+  EXPECT_EQ(runner.error_word(), uint32_t{kOffsetsOutOfLists});
+  EXPECT_EQ(runner.NumSumsOf(0.0f), 20 + 30);
 }
 
 TEST_F(PooledScoresTest, SchedulesDoNotMatter) {

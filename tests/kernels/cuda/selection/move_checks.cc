@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <string>
@@ -116,6 +117,7 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
       Poisoned<int32_t>(std::ssize(pages) * layout.page_size);
   // The region's own kept entries may be none: no empty arrays.
   plan->moves = Poisoned<RowMove>(plan->kept_offsets.back() + 1);
+  SharedVector<uint32_t> error = {0};
   const SelectMoves moves = {.num_heads = num_heads,
                              .page_size = layout.page_size,
                              .offsets = offsets.data(),
@@ -124,14 +126,18 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
                              .survivors = survivors.data(),
                              .page_offsets = page_offsets.data(),
                              .pages = pages.data(),
-                             .num_pages = static_cast<int32_t>(pages.size()),
+                             .num_pages = std::ssize(pages),
                              .kept = kept.data(),
                              .move_offsets = plan->kept_offsets.data(),
                              .moves = plan->moves.data(),
                              .num_moves = plan->kept_offsets.back(),
-                             .region_positions = plan->region_positions.data()};
+                             .region_positions = plan->region_positions.data(),
+                             .error = error.data()};
   std::string failure =
       RunKernel(schedule, &DeviceRuntime::PlanMoves, moves).error;
+  if (failure.empty() && error[0] != 0) {
+    failure = absl::StrCat("error word ", error[0]);
+  }
   if (failure.empty()) {
     failure = CompareMoves(layout, entries, keep, next, plan->moves);
   }

@@ -1,5 +1,7 @@
 // Moves planned on a device, against PlaceSurvivors' rule.
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -37,6 +39,7 @@ TEST_F(SelectMovesTest, SurvivorsBeyondTheListAreLeftOut) {
   const SharedVector<int32_t> kept = {2, 2};
   const SharedVector<int64_t> move_offsets = {2, 0};
   auto moves = Poisoned<RowMove>(5);
+  SharedVector<uint32_t> error = {0};
   const SelectMoves plan = {.num_heads = 2,
                             .page_size = 4,
                             .offsets = offsets.data(),
@@ -48,8 +51,10 @@ TEST_F(SelectMovesTest, SurvivorsBeyondTheListAreLeftOut) {
                             .kept = kept.data(),
                             .move_offsets = move_offsets.data(),
                             .moves = moves.data(),
-                            .num_moves = 5};
+                            .num_moves = 5,
+                            .error = error.data()};
   EXPECT_EQ(RunKernel({}, &DeviceRuntime::PlanMoves, plan).error, "");
+  EXPECT_EQ(error[0], 0u);
   const int64_t want[][2] = {{12, 12}, {13, 13}, {20, 4}, {4, 5}, {-1, -1}};
   for (size_t i = 0; i < moves.size(); ++i) {
     EXPECT_EQ(moves[i].source, want[i][0]) << i;
@@ -57,52 +62,95 @@ TEST_F(SelectMovesTest, SurvivorsBeyondTheListAreLeftOut) {
   }
 }
 
+// The second head has its room in every case, and gets its moves.
 TEST_F(SelectMovesTest, HeadsWithoutRoomGetNoMoves) {
-  const SharedVector<int64_t> offsets = {0, 3};
-  const SharedVector<int64_t> slots = {20, 4, 21};
-  const SharedVector<uint32_t> survivors = {0b111, 0};
-  const SharedVector<int32_t> pages = {1, 3};
+  const SharedVector<int64_t> offsets = {0, 3, 5};
+  const SharedVector<int64_t> slots = {20, 4, 21, 12, 13};
+  const SharedVector<int32_t> positions = {30, 31, 32, 40, 41};
+  const SharedVector<uint32_t> survivors = {0b111, 0b11, 0};
+  // The first page and the last move are no head's.
+  const SharedVector<int32_t> pages = {1, 5, 6, 3};
   struct Case {
     const char* name;
     int32_t kept = 3;
-    SharedVector<int32_t> page_offsets = {0, 2};
-    int64_t first_move = 1;
+    int32_t first_page = 1;
+    int64_t first_move = 2;
+    int64_t num_moves = 5;
     bool fits = false;
   };
   const Case cases[] = {
       {.name = "fits", .fits = true},
-      {.name = "too few pages", .page_offsets = {0, 1}},
-      {.name = "pages behind the last", .page_offsets = {1, 3}},
-      {.name = "pages before the first", .page_offsets = {-1, 1}},
-      {.name = "moves behind the last", .first_move = 2},
+      {.name = "too few pages", .first_page = 2},
+      {.name = "pages before the first", .first_page = -1},
+      {.name = "moves behind the last", .num_moves = 4},
       {.name = "moves before the first", .first_move = -1},
+      {.name = "moves far before the first",
+       .first_move = std::numeric_limits<int64_t>::min()},
       {.name = "fewer than none", .kept = -1},
   };
   for (const Case& one : cases) {
     SCOPED_TRACE(one.name);
-    const SharedVector<int32_t> kept = {one.kept};
-    const SharedVector<int64_t> move_offsets = {one.first_move};
-    auto moves = Poisoned<RowMove>(4);
+    const SharedVector<int32_t> page_offsets = {one.first_page, 3, 4};
+    const SharedVector<int32_t> kept = {one.kept, 2};
+    const SharedVector<int64_t> move_offsets = {one.first_move, 0};
+    auto moves = Poisoned<RowMove>(6);
+    auto region_positions = Poisoned<int32_t>(8);
     SharedVector<uint32_t> error = {0};
-    const SelectMoves plan = {.num_heads = 1,
+    const SelectMoves plan = {.num_heads = 2,
                               .page_size = 2,
                               .offsets = offsets.data(),
                               .slots = slots.data(),
+                              .positions = positions.data(),
                               .survivors = survivors.data(),
-                              .page_offsets = one.page_offsets.data(),
+                              .page_offsets = page_offsets.data(),
                               .pages = pages.data(),
-                              .num_pages = 2,
+                              .num_pages = 4,
                               .kept = kept.data(),
                               .move_offsets = move_offsets.data(),
                               .moves = moves.data(),
-                              .num_moves = 4,
+                              .num_moves = one.num_moves,
+                              .region_positions = region_positions.data(),
                               .error = error.data()};
     EXPECT_EQ(RunKernel({}, &DeviceRuntime::PlanMoves, plan).error, "");
     EXPECT_EQ(error[0], one.fits ? 0u : uint32_t{kOffsetsOutOfLists});
     for (size_t i = 0; i < moves.size(); ++i) {
-      EXPECT_EQ(moves[i].source != -1, one.fits && i > 0) << i;
+      EXPECT_EQ(moves[i].source != -1, i < 2 || (one.fits && i < 5)) << i;
+    }
+    for (size_t i = 0; i < region_positions.size(); ++i) {
+      EXPECT_EQ(region_positions[i] != -1,
+                i >= 6 || (one.fits && i >= 2 && i < 5))
+          << i;
     }
   }
+}
+
+// The pages of the last head end behind the last page.
+TEST_F(SelectMovesTest, HeadsWithPagesBehindTheLastGetNoMoves) {
+  const SharedVector<int64_t> offsets = {0, 2};
+  const SharedVector<int64_t> slots = {12, 13};
+  const SharedVector<uint32_t> survivors = {0b11, 0};
+  const SharedVector<int32_t> page_offsets = {1, 3};
+  const SharedVector<int32_t> pages = {1, 3};
+  const SharedVector<int32_t> kept = {2};
+  const SharedVector<int64_t> move_offsets = {0};
+  auto moves = Poisoned<RowMove>(2);
+  SharedVector<uint32_t> error = {0};
+  const SelectMoves plan = {.num_heads = 1,
+                            .page_size = 2,
+                            .offsets = offsets.data(),
+                            .slots = slots.data(),
+                            .survivors = survivors.data(),
+                            .page_offsets = page_offsets.data(),
+                            .pages = pages.data(),
+                            .num_pages = 2,
+                            .kept = kept.data(),
+                            .move_offsets = move_offsets.data(),
+                            .moves = moves.data(),
+                            .num_moves = 2,
+                            .error = error.data()};
+  EXPECT_EQ(RunKernel({}, &DeviceRuntime::PlanMoves, plan).error, "");
+  EXPECT_EQ(error[0], uint32_t{kOffsetsOutOfLists});
+  for (const RowMove& move : moves) EXPECT_EQ(move.source, -1);
 }
 
 }  // namespace
