@@ -53,18 +53,11 @@ BlockManagerStats BlockManager::stats() const {
 
 int64_t BlockManager::metadata_bytes() const {
   absl::flat_hash_set<const RegionContent*> contents;
+  absl::flat_hash_set<const RegionRecord*> records;
   int64_t bytes = blocks_.pool().metadata_bytes() +
-                  blocks_.cache().metadata_bytes(&contents) +
-                  host_.metadata_bytes() + HeapBytes(sequences_) +
+                  blocks_.cache().metadata_bytes(&contents, &records) +
+                  host_.metadata_bytes(&records) + HeapBytes(sequences_) +
                   HeapBytes(free_slots_) + blocks_.metadata_bytes();
-  absl::flat_hash_set<RegionId> counted;  // forks share regions
-  const auto add_region = [&](const RegionRecord* region) {
-    if (region == nullptr ||
-        blocks_.cache().FindRegion(region->id) != PrefixCache::kNone) {
-      return;
-    }
-    if (counted.insert(region->id).second) bytes += region->metadata_bytes();
-  };
   for (const SequenceCache& sequence : sequences_) {
     bytes += RegionContent::CountBytes(sequence.content.get(), &contents);
     if (sequence.groups.size() > 1) {  // a single group is stored in sequences_
@@ -73,7 +66,7 @@ int64_t BlockManager::metadata_bytes() const {
     }
     for (const GroupCache& cache : sequence.groups) {
       bytes += HeapBytes(cache.tail);
-      add_region(cache.region.get());
+      bytes += RegionRecord::CountBytes(cache.region.get(), &records);
       if (cache.pending == nullptr) continue;
       bytes += static_cast<int64_t>(sizeof(PendingEviction)) +
                HeapBytes(cache.pending->destinations) +

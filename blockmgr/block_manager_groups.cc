@@ -119,8 +119,10 @@ void BlockManager::OpenLinkedGroups(const BlockChain& chain,
       }
     }
     if (cache.num_region_blocks() > 0) {
-      blocks_.HoldRegion(blocks_.cache().FindRegion(cache.region->id),
-                         chain.RetentionOfRegion(match.cut()));
+      const int32_t entry =
+          blocks_.cache().WindowRegionOf(*match.cached, group - 1);
+      BM_CHECK(entry != PrefixCache::kNone);
+      blocks_.HoldRegion(entry, chain.RetentionOfRegion(match.cut()));
     }
     cache.tail_begin =
         cache.PagesBehind(layout_, group, match.num_tokens).begin;

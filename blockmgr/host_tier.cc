@@ -82,15 +82,15 @@ void HostTier::LoseEngine() {
   if (pool_.has_value()) pool_->ForgetSteps();
 }
 
-int64_t HostTier::metadata_bytes() const {
+int64_t HostTier::metadata_bytes(
+    absl::flat_hash_set<const RegionRecord*>* records) const {
   int64_t bytes = pool_.has_value() ? pool_->metadata_bytes() : 0;
   for (const auto& [swap, sequence] : sequences_) {
     bytes += static_cast<int64_t>(sizeof(swap) + sizeof(sequence)) +
              HeapBytes(sequence.blocks);
     bytes += HeapBytes(sequence.regions);
     for (const GroupRegion& of_group : sequence.regions) {
-      if (of_group.region == nullptr) continue;
-      bytes += of_group.region->metadata_bytes();
+      bytes += RegionRecord::CountBytes(of_group.region.get(), records);
     }
   }
   return bytes;

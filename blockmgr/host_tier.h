@@ -86,8 +86,9 @@ class HostTier {
   void LoseEngine();
 
   // Returns the bytes of memory, without the contents of regions, which are
-  // shared.
-  int64_t metadata_bytes() const;
+  // shared, and without the records in `records`. Adds the others to `records`.
+  int64_t metadata_bytes(
+      absl::flat_hash_set<const RegionRecord*>* records) const;
   // Returns the same hash for the same state. O(num_blocks), for tests.
   uint64_t StateHash() const;
   // Recounts every holder. O(num_blocks), for tests.

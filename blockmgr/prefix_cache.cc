@@ -272,7 +272,8 @@ void PrefixCache::Remove(int32_t entry) {
 }
 
 int64_t PrefixCache::metadata_bytes(
-    absl::flat_hash_set<const RegionContent*>* counted) const {
+    absl::flat_hash_set<const RegionContent*>* contents,
+    absl::flat_hash_set<const RegionRecord*>* records) const {
   int64_t bytes = HeapBytes(entries_) + order_.metadata_bytes() +
                   HeapBytes(window_blocks_) + HeapBytes(window_links_) +
                   HeapBytes(orphans_) + HeapBytes(tokens_) + HeapBytes(index_) +
@@ -292,13 +293,13 @@ int64_t PrefixCache::metadata_bytes(
     if (cached == nullptr) continue;
     bytes +=
         static_cast<int64_t>(sizeof(CachedRegion)) + HeapBytes(cached->plan) +
-        cached->record->metadata_bytes() + HeapBytes(cached->windows.regions) +
-        HeapBytes(cached->windows.blocks) + HeapBytes(cached->window_serials) +
-        HeapBytes(cached->region_serials) +
-        RegionContent::CountBytes(cached->content.get(), counted);
+        RegionRecord::CountBytes(cached->record.get(), records) +
+        HeapBytes(cached->windows.regions) + HeapBytes(cached->windows.blocks) +
+        HeapBytes(cached->window_serials) + HeapBytes(cached->region_serials) +
+        RegionContent::CountBytes(cached->content.get(), contents);
     for (const GroupRegion& window : cached->windows.regions) {
-      // The region was reclaimed, and this link still owns its record.
-      if (!HasWindowRegion(window)) bytes += window.region->metadata_bytes();
+      // The link owns the record, also after the region was reclaimed.
+      bytes += RegionRecord::CountBytes(window.region.get(), records);
     }
   }
   return bytes;

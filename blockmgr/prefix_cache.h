@@ -328,10 +328,12 @@ class PrefixCache {
   int32_t next_to_reclaim() const { return order_.next(); }
 
   // Returns the bytes of memory of the cache and its regions. Only regions,
-  // media and retention durations change the result. Leaves out the contents in
-  // `counted`, and adds the other contents to `counted`. O(regions + media).
+  // media and retention durations change the result. Leaves out the contents
+  // and records that the two sets have, and adds the others to the sets.
+  // O(regions + media).
   int64_t metadata_bytes(
-      absl::flat_hash_set<const RegionContent*>* counted) const;
+      absl::flat_hash_set<const RegionContent*>* contents,
+      absl::flat_hash_set<const RegionRecord*>* records) const;
 
   // Returns a hash of the entries and their order. O(entries), for tests.
   uint64_t StateHash() const;
@@ -383,7 +385,8 @@ class PrefixCache {
   bool IsWindowRegion(int32_t entry) const {
     return entry >= num_blocks_ && region(entry)->in_window;
   }
-  // Counts the links to `windows`, and stores the serials of its blocks.
+  // Counts the links to `windows`, and stores the serials of its regions and
+  // blocks.
   void LinkWindows(const RegionWindows& windows, CachedRegion* cached);
   // Returns an entry for a region. The caller gives it a key and a serial.
   int32_t AddRegion(std::unique_ptr<const CachedRegion> cached);

@@ -91,8 +91,10 @@ void PrefixMatcher::CountUnused(PrefixMatch* match) const {
     const GroupRegion& window = match->cached->window(group);
     if (window.num_region_blocks() == 0) continue;
     if (window.IsPast(layout_, group, match->num_tokens)) continue;
-    const int32_t num_used =
-        count(blocks_.cache().FindRegion(window.region->id));
+    const int32_t entry =
+        blocks_.cache().WindowRegionOf(*match->cached, group - 1);
+    BM_CHECK(entry != PrefixCache::kNone);
+    const int32_t num_used = count(entry);
     match->cost.num_moving += num_used;
     match->cost.num_window_region_blocks +=
         window.num_region_blocks() - num_used;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include <absl/container/flat_hash_set.h>
+
 #include "blockmgr/base/heap_bytes.h"
 #include "blockmgr/base/ids.h"
 #include "blockmgr/region_layout.h"
@@ -33,6 +35,14 @@ struct RegionRecord {
                               : static_cast<int64_t>(sizeof(RegionLayout)) +
                                     layout->metadata_bytes();
     return own + HeapBytes(blocks) + HeapBytes(kept) + lists;
+  }
+  // Returns the bytes of a region that is not among `counted` yet, and adds the
+  // region to `counted`. Returns 0 for null.
+  static int64_t CountBytes(const RegionRecord* record,
+                            absl::flat_hash_set<const RegionRecord*>* counted) {
+    return record != nullptr && counted->insert(record).second
+               ? record->metadata_bytes()
+               : 0;
   }
 };
 

@@ -47,12 +47,11 @@ struct SequenceCache {
   // cache. With a region, only the blocks behind it were. chain_serial is the
   // serial that the next block follows: the serial of the last block offered,
   // of the region, or of the root. If chain_serial is kNoSerial, the chain is
-  // broken, and nothing more is published. chain_entry is the entry with the
-  // serial chain_serial, while that entry is in the cache.
+  // broken, and nothing more is published.
   int32_t num_published = 0;
   EntrySerial chain_serial = kNoSerial;
-  int32_t chain_entry = 0;
-  BlockKey chain_key;                   // key of that entry; used over a region
+  // The key of the entry with the serial chain_serial; used over a region.
+  BlockKey chain_key;
   EntrySerial root_serial = kNoSerial;  // the sequence is a user of this root
   // Content of the last region that was found or published. Null: none yet.
   std::shared_ptr<const RegionContent> content;

@@ -10,7 +10,6 @@ namespace blockmgr {
 
 void SequencePublisher::ContinueAfter(int32_t entry,
                                       SequenceCache* sequence) const {
-  sequence->chain_entry = entry;
   sequence->chain_serial = blocks_.cache().serial(entry);
   sequence->chain_key = blocks_.cache().key(entry);
 }

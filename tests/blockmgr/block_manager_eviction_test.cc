@@ -118,6 +118,12 @@ TEST_F(BlockManagerEvictionTest,
   manager_->AbortEviction(slot, 1);
   manager_->CheckInvariants();
   publish("ab", 40);
+  const auto all = [](int32_t) { return 44; };
+  RegionQuery query = {.plan = "plan",
+                       .any_history = true,
+                       .max_tokens_over = all,
+                       .max_length = 40};
+  EXPECT_EQ(manager_->Match(chain, tokens, 44, &query).cut(), 0);
   manager_->Close(slot);
   // The earlier region is the first to be reclaimed.
   std::vector<RegionId> dropped;
@@ -127,9 +133,7 @@ TEST_F(BlockManagerEvictionTest,
     manager_->TakeDroppedRegions(&dropped);
   }
   manager_->CheckInvariants();
-  const auto all = [](int32_t) { return 44; };
-  const RegionQuery query = {
-      .plan = "plan", .any_history = true, .max_tokens_over = all};
+  query.max_length = 44;
   EXPECT_EQ(manager_->Match(chain, tokens, 44, &query).cut(), 40);
 }
 

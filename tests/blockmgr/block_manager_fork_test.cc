@@ -33,10 +33,11 @@ TEST_F(BlockManagerForkTest, CannotForkWithoutAnOpenSlot) {
   EXPECT_FALSE(manager_->CanFork(slot));
 }
 
-TEST_F(BlockManagerForkTest, FirstWriterLeavesTheSharedBlock) {
+TEST_F(BlockManagerForkTest, AForkLeavesTheBlockThatItsParentWrites) {
   const SequenceSlot parent = Compute(Prompt(1, 6));
   const SequenceSlot child = Fork(parent);
   const std::vector<BlockId>& old = At(parent).first().tail;
+  EXPECT_EQ(manager_->BlocksNeeded(parent, 1), 0);
   EXPECT_EQ(manager_->BlocksNeeded(child, 1), 1);
   std::vector<CopyOnWrite> copies;
   ASSERT_TRUE(Reserve(child, 1, &copies));
@@ -46,6 +47,25 @@ TEST_F(BlockManagerForkTest, FirstWriterLeavesTheSharedBlock) {
   EXPECT_EQ(copies[0], (CopyOnWrite{child, {old[1], tail[1]}, 2}));
   EXPECT_EQ(tail[0], old[0]);
   EXPECT_NE(tail[1], old[1]);
+}
+
+// The parent, which wrote the block, is gone: of its forks the last one may.
+TEST_F(BlockManagerForkTest, TheLastHolderStaysOnTheSharedBlock) {
+  const SequenceSlot parent = Compute(Prompt(1, 6));
+  const SequenceSlot forks[] = {Fork(parent), Fork(parent)};
+  manager_->Close(parent);
+  const std::vector<BlockId> old = At(forks[0]).first().tail;
+  const TokenDemand demands[] = {{forks[0], 1}, {forks[1], 1}};
+  std::vector<int64_t> offsets;
+  std::vector<BlockId> blocks;
+  std::vector<CopyOnWrite> copies;
+  ASSERT_TRUE(manager_->Reserve(demands, &offsets, &blocks, &copies));
+  manager_->CheckInvariants();
+  const std::vector<BlockId>& left = At(forks[0]).first().tail;
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0], (CopyOnWrite{forks[0], {old[1], left[1]}, 2}));
+  EXPECT_NE(left[1], old[1]);
+  EXPECT_EQ(At(forks[1]).first().tail, old);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <absl/container/flat_hash_set.h>
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +36,8 @@ TEST(HostTierTest, WithoutBlocksNobodyIsSwappedOut) {
   host.Acknowledge(StepId{1});
   host.LoseEngine();
   host.CheckInvariants();
-  EXPECT_EQ(host.metadata_bytes(), 0);
+  absl::flat_hash_set<const RegionRecord*> records;
+  EXPECT_EQ(host.metadata_bytes(&records), 0);
 }
 
 TEST(HostTierTest, TakesAllOrNothing) {

@@ -207,12 +207,19 @@ void ManagerDriver::Shrink() {
   } else if (kind < 750) {
     AbortRun();
   } else if (kind < 994) {
-    if (!model_.sequences().empty()) Close(AnySlot());
+    if (!model_.sequences().empty()) CloseAny();
   } else if (kind < 998) {
     ResetPrefixCache();
   } else {
     LoseEngine();
   }
+}
+
+void ManagerDriver::CloseAny() {
+  const SequenceSlot slot = AnySlot();
+  // Such a sequence lives long enough to be compressed again.
+  if (HasWindowRegion(model_.at(slot)) && Chance(0.8)) return;
+  Close(slot);
 }
 
 NaiveSequence ManagerDriver::RandomSequence() {
@@ -349,7 +356,10 @@ std::vector<TokenDemand> ManagerDriver::RandomDemands() {
     const int32_t missing =
         static_cast<int32_t>(sequence.tokens.size()) - sequence.num_reserved;
     int32_t num_tokens = Int(0, 3 * page_size);
-    if (Chance(0.3)) {
+    if (HasWindowRegion(sequence) && Chance(0.7)) {
+      // The window keeps its region when group 0 is compressed again.
+      num_tokens = page_size - sequence.num_reserved % page_size;
+    } else if (Chance(0.3)) {
       num_tokens = CeilDiv(sequence.num_reserved, page_size) * page_size -
                    sequence.num_reserved;
     } else if (missing > 0 && Chance(0.5)) {

@@ -167,15 +167,22 @@ class ManagerDriver {
   // Orders an eviction of some sequence; true if it was done.
   bool OrderEviction();
   // In a group of layers with a window.
+  // of_all: for as many pages as the group has, so that its region may leave
+  // the cache.
   bool OrderWindowEviction(SequenceSlot slot, int32_t group);
   bool OrderFirstEviction(SequenceSlot slot);  // of group 0
   // So that what they make can be published.
   bool OrderInAllGroups();
+  bool HasWindowRegion(const NaiveSequence& sequence) const {
+    return config_.evicts_in_windows &&
+           !sequence.groups.back().region.blocks.empty();
+  }
   int32_t NumWindows() const { return config_.layout.num_window_groups(); }
   // Asks for destinations, `num_own` of which there are, and tells the model.
   bool PlaceOrder(SequenceSlot slot, int32_t group, BookOrder order,
                   int64_t page_total, std::span<const int64_t> told);
   void Fork();
+  void ForkAt(SequenceSlot slot, int32_t num_tokens);
   // What Reserve has to say about shared blocks.
   void CheckCopies(const std::vector<TokenDemand>& demands,
                    const std::vector<TokenDemand>& leavers,
@@ -190,6 +197,7 @@ class ManagerDriver {
   void UndoReserve();
   void UndoOrder();
   void Close(SequenceSlot slot);
+  void CloseAny();
   void Dispatch();
   void Acknowledge();
   // Commits run number i of an acknowledged step, or some of its tokens only.

@@ -17,8 +17,8 @@ void ManagerDriver::Fork() {
   if (model_.sequences().empty()) return;
   SequenceSlot slot = AnySlot();
   for (const auto& [other, sequence] : model_.sequences()) {
-    // The region of a window is then published by two sequences.
-    if (sequence.groups.back().region.blocks.empty() || Chance(0.5)) continue;
+    // Then two sequences publish the region of a window.
+    if (!HasWindowRegion(sequence) || Chance(0.5)) continue;
     slot = other;
   }
   const bool possible = model_.CanFork(slot) && manager_.num_open_slots() > 0;
@@ -26,9 +26,18 @@ void ManagerDriver::Fork() {
   const NaiveSequence& parent = model_.at(slot);
   const int32_t least = std::max(parent.cut(), 1);
   if (!possible || parent.num_settled < least) return;
-  const int32_t available = manager_.num_available();
   const int32_t num_tokens =
       Chance(0.5) ? RandomBack(slot, least) : parent.num_settled;
+  ForkAt(slot, num_tokens);
+  if (manager_.num_open_slots() == 0 || !Chance(0.2)) return;
+  // Two forks share a block that neither of them wrote.
+  ForkAt(slot, num_tokens);
+  Close(slot);
+}
+
+void ManagerDriver::ForkAt(SequenceSlot slot, int32_t num_tokens) {
+  const NaiveSequence& parent = model_.at(slot);
+  const int32_t available = manager_.num_available();
   const PrefixMatch match = manager_.MatchFork(slot, num_tokens);
   EXPECT_EQ(match.num_tokens, num_tokens);
   EXPECT_EQ(match.cut(), parent.cut());
@@ -73,7 +82,9 @@ void ManagerDriver::CheckCopies(const std::vector<TokenDemand>& demands,
                  model_.at(leaver.slot).groups[0].pages.back() ==
                      sequence.groups[0].pages.back();
         });
-    tally_->last_holders += stays && shared ? 1 : 0;
+    const bool writes =
+        model_.IsWriter(demand.slot, sequence.groups[0].pages.back());
+    tally_->last_holders += stays && shared && !writes ? 1 : 0;
   }
 }
 

@@ -2,6 +2,7 @@
 // window.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -104,8 +105,12 @@ bool ManagerDriver::OrderWindowEviction(SequenceSlot slot, int32_t group) {
   if (pages.empty()) return false;
   const int32_t num_pages =
       config_.layout.pages_per_block() / config_.layout.num_shards;
-  const int64_t page_total =
+  int64_t page_total =
       Int(1, num_pages * (1 + static_cast<int32_t>(pages.size())));
+  const auto num_own =
+      std::ssize(model_.OwnBlocks(slot, order.cut, group, order.length));
+  // As many as the group has: its region leaves the cache.
+  if (num_own > 0 && Chance(0.3)) page_total = num_pages * num_own;
   order.page_totals.assign(config_.layout.num_shards, page_total);
   return PlaceOrder(slot, group, std::move(order), page_total, {});
 }

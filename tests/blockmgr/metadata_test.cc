@@ -36,9 +36,9 @@ class MetadataTest : public ::testing::Test {
   static constexpr int32_t kBlocks = 2200;
   static constexpr int32_t kSequences = 32;
 
-  MetadataTest() {
+  explicit MetadataTest(const ModelLayout& layout = Llama(kBlocks)) {
     const int64_t before = AllocatedBytes();
-    manager_ = std::make_unique<BlockManager>(Llama(kBlocks), kSequences, true);
+    manager_ = std::make_unique<BlockManager>(layout, kSequences, true);
     allocated_ =
         AllocatedBytes() - before - static_cast<int64_t>(sizeof(BlockManager));
   }
@@ -88,15 +88,26 @@ class MetadataTest : public ::testing::Test {
   // Keeps `pages` pages of every head of [0, cut).
   void Evict(SequenceSlot slot, int32_t cut, int32_t pages, bool in_place,
              const RegionPublication* publication = nullptr) {
+    Order(slot, 0, cut, pages, in_place);
+    Answer(slot, 0, pages, publication);
+  }
+  void Order(SequenceSlot slot, int32_t group, int32_t cut, int32_t pages,
+             bool in_place) {
     std::vector<BlockId> destinations;
-    EXPECT_TRUE(manager_->ReserveEviction(slot,
-                                          {.cut = cut,
-                                           .page_total = int64_t{pages} * 256,
-                                           .num_fresh = in_place ? 0 : pages},
-                                          &destinations));
-    const std::vector<int32_t> counts(256, pages * kPageSize);
+    EXPECT_TRUE(manager_->ReserveEviction(
+        slot,
+        {.group = group,
+         .cut = cut,
+         .page_total = pages * manager_->layout().pages_per_block(),
+         .num_fresh = in_place ? 0 : pages},
+        &destinations));
+  }
+  void Answer(SequenceSlot slot, int32_t group, int32_t pages,
+              const RegionPublication* publication = nullptr) {
+    const std::vector<int32_t> counts(manager_->layout().pages_per_block(),
+                                      pages * kPageSize);
     const EvictionReceipt receipt =
-        manager_->CommitEviction(slot, 0, counts, publication);
+        manager_->CommitEviction(slot, group, counts, publication);
     EXPECT_EQ(receipt.published, publication != nullptr);
   }
 
@@ -189,6 +200,71 @@ TEST_F(MetadataTest, OfRegions) {
   Do([&] { manager_->ResetPrefixCache(); });
   ExpectReportIsTrue("dropped");
   EXPECT_LT(manager_->metadata_bytes(), published);
+}
+
+// One head, and many groups of layers with a window each.
+class HybridMetadataTest : public MetadataTest {
+ protected:
+  static constexpr int32_t kWindows = 32;
+  HybridMetadataTest()
+      : MetadataTest({.num_layers = 1,
+                      .num_heads = 1,
+                      .num_q_heads = 1,
+                      .head_dim = 8,
+                      .page_size = kPageSize,
+                      .dtype = DType::kBFloat16,
+                      .num_blocks = 4000,
+                      .group_windows = std::vector<int32_t>(kWindows, 256)}) {}
+};
+
+TEST_F(HybridMetadataTest, OfRegionsInWindows) {
+  const std::vector<int32_t> tokens = Tokens(1, 40 * kPageSize);
+  const BlockChain chain = Chain(tokens);
+  SequenceSlot slot{};
+  const auto publish = [&](int32_t num_pages) {
+    const RegionPublication publication = {
+        .name = {.plan = "p", .history = "h", .length = num_pages * kPageSize},
+        .chain = &chain,
+        .tokens = tokens};
+    Evict(slot, (num_pages - 1) * kPageSize, 1, false, &publication);
+  };
+  Do([&] {
+    slot = manager_->Open(chain, {});
+    Append(slot, 18 * kPageSize, tokens, chain);
+    for (int32_t group = 1; group <= kWindows; ++group) {
+      Order(slot, group, 17 * kPageSize, 1, false);
+      Answer(slot, group, 1);
+    }
+    publish(18);
+  });
+  ExpectReportIsTrue("published");
+  // Further regions of group 0 lead to the same regions in the windows. The
+  // report grows by what they allocate.
+  const int64_t allocated = allocated_;
+  const int64_t reported = manager_->metadata_bytes();
+  for (int32_t num_pages = 19; num_pages < 30; ++num_pages) {
+    Do([&] {
+      Append(slot, kPageSize, tokens, chain);
+      publish(num_pages);
+    });
+  }
+  const auto grown = static_cast<double>(allocated_ - allocated);
+  const auto more = static_cast<double>(manager_->metadata_bytes() - reported);
+  EXPECT_LE(more, grown);
+  EXPECT_GE(more, 0.95 * grown);
+  // The orders take the windows' regions out of the cache. The sequence and all
+  // links share the records.
+  Do([&] {
+    for (int32_t group = 1; group <= kWindows; ++group) {
+      Order(slot, group, 18 * kPageSize, 2, true);
+    }
+  });
+  EXPECT_GT(manager_->stats().dropped_entries, kWindows);
+  ExpectReportIsTrue("taken");
+  Do([&] { manager_->Close(slot); });
+  ExpectReportIsTrue("closed");
+  Do([&] { manager_->ResetPrefixCache(); });
+  ExpectReportIsTrue("reset");
 }
 
 // What is promised: under half a percent of the pool.

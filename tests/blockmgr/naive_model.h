@@ -158,6 +158,7 @@ class NaiveModel {
   // A leaver does; before its Reserve.
   void Leave(const CopyOnWrite& copy);
   bool CanFork(SequenceSlot slot) const;
+  bool IsWriter(SequenceSlot slot, BlockId block) const;
   // Whether all is there that the position after the first num_tokens attends
   // to, and the rest of its own page.
   bool CanGoBack(SequenceSlot slot, int32_t num_tokens) const;
@@ -296,7 +297,6 @@ class NaiveModel {
   void DropRegion(uint64_t id);
   // A planned copy of this sequence goes back to its source, if there is one.
   void Return(SequenceSlot slot);
-  bool IsWriter(SequenceSlot slot, BlockId block) const;
   // Of its last block, if it is partly filled.
   void StopWriting(SequenceSlot slot);
   // Gives up the pages wholly behind the first num_tokens positions; `seen`: by

@@ -238,8 +238,9 @@ TEST(PrefixCacheMemoryTest, DoesNotDependOnWhatIsCached) {
   for (const int32_t num_blocks : {3584, 7168}) {
     PrefixCache cache(num_blocks, 1);
     const EntrySerial root = cache.AcquireRoot(BlockChain().root());
-    absl::flat_hash_set<const RegionContent*> counted;
-    const int64_t bytes = cache.metadata_bytes(&counted);
+    absl::flat_hash_set<const RegionContent*> contents;
+    absl::flat_hash_set<const RegionRecord*> records;
+    const int64_t bytes = cache.metadata_bytes(&contents, &records);
     for (int32_t i = 0; i < 20 * num_blocks; ++i) {
       const BlockId block{i % num_blocks};
       if (cache.Contains(block)) cache.Remove(Index(block));
@@ -251,7 +252,7 @@ TEST(PrefixCacheMemoryTest, DoesNotDependOnWhatIsCached) {
       EXPECT_TRUE(inserted);
     }
     EXPECT_EQ(cache.num_blocks_held(), num_blocks);
-    EXPECT_EQ(cache.metadata_bytes(&counted), bytes);
+    EXPECT_EQ(cache.metadata_bytes(&contents, &records), bytes);
   }
 }
 

@@ -74,7 +74,8 @@ TEST_F(SequencePublisherTest, OnlyFullBlocksOfSettledTokensArePublished) {
   EXPECT_TRUE(IsCached(0));
   EXPECT_TRUE(IsCached(1));
   EXPECT_FALSE(IsCached(2));
-  EXPECT_EQ(sequence_.chain_entry, Index(sequence_.first().tail[1]));
+  EXPECT_EQ(sequence_.chain_serial,
+            blocks_.cache().serial(Index(sequence_.first().tail[1])));
   EXPECT_EQ(sequence_.chain_key, chain_.keys()[1]);
   Settle(12);
   Publish();
@@ -102,7 +103,8 @@ TEST_F(SequencePublisherTest, ASequenceThatWasCutBackFollowsItsLastFullBlock) {
   sequence_.num_settled = 6;
   publisher_.CutChain(&sequence_);
   EXPECT_EQ(sequence_.num_published, 1);
-  EXPECT_EQ(sequence_.chain_entry, Index(sequence_.first().tail[0]));
+  EXPECT_EQ(sequence_.chain_serial,
+            blocks_.cache().serial(Index(sequence_.first().tail[0])));
   sequence_.num_settled = 3;
   publisher_.CutChain(&sequence_);
   EXPECT_EQ(sequence_.num_published, 0);
@@ -128,7 +130,7 @@ TEST_F(SequencePublisherTest, ARegionIsFoundWithTheBlockBehindIt) {
   EXPECT_EQ(sequence_.num_published, 3);
   const int32_t entry = blocks_.cache().FindRegion(RegionId{7});
   ASSERT_NE(entry, PrefixCache::kNone);
-  EXPECT_EQ(sequence_.chain_entry, entry);
+  EXPECT_EQ(sequence_.chain_serial, blocks_.cache().serial(entry));
   EXPECT_TRUE(IsCached(0));  // page 2, the first of the tail
   // The sequence goes on behind the region.
   sequence_.num_settled = 16;
