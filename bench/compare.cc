@@ -10,6 +10,8 @@
 #include <absl/strings/str_format.h>
 #include <nlohmann/json.hpp>
 
+#include "blockmgr/base/invalid.h"
+
 namespace blockmgr {
 namespace {
 
@@ -132,10 +134,9 @@ absl::StatusOr<Json> ReadReport(const std::string& path) {
            });
   }
   if (!good) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path,
-        ": expected a report of blockmgr-bench, as --save-result or "
-        "--json writes it"));
+    return Invalid(path,
+                   ": expected a report of blockmgr-bench, as --save-result or "
+                   "--json writes it");
   }
   return report;
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -25,7 +26,8 @@ std::string Clock(double seconds) {
 
 std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
                            double elapsed_s, const char* unit) {
-  const int64_t filled = total > 0 ? kBarWidth * done / total : kBarWidth;
+  const int64_t filled =
+      done < total ? kBarWidth * std::max<int64_t>(done, 0) / total : kBarWidth;
   std::string line =
       absl::StrCat("[", std::string(static_cast<size_t>(filled), '#'),
                    std::string(static_cast<size_t>(kBarWidth - filled), ' '),
@@ -33,8 +35,9 @@ std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
   if (failed > 0) absl::StrAppend(&line, "  ", failed, " failed");
   if (done > 0 && elapsed_s > 0) {
     const double rate = static_cast<double>(done) / elapsed_s;
-    absl::StrAppendFormat(&line, "  %.1f %s/s  ETA %s", rate, unit,
-                          Clock(static_cast<double>(total - done) / rate));
+    absl::StrAppendFormat(
+        &line, "  %.1f %s/s  ETA %s", rate, unit,
+        Clock(std::max(0.0, static_cast<double>(total - done) / rate)));
   }
   return line;
 }

@@ -11,6 +11,8 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
+
 namespace blockmgr {
 
 // Returns InvalidArgument, which names the field, unless low <= value <= high.
@@ -19,9 +21,9 @@ inline absl::Status RequireRange(absl::string_view field, int64_t value,
                                  int64_t low, int64_t high,
                                  absl::string_view why = "") {
   if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, ": expected ", low, " to ", high,
-      why.empty() ? "" : absl::StrCat(" (", why, ")"), ", got ", value));
+  return Invalid(field, ": expected ", low, " to ", high,
+                 why.empty() ? "" : absl::StrCat(" (", why, ")"), ", got ",
+                 value);
 }
 
 // A visitor of options (scheduler_options.h) that checks them. status() is OK,
@@ -36,13 +38,13 @@ class RangeChecks {
               std::type_identity_t<T> min, std::type_identity_t<T> max,
               const char* /*help*/) {
     if (!status_.ok() || (value >= min && value <= max)) return;  // not nan
-    status_ = absl::InvalidArgumentError(absl::StrCat(
-        prefix_, name, ": expected ", min, " to ", max, ", got ", value));
+    status_ = Invalid(prefix_, name, ": expected ", min, " to ", max, ", got ",
+                      value);
   }
   void Fraction(absl::string_view name, double value, const char* /*help*/) {
     if (!status_.ok() || (value >= 0 && value < 1)) return;
-    status_ = absl::InvalidArgumentError(absl::StrCat(
-        prefix_, name, ": expected a fraction in [0, 1), got ", value));
+    status_ =
+        Invalid(prefix_, name, ": expected a fraction in [0, 1), got ", value);
   }
   void Bool(absl::string_view /*name*/, bool /*value*/, const char* /*help*/) {}
   template <typename Enum>

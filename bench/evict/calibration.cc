@@ -13,6 +13,7 @@
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/lukv_solver.h"
 #include "blockmgr/eviction/score_order.h"
@@ -23,8 +24,8 @@ namespace {
 template <typename Got>
 absl::Status BadCalibration(absl::string_view field, absl::string_view expected,
                             const Got& got) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "calibration: ", field, ": expected ", expected, ", got ", got));
+  return Invalid("calibration: ", field, ": expected ", expected, ", got ",
+                 got);
 }
 
 int64_t NumHeads(const Calibration& calibration) {

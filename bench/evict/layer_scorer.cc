@@ -9,6 +9,7 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy_fields.h"
 #include "blockmgr/eviction/random_scores.h"
@@ -76,10 +77,10 @@ absl::Status CheckTensors(const EvictionPolicy& policy,
     if (!needed || (got > 0 && got == Unsigned(expected))) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, ": expected ",
-        expected > 0 ? absl::StrCat(expected, " values") : "some", ", for ",
-        why, " reads them, got ", got == 0 ? "none" : absl::StrCat(got)));
+    return Invalid(name, ": expected ",
+                   expected > 0 ? absl::StrCat(expected, " values") : "some",
+                   ", for ", why, " reads them, got ",
+                   got == 0 ? "none" : absl::StrCat(got));
   };
   const absl::string_view scorer = EnumName(policy.scorer.kind);
   const absl::string_view last =

@@ -6,8 +6,9 @@
 
 #include <absl/status/status.h>
 #include <absl/strings/match.h>
-#include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
+
+#include "blockmgr/base/invalid.h"
 
 namespace blockmgr {
 
@@ -22,9 +23,8 @@ inline absl::Status CheckOutputName(absl::string_view flag,
   if (own.empty() || absl::EqualsIgnoreCase(own, extension)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": expected a name that ends in ", extension, ", for ",
-                   content, " is written, got '", path, "'"));
+  return Invalid(flag, ": expected a name that ends in ", extension, ", for ",
+                 content, " is written, got '", path, "'");
 }
 
 }  // namespace blockmgr

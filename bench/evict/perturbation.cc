@@ -303,9 +303,9 @@ absl::Status CheckPerturbationInputs(const Tensors& tensors,
                                        std::pair("--keys", &layer.keys),
                                        std::pair("--values", &layer.values)}) {
       if (tensor->empty()) {
-        return Invalid(flag,
-                       ": expected a file, which losses are computed from, got "
-                       "none");
+        return Invalid(
+            flag,
+            ": expected a file, which losses are computed from, got none");
       }
     }
   }

@@ -63,9 +63,7 @@ class Runner {
     if (policy_.budget.kind == BudgetKind::kExternal &&
         options_.budgets.size() != heads) {
       return Invalid("budgets: expected ", heads,
-                     ", one per (layer, head), "
-                     "got ",
-                     options_.budgets.size());
+                     ", one per (layer, head), got ", options_.budgets.size());
     }
     const auto& [layers, heads_each] = options_.budgets_shape;
     if (layers != 0 &&

@@ -5,6 +5,8 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
+
 namespace blockmgr {
 
 // Returns the error with "PREFIX: " (a flag, a file, a policy) before its
@@ -18,8 +20,7 @@ inline absl::Status Prefixed(absl::string_view prefix,
 // Returns the error of a flag's value.
 inline absl::Status BadFlag(absl::string_view flag, absl::string_view expected,
                             absl::string_view got) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": expected ", expected, ", got ", got));
+  return Invalid(flag, ": expected ", expected, ", got ", got);
 }
 
 }  // namespace blockmgr

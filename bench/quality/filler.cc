@@ -16,6 +16,8 @@
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_split.h>
 
+#include "blockmgr/base/invalid.h"
+
 namespace blockmgr {
 namespace {
 
@@ -146,10 +148,9 @@ absl::StatusOr<Filler> ReadFiller(const std::vector<std::string>& files) {
   Filler filler;
   filler.Add(all);
   if (filler.paragraphs.size() < kMinParagraphs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--filler: expected files with at least ", kMinParagraphs,
-                     " paragraphs of prose, got ", filler.paragraphs.size(),
-                     " in ", files.size(), " files"));
+    return Invalid("--filler: expected files with at least ", kMinParagraphs,
+                   " paragraphs of prose, got ", filler.paragraphs.size(),
+                   " in ", files.size(), " files");
   }
   return filler;
 }

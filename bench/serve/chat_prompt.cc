@@ -4,6 +4,8 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/invalid.h"
+
 namespace blockmgr {
 namespace {
 
@@ -28,9 +30,9 @@ absl::StatusOr<std::string> ChatPrompt(absl::string_view chat_template,
     if (absl::StrContains(chat_template, known->begin)) format = known;
   }
   if (format == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tokenizer.chat_template: expected one with ", kChatMl.begin, " or ",
-        kLlama3.begin, ", got another; use --raw and write the whole prompt"));
+    return Invalid("tokenizer.chat_template: expected one with ", kChatMl.begin,
+                   " or ", kLlama3.begin,
+                   ", got another; use --raw and write the whole prompt");
   }
   const auto begin_of = [format](absl::string_view role) {
     return absl::StrCat(format->begin, role, format->after_role);

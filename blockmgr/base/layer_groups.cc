@@ -51,8 +51,7 @@ absl::StatusOr<LayerGroups> GroupLayers(std::span<const int32_t> windows) {
   for (size_t i = 0; i < windows.size(); ++i) {
     if (windows[i] >= 0) continue;
     return Invalid("windows[", i,
-                   "]: expected 0 (all tokens) or a number "
-                   "of tokens, got ",
+                   "]: expected 0 (all tokens) or a number of tokens, got ",
                    windows[i]);
   }
   LayerGroups groups;

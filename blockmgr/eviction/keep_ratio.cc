@@ -8,6 +8,8 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 
+#include "blockmgr/base/invalid.h"
+
 namespace blockmgr {
 namespace {
 
@@ -15,9 +17,8 @@ constexpr int kMaxDecimals = 9;
 constexpr int64_t kMaxDenominator = 1'000'000'000;
 
 absl::Status BadRatio(absl::string_view got) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected a decimal in (0, 1] with at most ", kMaxDecimals,
-                   " decimals, got '", got, "'"));
+  return Invalid("expected a decimal in (0, 1] with at most ", kMaxDecimals,
+                 " decimals, got '", got, "'");
 }
 
 bool AllDigits(absl::string_view text) {

@@ -17,7 +17,7 @@ constexpr size_t kMaxTableName = 64;
 
 template <typename... Pieces>
 absl::Status BadPolicy(const Pieces&... pieces) {
-  return absl::InvalidArgumentError(absl::StrCat("policy: ", pieces...));
+  return Invalid("policy: ", pieces...);
 }
 
 // Checks the fields of one stage; the first finding sticks.

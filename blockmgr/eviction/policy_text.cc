@@ -13,6 +13,7 @@
 #include <absl/strings/str_split.h>
 #include <absl/strings/strip.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy.h"
 #include "blockmgr/eviction/policy_fields.h"
@@ -35,7 +36,7 @@ constexpr absl::string_view kRecentPercent = "recent_percent";
 
 template <typename... Pieces>
 absl::Status BadText(const Pieces&... pieces) {
-  return absl::InvalidArgumentError(absl::StrCat("policy: ", pieces...));
+  return Invalid("policy: ", pieces...);
 }
 
 // One stage as written: name(key=value, ...). Views into the caller's text.

@@ -8,6 +8,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "blockmgr/base/invalid.h"
+
 namespace blockmgr {
 
 uint64_t Fnv1a64(absl::string_view bytes) {
@@ -26,7 +28,7 @@ absl::StatusOr<TableReader> OpenTable(absl::string_view what,
                                       absl::string_view magic,
                                       absl::string_view bytes) {
   const auto error = [what](const auto&... pieces) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": ", pieces...));
+    return Invalid(what, ": ", pieces...);
   };
   if (!absl::StartsWith(bytes, magic)) {
     return error("file: expected to begin with ", magic, ", got ", bytes.size(),

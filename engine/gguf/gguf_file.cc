@@ -19,6 +19,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -120,8 +121,7 @@ std::string TensorName(absl::string_view tensor) {
 
 template <typename... Pieces>
 absl::Status Bad(absl::string_view what, const Pieces&... pieces) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, ": expected ", pieces...));
+  return Invalid(what, ": expected ", pieces...);
 }
 
 template <typename T>

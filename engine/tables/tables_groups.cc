@@ -5,9 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "engine/tables/tables.h"
 
 namespace blockmgr {
@@ -65,9 +64,8 @@ absl::Status EngineTables::CheckNewBlocks(const StepPlan& plan, size_t run,
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const std::span<const BlockId> blocks = plan.NewBlocks(layout_, run, group);
     const auto fail = [&](const auto&... parts) {
-      return absl::InvalidArgumentError(absl::StrCat("plan.blocks of slot ",
-                                                     Index(slot), ", group ",
-                                                     group, ": ", parts...));
+      return Invalid("plan.blocks of slot ", Index(slot), ", group ", group,
+                     ": ", parts...);
     };
     int64_t begin = 0;  // the first position of the new blocks
     int64_t first = 0;  // the first position that has a block

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include <absl/strings/str_cat.h>
-
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/tables/tables.h"
 
@@ -14,8 +13,7 @@ namespace {
 template <typename... Parts>
 absl::Status Refused(const char* field, SequenceSlot slot,
                      const Parts&... parts) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " of slot ", Index(slot), ": ", parts...));
+  return Invalid(field, " of slot ", Index(slot), ": ", parts...);
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include <absl/container/flat_hash_set.h>
-#include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/tables/tables.h"
 
@@ -17,8 +17,7 @@ namespace {
 
 template <typename... Parts>
 absl::Status Wrong(const char* field, SwapId swap, const Parts&... parts) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " of swap ", Index(swap), ": ", parts...));
+  return Invalid(field, " of swap ", Index(swap), ": ", parts...);
 }
 
 // Returns a part of `all`, or nullopt if the range is not within `all`.

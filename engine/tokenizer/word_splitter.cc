@@ -17,6 +17,7 @@
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/invalid.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace blockmgr {
@@ -114,8 +115,8 @@ absl::StatusOr<WordSplitter> WordSplitter::Create(absl::string_view name) {
     }
     absl::StrAppend(&names, names.empty() ? "" : ", ", rule.name);
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "tokenizer.ggml.pre: expected one of ", names, "; got ", Quoted(name)));
+  return Invalid("tokenizer.ggml.pre: expected one of ", names, "; got ",
+                 Quoted(name));
 }
 
 void WordSplitter::Split(absl::string_view text,

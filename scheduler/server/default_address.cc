@@ -15,6 +15,7 @@
 #include <absl/strings/str_format.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -158,10 +159,9 @@ absl::Status CheckDaemonAddress(const std::string& address) {
       return absl::OkStatus();
     }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected unix:PATH, or HOST:PORT with a port of 1 to "
-                   "65535, got '",
-                   address, "'"));
+  return Invalid(
+      "expected unix:PATH, or HOST:PORT with a port of 1 to 65535, got '",
+      address, "'");
 }
 
 }  // namespace blockmgr

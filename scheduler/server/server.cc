@@ -4,7 +4,6 @@
 #include <random>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>

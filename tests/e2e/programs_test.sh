@@ -168,11 +168,11 @@ refuses '--num-shards: expected a divisor of --tiny-heads' \
 # A window below a page is refused, by name.
 refuses '--tiny-windows\[0\]: expected at least --page-size' \
   "$engine_program" --mode tiny --tiny-windows 8,0
-# Nor is a flag of the other mode passed over.
+# Flags of the other mode or backend are refused.
 refuses --tiny-layers "$engine_program" --mode sim --tiny-layers 3
-# Or of the other backend.
 refuses '--cuda-device: has no effect without --backend cuda' \
   "$engine_program" --cuda-device 1
+# A language model needs its file, and one that can be read.
 refuses '--model: expected either a GGUF file or --random-weights' \
   "$engine_program" --mode llama
 echo "no model" >"$work/model.gguf"

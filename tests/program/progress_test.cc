@@ -21,6 +21,12 @@ TEST(FormatProgressTest, ShowsRateAndTimeLeft) {
 TEST(FormatProgressTest, SaysNothingItCannotKnow) {
   EXPECT_EQ(FormatProgress(0, 0, 10, 0),
             "[                              ] 0/10");
+  EXPECT_EQ(FormatProgress(0, 0, 0, 0), "[##############################] 0/0");
+}
+
+TEST(FormatProgressTest, MoreThanExpectedIsAFullBar) {
+  EXPECT_EQ(FormatProgress(12, 0, 10, 6),
+            "[##############################] 12/10  2.0 req/s  ETA 0:00");
 }
 
 }  // namespace

@@ -205,8 +205,7 @@ TEST(EveryChunkSubmitTest, NamesTheFieldAtFault) {
   SchedulerDriver driver(SmallLayout(4, 40), PlainOptions());
   for (const int32_t every : {-4, 0, 2, 6}) {
     EXPECT_THAT(driver.Submit(EveryChunkRequest("a", 20, 2, 4, every)),
-                IsInvalid("eviction.compress_every: expected a "
-                          "multiple of 4"));
+                IsInvalid("eviction.compress_every: expected a multiple of 4"));
   }
   Request request = EveryChunkRequest("a", 20, 2, 4, 8);
   request.eviction.policy = SnapKv(9, 4).policy;

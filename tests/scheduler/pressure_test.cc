@@ -420,9 +420,9 @@ TEST(PressureSubmitTest, PromisesNothing) {
               StatusIs(absl::StatusCode::kResourceExhausted));
   Request request = PressureRequest("c", 20, 4, 4, 1);
   request.eviction.share_prefix = true;
-  EXPECT_THAT(driver.Submit(request),
-              IsInvalid("expected a mode that compresses the "
-                        "prompt, got pressure"));
+  EXPECT_THAT(
+      driver.Submit(request),
+      IsInvalid("expected a mode that compresses the prompt, got pressure"));
   driver.Drain();
 }
 

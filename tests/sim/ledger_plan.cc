@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <absl/strings/str_cat.h>
-
 #include "blockmgr/base/bits.h"
 #include "tests/sim/ledger.h"
 #include "tests/testing/block_tables.h"

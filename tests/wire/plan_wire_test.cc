@@ -290,8 +290,7 @@ TEST(PlanWireTest, TransfersArePairs) {
   proto.mutable_starts(1)->mutable_transfers()->add_blocks(3);
   StepPlan plan;
   EXPECT_THAT(FromProto(proto, &plan),
-              IsInvalid("as many blocks as host blocks, got "
-                        "2 and 1"));
+              IsInvalid("as many blocks as host blocks, got 2 and 1"));
 }
 
 constexpr char kResult[] = R"pb(

@@ -288,13 +288,13 @@ TEST(VllmWireTest, LogProbabilitiesOfAPromptFitAMessage) {
     proto.mutable_tokenized()->add_input_ids(1);
     for (const bool stream : {false, true}) {
       proto.set_stream(stream);
-      EXPECT_THAT(FromProto(proto, ""),
-                  IsInvalid(absl::StrCat(
-                      "tokenized.input_ids: expected at most ", most,
-                      " tokens with sampling_params.prompt_logprobs = ", top,
-                      ", as an answer is one message of at most 4194304 "
-                      "bytes, got ",
-                      most + 1)));
+      EXPECT_THAT(
+          FromProto(proto, ""),
+          IsInvalid(absl::StrCat(
+              "tokenized.input_ids: expected at most ", most,
+              " tokens with sampling_params.prompt_logprobs = ", top,
+              ", as an answer is one message of at most 4194304 bytes, got ",
+              most + 1)));
     }
   }
 }

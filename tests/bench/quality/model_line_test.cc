@@ -17,7 +17,6 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::unique_ptr<ModelLine> MakeLine(int32_t num_blocks) {
   auto line = ModelLine::Create({.model = ByteModel(3),

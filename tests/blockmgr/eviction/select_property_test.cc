@@ -5,7 +5,6 @@
 #include <random>
 #include <string>
 
-#include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -260,8 +260,7 @@ TEST(RawMessagesTest, NamesTheTypeOfWhatIsNone) {
         Delimited(1, std::string(60000, 'x')) + "\x0A\x05x",
         Delimited(1, std::string(60000, 'x')) + "\x0A\x01\xFF"}) {
     EXPECT_THAT(ParseMessage(Bytes(text), {}, &request),
-                IsInvalid("CancelRequest: expected a message of this "
-                          "type"))
+                IsInvalid("CancelRequest: expected a message of this type"))
         << text.size();
   }
   EXPECT_THAT(ParseMessage(grpc::ByteBuffer(), {}, &request),
