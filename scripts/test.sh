@@ -15,13 +15,14 @@ Usage: scripts/test.sh [OPTION..] [PRESET..]
 Installs what is missing, then configures, builds and tests each PRESET in
 build/PRESET. Without one: dev. Presets: $(presets | xargs).
 
-  dev      everyday build: optimised, asserts on; a part of the cases of random tests
+  dev      everyday build: clang, with its thread-safety analysis, optimised, asserts
+           on; a part of the cases of random tests
   dev-all  dev with all of them, planted bugs and microbenchmarks
-  release  what users get: no asserts, and every header stands alone
-  asan     clang, with its thread-safety analysis, AddressSanitizer, LeakSanitizer
-           and UndefinedBehaviorSanitizer; libraries and the daemon
-  asan-all asan of all programs, and the CUDA kernels under the emulator
-  tsan     ThreadSanitizer: what has threads, without what speaks gRPC
+  release  what users get: gcc, no asserts, and every header stands alone
+  asan     clang, AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer;
+           libraries and the daemon, without kernels
+  asan-all asan of all programs, and of the kernels, CUDA's under the emulator
+  tsan     gcc, ThreadSanitizer: what has threads, without what speaks gRPC
   clang    clang, without sanitizers
 
 Options:
