@@ -20,11 +20,11 @@ namespace blockmgr {
 namespace {
 
 // Of all instances without windows together; one run is one small manager.
-// Sanitizers begin with a fifth. A test goes on, up to twice as long as
+// Brief runs begin with a part. A test goes on, up to twice as long as
 // otherwise, until it has met all that it must meet: what is rare may be so by
 // any change of the random numbers.
 constexpr int64_t kNumOps = 1'000'000;
-constexpr int64_t kLeastDivisor = kBrief ? 5 : 1;
+constexpr int64_t kLeastDivisor = kBriefest ? 10 : kBrief ? 5 : 1;
 constexpr int64_t kMostFactor = 2;
 constexpr int32_t kOpsPerPhase = 250;
 constexpr int32_t kPhasesPerRun = 4;

@@ -27,7 +27,10 @@ namespace blockmgr::sim {
 namespace {
 
 // Brief tests look at every fourth point, sanitizers at every eighth.
-constexpr int32_t kPointStride = kSanitized ? 8 : kBrief ? 4 : 1;
+constexpr int32_t kPointStride = kBriefest    ? 16
+                                 : kSanitized ? 8
+                                 : kBrief     ? 4
+                                              : 1;
 
 std::vector<std::string> PlansUntil(const Scripted& scripted) {
   const std::vector<std::string>& plans = scripted.plans();

@@ -15,7 +15,10 @@ namespace blockmgr {
 // are not nightly.
 inline constexpr bool kBrief = kSanitized || BLOCKMGR_TEST_BRIEF;
 
-inline constexpr int32_t kCaseDivisor = kBrief ? 10 : 1;
+// Sanitizers run half of the cases of what is not nightly.
+inline constexpr bool kBriefest = kSanitized && BLOCKMGR_TEST_BRIEF;
+
+inline constexpr int32_t kCaseDivisor = kBriefest ? 20 : kBrief ? 10 : 1;
 
 // Of `count` slow cases, so many are run.
 constexpr uint64_t SlowCases(uint64_t count) {

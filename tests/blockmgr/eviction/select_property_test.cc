@@ -19,7 +19,7 @@ namespace blockmgr {
 namespace {
 
 // The cases are cheap and many: fewer still under sanitizers.
-constexpr uint64_t kDivisor = kBrief ? 25 : 1;
+constexpr uint64_t kDivisor = kBriefest ? 50 : kBrief ? 25 : 1;
 
 int64_t CountPages(const std::vector<int32_t>& budgets, int32_t page_size) {
   int64_t pages = 0;
