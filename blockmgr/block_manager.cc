@@ -56,8 +56,9 @@ int64_t BlockManager::metadata_bytes() const {
   absl::flat_hash_set<const RegionRecord*> records;
   int64_t bytes = blocks_.pool().metadata_bytes() +
                   blocks_.cache().metadata_bytes(&contents, &records) +
-                  host_.metadata_bytes(&records) + HeapBytes(sequences_) +
-                  HeapBytes(free_slots_) + blocks_.metadata_bytes();
+                  host_.metadata_bytes(&contents, &records) +
+                  HeapBytes(sequences_) + HeapBytes(free_slots_) +
+                  blocks_.metadata_bytes();
   for (const SequenceCache& sequence : sequences_) {
     bytes += RegionContent::CountBytes(sequence.content.get(), &contents);
     if (sequence.groups.size() > 1) {  // a single group is stored in sequences_

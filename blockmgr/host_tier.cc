@@ -83,12 +83,13 @@ void HostTier::LoseEngine() {
 }
 
 int64_t HostTier::metadata_bytes(
+    absl::flat_hash_set<const RegionContent*>* contents,
     absl::flat_hash_set<const RegionRecord*>* records) const {
   int64_t bytes = pool_.has_value() ? pool_->metadata_bytes() : 0;
   for (const auto& [swap, sequence] : sequences_) {
     bytes += static_cast<int64_t>(sizeof(swap) + sizeof(sequence)) +
-             HeapBytes(sequence.blocks);
-    bytes += HeapBytes(sequence.regions);
+             HeapBytes(sequence.blocks) + HeapBytes(sequence.regions) +
+             RegionContent::CountBytes(sequence.content.get(), contents);
     for (const GroupRegion& of_group : sequence.regions) {
       bytes += RegionRecord::CountBytes(of_group.region.get(), records);
     }

@@ -21,11 +21,13 @@
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/block_pool.h"
 #include "blockmgr/group_cache.h"
 #include "blockmgr/region_content.h"
+#include "blockmgr/region_record.h"
 
 namespace blockmgr {
 
@@ -85,9 +87,11 @@ class HostTier {
   // Drops every sequence and all fences, because the engine is gone.
   void LoseEngine();
 
-  // Returns the bytes of memory, without the contents of regions, which are
-  // shared, and without the records in `records`. Adds the others to `records`.
+  // Returns the bytes of memory. Leaves out the contents and records of regions
+  // that the two sets have, and adds the tier's other contents and records to
+  // the sets.
   int64_t metadata_bytes(
+      absl::flat_hash_set<const RegionContent*>* contents,
       absl::flat_hash_set<const RegionRecord*>* records) const;
   // Returns the same hash for the same state. O(num_blocks), for tests.
   uint64_t StateHash() const;

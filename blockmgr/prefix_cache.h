@@ -329,8 +329,8 @@ class PrefixCache {
 
   // Returns the bytes of memory of the cache and its regions. Only regions,
   // media and retention durations change the result. Leaves out the contents
-  // and records that the two sets have, and adds the others to the sets.
-  // O(regions + media).
+  // and records that the two sets have, and adds the other contents and
+  // records to the sets. O(regions + media).
   int64_t metadata_bytes(
       absl::flat_hash_set<const RegionContent*>* contents,
       absl::flat_hash_set<const RegionRecord*>* records) const;

@@ -36,8 +36,8 @@ struct RegionRecord {
                                     layout->metadata_bytes();
     return own + HeapBytes(blocks) + HeapBytes(kept) + lists;
   }
-  // Returns the bytes of a region that is not among `counted` yet, and adds the
-  // region to `counted`. Returns 0 for null.
+  // Returns the bytes of `record`, and adds it to `counted`. Returns 0 if
+  // `record` is null or in `counted` already.
   static int64_t CountBytes(const RegionRecord* record,
                             absl::flat_hash_set<const RegionRecord*>* counted) {
     return record != nullptr && counted->insert(record).second

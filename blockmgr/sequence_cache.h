@@ -50,7 +50,8 @@ struct SequenceCache {
   // broken, and nothing more is published.
   int32_t num_published = 0;
   EntrySerial chain_serial = kNoSerial;
-  // The key of the entry with the serial chain_serial; used over a region.
+  // The key of the entry with the serial chain_serial; used only behind a
+  // region.
   BlockKey chain_key;
   EntrySerial root_serial = kNoSerial;  // the sequence is a user of this root
   // Content of the last region that was found or published. Null: none yet.

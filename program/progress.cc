@@ -26,8 +26,9 @@ std::string Clock(double seconds) {
 
 std::string FormatProgress(int64_t done, int64_t failed, int64_t total,
                            double elapsed_s, const char* unit) {
-  const int64_t filled =
-      done < total ? kBarWidth * std::max<int64_t>(done, 0) / total : kBarWidth;
+  const int64_t filled = total > 0 && done < total
+                             ? kBarWidth * std::max<int64_t>(done, 0) / total
+                             : kBarWidth;
   std::string line =
       absl::StrCat("[", std::string(static_cast<size_t>(filled), '#'),
                    std::string(static_cast<size_t>(kBarWidth - filled), ' '),

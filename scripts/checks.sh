@@ -57,7 +57,7 @@ run_tidy() {
 }
 
 # same_traces PRESET PRESET: the same seeds were the same runs of the simulator,
-# whatever compiler has built it. The tests of both presets have run, and have
+# whatever build ran them. The tests of both presets have run, and have
 # left the hashes of their runs.
 same_traces() {
   local one=build/$1/tests/sim other=build/$2/tests/sim hash found=0

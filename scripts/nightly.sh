@@ -9,19 +9,20 @@ usage() {
 Usage: scripts/nightly.sh [--help]
 
 Runs, with warnings as errors:
-  dev-all    by clang, with asserts: thousands of seeds of the simulator, every case of
-             random tests, a search for every planted bug, microbenchmarks,
-             language models, clients and frontends of other projects
-  release    the same tests by gcc, as users' builds run them, random tests with
-             their usual cases; CUDA kernels for every architecture, and what nvcc makes
-             of them, interpreted (ptx); packaging, an installation and projects
-             that use it (label once)
+  dev-all    by clang, with asserts: thousands of seeds of the simulator, every
+             case of random tests, a search for every planted bug,
+             microbenchmarks, language models, clients and frontends of other
+             projects
+  release    the same tests, compiled by gcc as users compile, random tests with
+             their usual cases; CUDA kernels for every architecture, and what
+             nvcc makes of them, interpreted (ptx); packaging, an installation
+             and projects that use it (label once)
   asan-all   tests of all programs under AddressSanitizer, also of whole lines
              (e2e), the load client, blockmgr-evict, CUDA kernels under the
              emulator, and thousands of seeds; random tests with a part of their
              cases, no language models
   fuzz       a minute of libFuzzer for every target
-  traces     of 2,000 seeds, equal between gcc and clang
+  traces     of 2,100 seeds, equal between gcc and clang
   python     the wheel with all its libraries, its tests, and the examples against
              its type stubs
   cuda       blockmgr.cuda on the emulator of the CUDA kernels, and on what nvcc

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_replace.h>

@@ -362,11 +362,11 @@ void BindSelection(nb::class_<PyCudaKernels>& type) {
            "[groups, num_heads],\nas Region has them. move_offsets: int64 "
            "[lists], where the moves of each list begin in\nmoves, int64 [sum "
            "of kept, 2 (source, destination)]. region_positions: int32 "
-           "[pages,\npage_size], gets the position of each entry.\n\nA list "
-           "gets no moves "
-           "and no positions if its pages are not among pages or too few "
-           "for\nkept, or if its moves do not fit into moves. check() raises "
-           "this: call it before the\nmoves are executed.");
+           "[pages,\npage_size], gets the position of each entry.\n\n"
+           "A list gets no moves and no positions if its pages are not among "
+           "pages or are too few\nfor kept, or if its moves do not fit into "
+           "moves. check() then raises InvalidArgumentError:\ncall it before "
+           "the moves are executed.");
 }
 
 }  // namespace

@@ -114,15 +114,16 @@ TEST_F(BlockManagerEvictionTest,
   publish("a", 36);
   ASSERT_TRUE(Reserve(slot, 4));
   Commit(slot, tokens, 4);
-  order(1, 40, 8, 0);  // its region's block and the page behind
-  manager_->AbortEviction(slot, 1);
-  manager_->CheckInvariants();
-  publish("ab", 40);
   const auto all = [](int32_t) { return 44; };
   RegionQuery query = {.plan = "plan",
                        .any_history = true,
                        .max_tokens_over = all,
                        .max_length = 40};
+  EXPECT_EQ(manager_->Match(chain, tokens, 44, &query).cut(), 36);
+  order(1, 40, 8, 0);  // its region's block and the page behind
+  manager_->AbortEviction(slot, 1);
+  manager_->CheckInvariants();
+  publish("ab", 40);
   EXPECT_EQ(manager_->Match(chain, tokens, 44, &query).cut(), 0);
   manager_->Close(slot);
   // The earlier region is the first to be reclaimed.

@@ -49,7 +49,8 @@ TEST_F(BlockManagerForkTest, AForkLeavesTheBlockThatItsParentWrites) {
   EXPECT_NE(tail[1], old[1]);
 }
 
-// The parent, which wrote the block, is gone: of its forks the last one may.
+// The parent wrote the block and is closed. The last of its forks may write
+// there in place.
 TEST_F(BlockManagerForkTest, TheLastHolderStaysOnTheSharedBlock) {
   const SequenceSlot parent = Compute(Prompt(1, 6));
   const SequenceSlot forks[] = {Fork(parent), Fork(parent)};

@@ -36,8 +36,9 @@ TEST(HostTierTest, WithoutBlocksNobodyIsSwappedOut) {
   host.Acknowledge(StepId{1});
   host.LoseEngine();
   host.CheckInvariants();
+  absl::flat_hash_set<const RegionContent*> contents;
   absl::flat_hash_set<const RegionRecord*> records;
-  EXPECT_EQ(host.metadata_bytes(&records), 0);
+  EXPECT_EQ(host.metadata_bytes(&contents, &records), 0);
 }
 
 TEST(HostTierTest, TakesAllOrNothing) {

@@ -217,7 +217,8 @@ void ManagerDriver::Shrink() {
 
 void ManagerDriver::CloseAny() {
   const SequenceSlot slot = AnySlot();
-  // Such a sequence lives long enough to be compressed again.
+  // A sequence with a region in a window mostly lives on, to be compressed
+  // again.
   if (HasWindowRegion(model_.at(slot)) && Chance(0.8)) return;
   Close(slot);
 }
@@ -357,7 +358,8 @@ std::vector<TokenDemand> ManagerDriver::RandomDemands() {
         static_cast<int32_t>(sequence.tokens.size()) - sequence.num_reserved;
     int32_t num_tokens = Int(0, 3 * page_size);
     if (HasWindowRegion(sequence) && Chance(0.7)) {
-      // The window keeps its region when group 0 is compressed again.
+      // At the end of a page group 0 can be compressed again, and the window
+      // still has its region.
       num_tokens = page_size - sequence.num_reserved % page_size;
     } else if (Chance(0.3)) {
       num_tokens = CeilDiv(sequence.num_reserved, page_size) * page_size -

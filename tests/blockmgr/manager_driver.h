@@ -167,8 +167,6 @@ class ManagerDriver {
   // Orders an eviction of some sequence; true if it was done.
   bool OrderEviction();
   // In a group of layers with a window.
-  // of_all: for as many pages as the group has, so that its region may leave
-  // the cache.
   bool OrderWindowEviction(SequenceSlot slot, int32_t group);
   bool OrderFirstEviction(SequenceSlot slot);  // of group 0
   // So that what they make can be published.

@@ -17,7 +17,7 @@ void ManagerDriver::Fork() {
   if (model_.sequences().empty()) return;
   SequenceSlot slot = AnySlot();
   for (const auto& [other, sequence] : model_.sequences()) {
-    // Then two sequences publish the region of a window.
+    // A fork of such a sequence publishes the same region of a window.
     if (!HasWindowRegion(sequence) || Chance(0.5)) continue;
     slot = other;
   }

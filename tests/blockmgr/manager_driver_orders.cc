@@ -109,7 +109,7 @@ bool ManagerDriver::OrderWindowEviction(SequenceSlot slot, int32_t group) {
       Int(1, num_pages * (1 + static_cast<int32_t>(pages.size())));
   const auto num_own =
       std::ssize(model_.OwnBlocks(slot, order.cut, group, order.length));
-  // As many as the group has: its region leaves the cache.
+  // For as many pages as the group has, so that its region leaves the cache.
   if (num_own > 0 && Chance(0.3)) page_total = num_pages * num_own;
   order.page_totals.assign(config_.layout.num_shards, page_total);
   return PlaceOrder(slot, group, std::move(order), page_total, {});

@@ -36,9 +36,11 @@ class MetadataTest : public ::testing::Test {
   static constexpr int32_t kBlocks = 2200;
   static constexpr int32_t kSequences = 32;
 
-  explicit MetadataTest(const ModelLayout& layout = Llama(kBlocks)) {
+  explicit MetadataTest(const ModelLayout& layout = Llama(kBlocks),
+                        int32_t num_host_blocks = 0) {
     const int64_t before = AllocatedBytes();
-    manager_ = std::make_unique<BlockManager>(layout, kSequences, true);
+    manager_ = std::make_unique<BlockManager>(layout, kSequences, true,
+                                              num_host_blocks);
     allocated_ =
         AllocatedBytes() - before - static_cast<int64_t>(sizeof(BlockManager));
   }
@@ -200,6 +202,33 @@ TEST_F(MetadataTest, OfRegions) {
   Do([&] { manager_->ResetPrefixCache(); });
   ExpectReportIsTrue("dropped");
   EXPECT_LT(manager_->metadata_bytes(), published);
+}
+
+class SwapMetadataTest : public MetadataTest {
+ protected:
+  SwapMetadataTest() : MetadataTest(Llama(kBlocks), kBlocks) {}
+};
+
+// The cache and the host tier share the records of regions.
+TEST_F(SwapMetadataTest, OfRegionsThatWereSwappedOut) {
+  for (int32_t i = 0; i < 20; ++i) {
+    const std::vector<int32_t> tokens = Tokens(i, 960 + kPageSize);
+    const BlockChain chain = Chain(tokens);
+    const RegionPublication publication = {
+        .name = {.plan = "p", .history = "h", .length = 960 + kPageSize},
+        .chain = &chain,
+        .tokens = tokens};
+    Do([&] {
+      const SequenceSlot slot = Compute(tokens, chain);
+      Evict(slot, 960, 12, false, &publication);
+      std::vector<BlockTransfer> transfers;
+      EXPECT_NE(manager_->SwapOut(slot, &transfers), kNoSwap);
+      manager_->Close(slot);
+    });
+  }
+  ExpectReportIsTrue("swapped out");
+  Do([&] { manager_->ResetPrefixCache(); });
+  ExpectReportIsTrue("in the host tier only");
 }
 
 // One head, and many groups of layers with a window each.

@@ -22,6 +22,8 @@ TEST(FormatProgressTest, SaysNothingItCannotKnow) {
   EXPECT_EQ(FormatProgress(0, 0, 10, 0),
             "[                              ] 0/10");
   EXPECT_EQ(FormatProgress(0, 0, 0, 0), "[##############################] 0/0");
+  EXPECT_EQ(FormatProgress(-1, 0, 0, 0),
+            "[##############################] -1/0");
 }
 
 TEST(FormatProgressTest, MoreThanExpectedIsAFullBar) {

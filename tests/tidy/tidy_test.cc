@@ -189,8 +189,8 @@ TEST(TidyTest, EveryFileIsBuilt) {
   EXPECT_NO_FINDINGS(CheckFilesAreBuilt(Tree()));
 }
 
-// The names of the plants of a file that have no place in the sources for which
-// `planted` holds. Where a text is gone, the bug is to be written anew.
+// Returns the names of the plants in the file `path` whose text is not found
+// exactly once in the sources that `planted` chooses. Write such a bug anew.
 std::vector<std::string> PlantsWithoutPlace(const char* path,
                                             bool (*planted)(const fs::path&)) {
   const auto plants = ReadPlants((fs::path(kSourceRoot) / path).string());

@@ -46,7 +46,8 @@ struct PoolParams {
 // If the lists have more tiles than max_tiles, because lengths on the device
 // have grown, nothing is added and *error gets kTilesOutOfRoom. Entries beyond
 // the room of a list, or beyond `sums`, are not added, and *error gets
-// kOffsetsOutOfLists. See RowError. REQUIRES: no window.
+// kOffsetsOutOfLists. The offset of a list without entries does not matter. See
+// RowError. REQUIRES: no window; error is not null.
 struct DecodeSumParams {
   AttentionLists lists;
   int32_t page_shift = 4;

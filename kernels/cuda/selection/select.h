@@ -160,8 +160,9 @@ SIMT_HOST_DEVICE int64_t SurvivorWords(int64_t num_entries, int64_t num_heads) {
 //
 // A head gets no moves and *error gets kOffsetsOutOfLists if its pages are not
 // among `pages` or too few for `kept`, or if its moves do not fit into `moves`.
-// The moves and positions of such a head stay as they were, so *error must be 0
-// before the moves are executed. See RowError. REQUIRES: error is not null.
+// The moves and positions of such a head stay as they were. Execute the moves
+// only if *error is 0. See RowError. REQUIRES: error is not null; `offsets`
+// ascend and are within the entries.
 struct SelectMoves {
   int32_t num_heads = 0;
   int32_t page_size = 0;

@@ -169,8 +169,8 @@ def test_sums_and_logits_have_the_room_that_they_have():
         model.kernels.check(stream=STREAM)
     totals = np.add.reduceat(sums.array, offsets[:-1])
     assert np.allclose(totals[[0, 1, 3, 4, 5]], 2, atol=1e-2) and totals[2] < 2
-    # All lists have their room. The tensor then ends behind 3 of the last
-    # list's 41 entries, and what is behind it must stay as it is.
+    # All lists have their room. Then the tensor has room for 3 of the last
+    # list's 41 entries. The memory behind it must stay as it is.
     offsets = np.cumsum([0, 35, 35, 4, 4, 41, 41])
     end = int(offsets[-2]) + 3
     add["sum_offsets"] = ints(offsets, np.int64)
@@ -183,6 +183,7 @@ def test_sums_and_logits_have_the_room_that_they_have():
         model.kernels.check(stream=STREAM)
     totals = np.add.reduceat(sums.array, offsets[:-1])
     assert np.allclose(totals[:5], 4, atol=1e-2)
+    assert (sums.array[end - 3:end] > before[end - 3:end]).all()
     assert np.array_equal(sums.array[end:], before[end:])
     # One tile of logits less than lists.
     model.kernels.decode(**decode, logits=logits[:5 * 64 + 63])

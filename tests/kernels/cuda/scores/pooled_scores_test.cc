@@ -196,7 +196,7 @@ TEST_F(PooledScoresTest, DecodeSumsWithOffsetsOutsideOfThem) {
     EXPECT_EQ(runner.NumSumsOf(1.0f), 70);
   }
   // The first list then ends before it begins.
-  runner.set_sum_offset(0, 0);
+  runner.set_sum_offset(0, 1);
   runner.set_sum_offset(1, std::numeric_limits<int64_t>::min());
   ASSERT_EQ(runner.Run({}), "");
   EXPECT_EQ(runner.error_word(), uint32_t{kOffsetsOutOfLists});

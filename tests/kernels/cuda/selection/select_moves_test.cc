@@ -68,7 +68,7 @@ TEST_F(SelectMovesTest, HeadsWithoutRoomGetNoMoves) {
   const SharedVector<int64_t> slots = {20, 4, 21, 12, 13};
   const SharedVector<int32_t> positions = {30, 31, 32, 40, 41};
   const SharedVector<uint32_t> survivors = {0b111, 0b11, 0};
-  // The first page and the last move are no head's.
+  // No head has the first page or the last move.
   const SharedVector<int32_t> pages = {1, 5, 6, 3};
   struct Case {
     const char* name;
