@@ -100,7 +100,7 @@ class MetadataTest : public ::testing::Test {
         slot,
         {.group = group,
          .cut = cut,
-         .page_total = pages * manager_->layout().pages_per_block(),
+         .page_total = int64_t{pages} * manager_->layout().pages_per_block(),
          .num_fresh = in_place ? 0 : pages},
         &destinations));
   }
