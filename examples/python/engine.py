@@ -52,7 +52,12 @@ class Engine:
             self._start(start, plan, before)
         for region in plan.dropped_regions:
             del self.regions[region]
-        # Kernels: copy plan.copies, the first num_tokens rows of a block.
+        for copy in plan.copies:
+            # Kernels: copy the first num_tokens rows of copy.source.
+            tail = self.sequences[copy.slot].tail
+            if tail:  # else the destination is one of the new blocks
+                assert tail[-1] == copy.source, "a copy of the last block"
+                tail[-1] = copy.destination
         result = engine_pb2.StepResult(step=plan.step)
         for i, slot in enumerate(plan.slots):
             result.sampled.append(self._run_sequence(i, slot, plan))

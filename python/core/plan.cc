@@ -128,7 +128,9 @@ void BindChanges(nb::class_<PyPlan>& type) {
   BindColumns<&StepPlan::copies, 5>(type, "copies",
                                     "int32 [n, 5]: slot, source block, "
                                     "destination block, num_tokens (rows to "
-                                    "copy),\ngroup.");
+                                    "copy),\ngroup. The destination replaces "
+                                    "the source in the sequence's blocks:\n"
+                                    "EngineTables.apply does so.");
 }
 
 void BindRuns(nb::class_<PyPlan>& type) {

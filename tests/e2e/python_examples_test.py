@@ -21,11 +21,13 @@ sys.path[:0] = [str(EXAMPLES), MESSAGES]
 
 # pylint: disable=wrong-import-position
 import blockmgr  # noqa: E402
+import engine  # noqa: E402
 import grpc  # noqa: E402
 import router  # noqa: E402
 from blockmgr import client  # noqa: E402
 from blockmgr.v1 import (admin_pb2, admin_pb2_grpc,  # noqa: E402
-                         common_pb2, request_pb2, request_pb2_grpc)
+                         common_pb2, engine_pb2, request_pb2,
+                         request_pb2_grpc)
 
 
 # Of all clients: older grpcio does not let go of its first one.
@@ -187,6 +189,45 @@ class ExamplesTest(unittest.TestCase):
         return admin_pb2_grpc.AdminServiceStub(
             grpc.insecure_channel(self.address)).GetStats(
                 admin_pb2.GetStatsRequest())
+
+
+class EngineTablesTest(unittest.TestCase):
+    """The block tables of engine.py, after plans that are written here."""
+
+    def run_plans(self, *plans):
+        tables = engine.Engine(common_pb2.ModelLayout(
+            page_size=16, num_layers=1, num_heads=2, num_blocks=100))
+        for plan in plans:
+            tables.run(engine_pb2.StepPlan(**plan))
+        return {slot: sequence.tail
+                for slot, sequence in tables.sequences.items()}
+
+    def test_a_fork_writes_to_a_copy_of_the_last_block(self):
+        def start(slot, **fields):
+            return engine_pb2.SequenceStart(slot=slot, num_tokens=41, **fields)
+
+        prompt = dict(step=1, start_tokens=range(41), starts=[start(0)],
+                      slots=[0], positions=[0], num_tokens=[40],
+                      samples=bytes([0]), blocks=[11, 12, 13], block_offsets=[0, 3])
+        fork = dict(step=2, start_tokens=range(41),
+                    starts=[start(1, source=0, num_cached_tokens=40)],
+                    copies=[engine_pb2.CopyOnWrite(
+                        slot=1, source=13, destination=14, num_tokens=8)],
+                    slots=[0, 1], positions=[40, 40], num_tokens=[1, 1],
+                    samples=bytes([1, 1]), block_offsets=[0, 0, 0])
+        self.assertEqual(self.run_plans(prompt, fork),
+                         {0: [11, 12, 13], 1: [11, 12, 14]})
+
+    def test_a_start_on_a_part_of_a_cached_block_has_the_copy_already(self):
+        plan = dict(step=1, start_tokens=range(41),
+                    starts=[engine_pb2.SequenceStart(
+                        slot=0, num_tokens=41, num_cached_tokens=40)],
+                    copies=[engine_pb2.CopyOnWrite(
+                        slot=0, source=13, destination=14, num_tokens=8)],
+                    slots=[0], positions=[40], num_tokens=[1],
+                    samples=bytes([1]), blocks=[11, 12, 14],
+                    block_offsets=[0, 3])
+        self.assertEqual(self.run_plans(plan), {0: [11, 12, 14]})
 
 
 class DefaultEvictionTest(ExamplesTest):
