@@ -1,7 +1,6 @@
 #include "bench/compare.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <optional>
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <fstream>
-#include <limits>
 #include <random>
 #include <utility>
 #include <vector>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/invalid.h"

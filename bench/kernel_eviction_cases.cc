@@ -6,7 +6,6 @@
 #include <iterator>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "bench/kernel_cases.h"

@@ -4,8 +4,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <limits>
 #include <numeric>

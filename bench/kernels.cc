@@ -1,6 +1,5 @@
 #include "bench/kernels.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <utility>

@@ -32,7 +32,6 @@
 #include <vector>
 
 #include <absl/status/status.h>
-#include <absl/status/statusor.h>
 #include <nlohmann/json_fwd.hpp>
 
 #include "bench/metrics.h"

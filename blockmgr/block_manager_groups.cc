@@ -2,7 +2,6 @@
 // depend on its span.
 
 #include <algorithm>
-#include <array>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/block_manager.h"

@@ -1,6 +1,7 @@
 // BlockManager: sequences that leave the pool for the host tier, and come back.
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "blockmgr/base/check.h"

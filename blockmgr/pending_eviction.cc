@@ -4,7 +4,6 @@
 
 #include <absl/strings/str_cat.h>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/invalid.h"
 #include "blockmgr/layout_checksum.h"
 

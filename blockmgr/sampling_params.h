@@ -3,7 +3,6 @@
 #ifndef BLOCKMGR_SAMPLING_PARAMS_H_
 #define BLOCKMGR_SAMPLING_PARAMS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -36,6 +36,7 @@
 #ifndef BLOCKMGR_STEP_PLAN_H_
 #define BLOCKMGR_STEP_PLAN_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -202,7 +203,8 @@ struct StepPlan {
   std::vector<RegionId> dropped_regions;
   // Copies of shared blocks that scheduled sequences are about to write to: at
   // most one per sequence and group. No block is both a source and a
-  // destination.
+  // destination. The engine copies, and replaces the source by the destination
+  // in the block table (CopyOnWrite).
   std::vector<CopyOnWrite> copies;
 
   // Scheduled sequences, struct of arrays: compute positions

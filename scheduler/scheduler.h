@@ -20,7 +20,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>

@@ -25,7 +25,6 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/status/status.h>
-#include <absl/status/statusor.h>
 
 #include "blockmgr/base/ids.h"
 #include "scheduler/scheduler_options.h"

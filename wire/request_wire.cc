@@ -1,7 +1,6 @@
 #include "wire/request_wire.h"
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "blockmgr/base/invalid.h"

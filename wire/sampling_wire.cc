@@ -1,7 +1,6 @@
 #include "wire/sampling_wire.h"
 
 #include <limits>
-#include <string>
 
 #include <absl/strings/str_cat.h>
 

@@ -1,7 +1,6 @@
 #include "bench/charts/svg.h"
 
 #include <array>
-#include <cmath>
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_cat.h>

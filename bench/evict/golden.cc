@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <optional>
-#include <span>
 #include <sstream>
 #include <utility>
 

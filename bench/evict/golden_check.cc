@@ -4,15 +4,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
-#include <absl/strings/string_view.h>
 
 #include "bench/evict/golden_budgets.h"
 #include "bench/evict/parity.h"

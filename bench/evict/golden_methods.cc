@@ -1,8 +1,6 @@
 #include "bench/evict/golden_methods.h"
 
-#include <limits>
 #include <sstream>
-#include <utility>
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/numbers.h>

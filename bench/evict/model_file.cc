@@ -9,7 +9,6 @@
 
 #include "bench/evict/prefixed.h"
 #include "blockmgr/base/read_file.h"
-#include "blockmgr/base/status_macros.h"
 #include "engine/reference/gguf_model.h"
 
 namespace blockmgr {

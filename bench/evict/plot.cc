@@ -4,15 +4,14 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/string_view.h>
 

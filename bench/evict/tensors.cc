@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <limits>
 #include <span>
-#include <utility>
 
 #include <absl/strings/str_cat.h>
 

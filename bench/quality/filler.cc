@@ -7,7 +7,6 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
-#include <utility>
 
 #include <absl/status/status.h>
 #include <absl/strings/ascii.h>

@@ -1,7 +1,6 @@
 #include "bench/quality/prompts.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <fstream>
 #include <optional>

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <span>

@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/base/invalid.h"
-#include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {

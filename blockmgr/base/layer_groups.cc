@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/invalid.h"
 
 namespace blockmgr {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <span>
 
 #include <absl/status/status.h>
 #include <absl/strings/ascii.h>

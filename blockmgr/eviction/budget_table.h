@@ -7,7 +7,6 @@
 #define BLOCKMGR_EVICTION_BUDGET_TABLE_H_
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <variant>
 #include <vector>

@@ -8,7 +8,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <utility>
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/numbers.h>

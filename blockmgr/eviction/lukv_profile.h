@@ -3,7 +3,6 @@
 #ifndef BLOCKMGR_EVICTION_LUKV_PROFILE_H_
 #define BLOCKMGR_EVICTION_LUKV_PROFILE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>

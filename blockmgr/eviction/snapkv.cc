@@ -1,7 +1,6 @@
 // SnapKV's reduction of attention to scores: pool along positions, reduce over
 // the query heads of a group (arXiv 2404.14469; order as in Ada-KV or kvpress).
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <vector>
 

@@ -1,8 +1,6 @@
 #include "engine/reference/device_weights.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"

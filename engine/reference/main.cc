@@ -5,7 +5,6 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>

@@ -8,7 +8,6 @@
 #define ENGINE_REFERENCE_TINY_SCORING_H_
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include <absl/status/status.h>

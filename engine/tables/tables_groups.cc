@@ -1,10 +1,6 @@
 // The part of EngineTables that works on the blocks and regions of layer
 // groups.
 
-#include <algorithm>
-#include <memory>
-#include <utility>
-
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/invalid.h"
 #include "engine/tables/tables.h"

@@ -17,7 +17,6 @@
 #define ENGINE_TOKENIZER_TOKENIZER_H_
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>

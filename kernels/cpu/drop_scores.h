@@ -2,8 +2,6 @@
 #ifndef KERNELS_CPU_DROP_SCORES_H_
 #define KERNELS_CPU_DROP_SCORES_H_
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
 #include <vector>
 

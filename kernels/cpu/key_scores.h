@@ -2,7 +2,6 @@
 #ifndef KERNELS_CPU_KEY_SCORES_H_
 #define KERNELS_CPU_KEY_SCORES_H_
 
-#include <cstdint>
 #include <span>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // CudaKernels: attention over page lists.
 #include <algorithm>
 #include <limits>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 

@@ -1,7 +1,6 @@
 // CudaKernels: the pool, streams, and copies of rows.
 #include "python/core/cuda_kernels.h"
 
-#include <array>
 #include <span>
 #include <string>
 #include <utility>

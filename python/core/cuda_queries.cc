@@ -1,7 +1,5 @@
 // CudaKernels: the queries that expected_attention expects.
-#include <algorithm>
 #include <span>
-#include <vector>
 
 #include "blockmgr/eviction/policy.h"
 #include "kernels/cpu/query_statistics.h"

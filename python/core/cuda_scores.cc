@@ -1,8 +1,6 @@
 // CudaKernels: lists of entries, scores, and sizes of values.
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <limits>
 #include <span>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 // CudaKernels: selection and moves.
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <utility>
 #include <vector>
 

@@ -9,7 +9,6 @@
 #define PYTHON_CORE_PLAN_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 
 #include "blockmgr/base/model_layout.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
-#include <string>
 #include <utility>
 
 #include <absl/strings/escaping.h>

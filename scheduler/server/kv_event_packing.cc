@@ -1,7 +1,6 @@
 #include "scheduler/server/kv_event_packing.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>

@@ -1,7 +1,6 @@
 #include "scheduler/server/listener.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <system_error>

@@ -1,7 +1,6 @@
 // blockmgrd: the daemon.
 #include <chrono>
 #include <csignal>
-#include <cstdint>
 #include <cstdlib>
 #include <ctime>
 #include <memory>

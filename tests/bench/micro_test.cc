@@ -1,9 +1,7 @@
 #include "bench/micro/micro.h"
 
 #include <cmath>
-#include <cstdint>
 #include <fstream>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>

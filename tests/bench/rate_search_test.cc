@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,6 @@
 #include "bench/report.h"
 
-#include <cmath>
 #include <filesystem>
-#include <limits>
 #include <string>
 
 #include <gmock/gmock.h>

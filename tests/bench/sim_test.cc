@@ -1,8 +1,6 @@
 #include "bench/sim.h"
 
-#include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 #include "blockmgr/eviction_blocks.h"
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include <gmock/gmock.h>

@@ -1,7 +1,6 @@
 #include "blockmgr/host_tier.h"
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <random>
 #include <set>

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <set>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <absl/strings/str_split.h>

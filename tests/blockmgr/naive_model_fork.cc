@@ -1,9 +1,7 @@
 // What NaiveModel knows of shared blocks, and the rows that the engine writes.
 
 #include <algorithm>
-#include <functional>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include <gtest/gtest.h>

@@ -3,7 +3,6 @@
 // dense model's and every output the one of a request alone.
 
 #include <cstdint>
-#include <memory>
 #include <ostream>
 #include <random>
 #include <string>

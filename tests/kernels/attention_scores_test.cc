@@ -4,7 +4,6 @@
 #include "kernels/cpu/attention_scores.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>

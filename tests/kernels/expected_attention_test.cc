@@ -3,7 +3,6 @@
 
 #include "kernels/cpu/expected_attention.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -1,8 +1,6 @@
 #include "tests/kernels/kernel_cases.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <utility>

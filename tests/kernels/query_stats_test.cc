@@ -1,6 +1,5 @@
 #include "kernels/cpu/query_stats.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>

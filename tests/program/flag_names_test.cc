@@ -1,7 +1,6 @@
 #include "program/flag_names.h"
 
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <CLI/CLI.hpp>

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>

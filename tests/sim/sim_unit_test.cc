@@ -15,7 +15,6 @@
 #include "tests/sim/run.h"
 #include "tests/sim/transport.h"
 #include "tests/testing/sanitizers.h"
-#include "tests/testing/status_matchers.h"
 
 namespace blockmgr::sim {
 namespace {

@@ -1,6 +1,5 @@
 // The canary must die of wrong evictions from layer groups with windows, too.
 
-#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <utility>

@@ -8,7 +8,6 @@
 #ifndef TESTS_TESTING_DENSE_REFERENCE_H_
 #define TESTS_TESTING_DENSE_REFERENCE_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

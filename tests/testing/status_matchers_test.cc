@@ -1,7 +1,6 @@
 #include "tests/testing/status_matchers.h"
 
 #include <memory>
-#include <string>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>

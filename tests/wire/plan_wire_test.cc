@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>

@@ -1,6 +1,5 @@
 #include "kernels/cuda/host/device_score_call.h"
 
-#include <algorithm>
 #include <array>
 #include <limits>
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
+#include <span>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"

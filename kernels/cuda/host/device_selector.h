@@ -3,7 +3,6 @@
 #define KERNELS_CUDA_HOST_DEVICE_SELECTOR_H_
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "blockmgr/eviction/select.h"

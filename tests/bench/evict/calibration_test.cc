@@ -7,7 +7,6 @@
 #include <numeric>
 #include <random>
 #include <span>
-#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,5 @@
 #include "bench/evict/key_volume.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

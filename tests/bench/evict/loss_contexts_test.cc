@@ -1,6 +1,5 @@
 #include "bench/evict/loss_contexts.h"
 
-#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>

@@ -1,7 +1,6 @@
 #include "bench/evict/loss.h"
 
 #include <string>
-#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_split.h>

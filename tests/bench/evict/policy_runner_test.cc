@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <span>
-#include <string>
 #include <vector>
 
 #include <absl/strings/str_cat.h>

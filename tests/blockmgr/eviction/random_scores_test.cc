@@ -1,6 +1,5 @@
 #include "blockmgr/eviction/random_scores.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <numeric>

@@ -5,7 +5,6 @@
 #include <limits>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <absl/strings/str_cat.h>

@@ -1,7 +1,6 @@
 #include "engine/gguf/tensor_type.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -9,7 +9,6 @@
 #include <memory>
 #include <random>
 #include <span>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>

@@ -1,7 +1,6 @@
 // The weights that a device gets are those of the model, rounded once.
 #include "engine/reference/device_weights.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

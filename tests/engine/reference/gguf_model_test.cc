@@ -1,11 +1,9 @@
 #include "engine/reference/gguf_model.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <random>
 #include <span>
 #include <string>

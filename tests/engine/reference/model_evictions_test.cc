@@ -8,13 +8,11 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +24,6 @@
 #include "engine/reference/tiny_engine.h"
 #include "scheduler/scheduler.h"
 #include "tests/engine/reference/model_line.h"
-#include "tests/testing/status_matchers.h"
 #include "tests/testing/test_tables.h"
 
 namespace blockmgr {

@@ -1,6 +1,5 @@
 #include "engine/reference/row_ops.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>

@@ -1,12 +1,10 @@
 // The tiny engine with layers that have sliding windows, against a dense
 // float64 model and against itself.
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>

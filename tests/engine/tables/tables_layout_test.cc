@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/string_view.h>

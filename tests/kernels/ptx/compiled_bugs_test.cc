@@ -3,7 +3,6 @@
 // The interpreter, or the comparison with float64, notices every one.
 #include <cstddef>
 #include <string>
-#include <vector>
 
 #include <cuda_runtime_api.h>
 

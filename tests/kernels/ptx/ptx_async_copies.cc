@@ -1,6 +1,5 @@
 // Asynchronous copies: section 9.7.9.25 of the PTX ISA. Their bytes are read,
 // and arrive, when they are waited for: as late as may be.
-#include <algorithm>
 #include <cstring>
 #include <span>
 

@@ -10,7 +10,6 @@
 
 #include <absl/strings/str_split.h>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/read_file.h"
 
 namespace blockmgr::ptx {

@@ -1,7 +1,6 @@
 #include "tests/kernels/ptx/ptx_machine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>

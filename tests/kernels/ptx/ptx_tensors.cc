@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <span>
 
 #include "tests/kernels/ptx/ptx_halves.h"
 #include "tests/kernels/ptx/ptx_machine.h"

@@ -11,7 +11,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "blockmgr/base/ids.h"
 #include "scheduler/scheduler.h"

@@ -1,6 +1,5 @@
 #include "tests/scheduler/server/server_harness.h"
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <future>

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <latch>
-#include <memory>
 #include <thread>
 #include <vector>
 

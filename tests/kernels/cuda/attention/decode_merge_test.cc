@@ -1,6 +1,5 @@
 // Merges of decode attention by numbers of blocks that no launch has for them.
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>

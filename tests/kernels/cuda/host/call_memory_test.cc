@@ -2,7 +2,6 @@
 #include "kernels/cuda/host/call_memory.h"
 
 #include <cstdint>
-#include <cstring>
 #include <numeric>
 #include <span>
 #include <vector>

@@ -10,7 +10,6 @@
 #include <numeric>
 #include <vector>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/model_layout.h"
 #include "kernels/cuda/scores/entry_lists.h"
 #include "kernels/cuda/simt.h"

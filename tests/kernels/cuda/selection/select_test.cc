@@ -3,8 +3,6 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
-#include <random>
-#include <string>
 #include <vector>
 
 #include <absl/strings/str_cat.h>
