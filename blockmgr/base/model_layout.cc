@@ -57,9 +57,13 @@ absl::Status ModelLayout::Validate() const {
     return Invalid("head_dim: expected rows of a multiple of 16 bytes, got ",
                    row_bytes(), " (head_dim ", head_dim, ")");
   }
-  if (window != 0 && window < page_size) {
-    return Invalid("window: expected 0 (all tokens) or at least page_size (",
-                   page_size, "), got ", window);
+  if (num_q_heads > kMaxQueryHeads / num_layers) {
+    return Invalid("num_q_heads: expected num_layers * num_q_heads at most ",
+                   kMaxQueryHeads, ", got ", num_layers, " * ", num_q_heads);
+  }
+  if (window != 0 && (window < page_size || window > kMaxWindow)) {
+    return Invalid("window: expected 0 (all tokens) or page_size (", page_size,
+                   ") to ", kMaxWindow, ", got ", window);
   }
   if (window != 0 && !group_windows.empty()) {
     return Invalid(
@@ -70,9 +74,9 @@ absl::Status ModelLayout::Validate() const {
   BM_RETURN_IF_ERROR(RequireAtMost("group_windows.size()", num_window_groups(),
                                    kMaxWindowGroups));
   for (size_t i = 0; i < group_windows.size(); ++i) {
-    if (group_windows[i] < page_size) {
-      return Invalid("group_windows[", i, "]: expected at least page_size (",
-                     page_size, "), got ", group_windows[i]);
+    if (group_windows[i] < page_size || group_windows[i] > kMaxWindow) {
+      return Invalid("group_windows[", i, "]: expected page_size (", page_size,
+                     ") to ", kMaxWindow, ", got ", group_windows[i]);
     }
   }
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();

@@ -49,7 +49,10 @@ enum class GroupKind : uint8_t {
 // "shard". Code that works in the memory of one shard uses ShardLayout(), in
 // which heads and pages are those of the shard.
 struct ModelLayout {
-  static constexpr int32_t kMaxWindowGroups = 64;  // far above any model
+  // Far above any model.
+  static constexpr int32_t kMaxWindowGroups = 64;
+  static constexpr int32_t kMaxWindow = 1 << 30;      // tokens
+  static constexpr int32_t kMaxQueryHeads = 1 << 20;  // of a group's layers
 
   int32_t num_layers = 0;  // of each group
   int32_t num_heads = 0;   // KV heads of each layer
@@ -68,9 +71,9 @@ struct ModelLayout {
   // group.
   std::vector<int32_t> group_windows = {};
 
-  // Checks every field, that page ids fit int32 (num_layers * num_blocks *
-  // num_heads < 2^31), and that rows are 16-byte aligned. The message names the
-  // field, what was expected and what came.
+  // Checks every field, the limits above, that page ids fit int32 (num_layers *
+  // num_blocks * num_heads < 2^31), and that rows are 16-byte aligned. The
+  // message names the field, what was expected and what came.
   absl::Status Validate() const;
 
   int32_t num_window_groups() const {

@@ -26,6 +26,7 @@
 
 #include "blockmgr/base/dtype.h"
 #include "blockmgr/base/invalid.h"
+#include "blockmgr/base/model_layout.h"
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/query_stats_table.h"
@@ -171,7 +172,7 @@ void AddTinyFlags(CLI::App* app, Flags* flags) {
                   "Tokens that the layers attend to, 0: all; repeated over the "
                   "layers, as in 64,64,64,0 (default: 0)")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 30))
+      ->check(CLI::Range(0, ModelLayout::kMaxWindow))
       ->group(kTinyGroup);
 }
 

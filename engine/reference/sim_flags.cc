@@ -29,13 +29,13 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
   add("--sim-window", &model->window,
       "Tokens that a layer attends to, in a model all of whose layers have a "
       "sliding window; 0: all")
-      ->check(CLI::Range(0, 1 << 30));
+      ->check(CLI::Range(0, ModelLayout::kMaxWindow));
   app->add_option("--sim-group-windows", model->group_windows,
                   "Windows of further layer groups, A,B,...: each has as many "
                   "layers as --sim-layers, which attend to the last so many "
                   "tokens [default: none]")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(CLI::Range(1, ModelLayout::kMaxWindow))
       ->group(kSimModelGroup);
   add("--sim-params", &model->num_params, "Parameters of the model")
       ->check(NumberIn(1, SimModel::kMaxParams));

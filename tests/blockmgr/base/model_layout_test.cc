@@ -49,6 +49,17 @@ TEST(ModelLayoutTest, AcceptsLayoutsOfRealModels) {
   EXPECT_OK(LargeLayout().Validate());
 }
 
+TEST(ModelLayoutTest, AcceptsLayoutsAtTheLimits) {
+  ModelLayout layout = SmallLayout();
+  layout.num_layers = 1 << 10;
+  layout.num_heads = layout.num_q_heads = 1 << 10;
+  layout.group_windows = {4, 1 << 30};
+  EXPECT_OK(layout.Validate());
+  layout.group_windows.clear();
+  layout.window = 1 << 30;
+  EXPECT_OK(layout.Validate());
+}
+
 TEST(ModelLayoutTest, DefaultLayoutIsRefused) {
   EXPECT_THAT(ModelLayout{}.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument));
@@ -84,11 +95,22 @@ TEST(ModelLayoutTest, MessageNamesTheFieldAndWhatCame) {
        [](L& l) { l.num_shards = 4; }},
       {"num_blocks", "got 3 * 2147483647 * 2",
        [](L& l) { l.num_blocks = kInt32Max; }},
-      // Multiplied out, the three largest factors overflow 64 bits.
-      {"num_blocks", "got 2147483647 * 2147483647 * 2147483647",
+      {"num_q_heads", "at most 1048576, got 3 * 349526",
+       [](L& l) { l.num_q_heads = 349526; }},
+      // The product of all factors overflows 64 bits.
+      {"num_q_heads", "got 2147483647 * 2147483647",
        [](L& l) {
          l.num_layers = l.num_heads = l.num_q_heads = l.num_blocks = kInt32Max;
        }},
+      // A length of one token more would overflow 32 bits.
+      {"window", "(4) to 1073741824, got 2147483647",
+       [](L& l) { l.window = kInt32Max; }},
+      {"window", "got 3", [](L& l) { l.window = 3; }},
+      {"group_windows[1]", "(4) to 1073741824, got 2147483647",
+       [](L& l) {
+         l.group_windows = {8, kInt32Max};
+       }},
+      {"group_windows[0]", "got 3", [](L& l) { l.group_windows = {3}; }},
   };
   for (const BadField& bad : cases) {
     SCOPED_TRACE(absl::StrCat(bad.field, ", ", bad.got));
