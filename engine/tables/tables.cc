@@ -1,6 +1,9 @@
 #include "engine/tables/tables.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 
 #include <absl/container/flat_hash_set.h>
 
@@ -213,6 +216,12 @@ absl::Status EngineTables::CheckStart(const StepPlan& plan,
     return fail("expected at least one token out of start_tokens (",
                 plan.start_tokens.size(), "), got [", start.token_begin, ", +",
                 start.num_tokens, ")");
+  }
+  for (const int32_t token :
+       std::span(plan.start_tokens)
+           .subspan(static_cast<size_t>(start.token_begin),
+                    static_cast<size_t>(start.num_tokens))) {
+    if (token < 0) return fail("expected no negative token, got ", token);
   }
   if (start.num_cached_tokens < 0 ||
       start.num_cached_tokens >= start.num_tokens) {

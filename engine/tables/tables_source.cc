@@ -93,6 +93,10 @@ absl::Status EngineTables::CheckCopies(const StepPlan& plan) {
       return fail("expected a destination in [1, ", layout_.num_blocks,
                   "), got ", Index(copy.blocks.destination));
     }
+    if (copy.num_tokens < 1 || copy.num_tokens > layout_.page_size) {
+      return fail("expected num_tokens in [1, ", layout_.page_size, "], got ",
+                  copy.num_tokens);
+    }
     // The blocks that the slot's tokens are in.
     std::span<const BlockId> blocks;
     if (pending.start < 0) {

@@ -132,6 +132,8 @@ TEST_F(EngineTablesSourceTest, RefusesBadSources) {
     p->slots[0] = kTestSlot;
     start(p).source = SequenceSlot{2};
   });
+  refuse("no negative token, got -5",
+         [](StepPlan* p) { p->start_tokens[20] = -5; });
   refuse("in [1, 40]", [&](StepPlan* p) { start(p).num_cached_tokens = 0; });
   refuse("to be those of its source",
          [](StepPlan* p) { p->start_tokens[19] = 6; });
@@ -183,6 +185,10 @@ TEST_F(EngineTablesSourceTest, RefusesBadCopies) {
          [](StepPlan* p) { p->copies.push_back(p->copies[0]); });
   refuse("a destination in [1, 64)",
          [](StepPlan* p) { p->copies[0].blocks.destination = kNullBlock; });
+  for (const int32_t num_tokens : {-1, 0, 17}) {
+    refuse("num_tokens in [1, 16], got",
+           [&](StepPlan* p) { p->copies[0].num_tokens = num_tokens; });
+  }
   refuse("its last block 2 as source, got 1",
          [](StepPlan* p) { p->copies[0].blocks.source = BlockId{1}; });
 }
