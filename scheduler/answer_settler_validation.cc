@@ -36,15 +36,21 @@ absl::Status ValidateTokenData(const StepInFlight& step,
 
 // Checks the shape of rows of which there should be num_rows, or none.
 absl::Status ValidateRows(absl::string_view field, const TokenLogProbs& rows,
-                          const std::optional<int32_t>& max_top,
-                          int32_t num_rows) {
+                          const std::optional<int32_t>& asked_top,
+                          int32_t vocabulary_size, int32_t num_rows) {
   if (rows.tokens.empty() && rows.logprobs.empty()) return absl::OkStatus();
-  if (!max_top.has_value()) {
+  if (!asked_top.has_value()) {
     return Invalid(field, ": expected none, as the request asks for none, got ",
                    rows.tokens.size(), " tokens");
   }
-  BM_RETURN_IF_ERROR(RequireRange(absl::StrCat(field, ".num_top"), rows.num_top,
-                                  0, *max_top, "that the request asks for"));
+  // The rows of all steps are of the same width.
+  const int32_t num_top =
+      vocabulary_size == 0 ? *asked_top : std::min(*asked_top, vocabulary_size);
+  if (rows.num_top != num_top) {
+    return Invalid(field, ".num_top: expected ", num_top,
+                   ", as the request asks for ", *asked_top, ", got ",
+                   rows.num_top);
+  }
   const int64_t size = int64_t{num_rows} * (1 + rows.num_top);
   if (std::ssize(rows.tokens) == size && std::ssize(rows.logprobs) == size) {
     return absl::OkStatus();
@@ -70,19 +76,20 @@ absl::Status ValidateLogProbs(const SchedulerState& state,
     if (run.is_stale()) continue;
     const RequestState& request = *run.request;
     const std::optional<SamplingParams>& asked = request.info->sampling;
+    const int32_t vocabulary_size = state.options().sampling.vocabulary_size;
     const int32_t begin = state.manager.sequence(request.slot).num_settled;
     const int32_t num_prompt =
         std::min(begin + run.num_tokens, request.num_prompt - 1) - begin;
     BM_RETURN_IF_ERROR(
         ValidateRows(absl::StrCat(field, "prompt"), rows.prompt,
                      asked ? asked->prompt_logprobs : std::nullopt,
-                     std::max(0, num_prompt)));
+                     vocabulary_size, std::max(0, num_prompt)));
     const int32_t num_accepted =
         result.num_accepted.empty() ? 0 : result.num_accepted[index];
-    BM_RETURN_IF_ERROR(ValidateRows(absl::StrCat(field, "outputs"),
-                                    rows.outputs,
-                                    asked ? asked->logprobs : std::nullopt,
-                                    run.samples ? num_accepted + 1 : 0));
+    BM_RETURN_IF_ERROR(
+        ValidateRows(absl::StrCat(field, "outputs"), rows.outputs,
+                     asked ? asked->logprobs : std::nullopt, vocabulary_size,
+                     run.samples ? num_accepted + 1 : 0));
   }
   return absl::OkStatus();
 }

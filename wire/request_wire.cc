@@ -3,6 +3,10 @@
 #include <memory>
 #include <vector>
 
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/strip.h>
+
 #include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "wire/policy_wire.h"
@@ -84,6 +88,15 @@ absl::StatusOr<RequestEviction> EvictionFromProto(
 }
 
 }  // namespace
+
+absl::Status NamePrompt(const absl::Status& status, absl::string_view field) {
+  absl::string_view rest = status.message();
+  if (!absl::ConsumePrefix(&rest, "prompt") ||
+      !(absl::StartsWith(rest, ":") || absl::StartsWith(rest, "["))) {
+    return status;
+  }
+  return {status.code(), absl::StrCat(field, rest)};
+}
 
 absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto) {
   BM_RETURN_IF_ERROR(CheckId("client_session", proto.client_session()));

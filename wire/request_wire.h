@@ -26,6 +26,10 @@ namespace blockmgr {
 // Checks that an id has 1 to 128 bytes.
 absl::Status CheckId(absl::string_view field, const std::string& id);
 
+// Returns the status of a submission, in which the scheduler names the field
+// Request::prompt, with the name that the field has in a message.
+absl::Status NamePrompt(const absl::Status& status, absl::string_view field);
+
 // Converts everything but the session, which is not part of a Request.
 absl::StatusOr<Request> FromProto(const v1::SubmitRequest& proto);
 

@@ -223,11 +223,14 @@ absl::Status LimitAnswer(GenerateCall* call) {
   return absl::OkStatus();
 }
 
-// The tokens that `blocks` have room for.
+// The tokens that `blocks` have room for, with a block of every layer group for
+// each page.
 int32_t TokensOf(const CoreStats& stats, int64_t blocks) {
   if (!stats.layout.has_value()) return 0;
-  return static_cast<int32_t>(std::min<int64_t>(
-      blocks * stats.layout->page_size, std::numeric_limits<int32_t>::max()));
+  const ModelLayout& layout = *stats.layout;
+  return static_cast<int32_t>(
+      std::min<int64_t>(blocks * layout.page_size / layout.num_groups(),
+                        std::numeric_limits<int32_t>::max()));
 }
 
 // Without the null block.

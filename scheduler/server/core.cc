@@ -120,6 +120,10 @@ void Core::Do(SubmitCommand& command) {
 absl::Status Core::Submit(SubmitCommand* command) {
   if (draining_) return ShuttingDown();
   BM_RETURN_IF_ERROR(CheckEngine());
+  // The scheduler knows its own limit, and not the model's.
+  if (model_ != nullptr && model_->context_tokens > 0) {
+    BM_RETURN_IF_ERROR(LimitTokens(/*all_tokens=*/false, &command->request));
+  }
   const auto client = clients_.find(command->session);
   if (client == clients_.end()) {
     return absl::FailedPreconditionError(

@@ -131,6 +131,7 @@ absl::StatusOr<Attachment> Core::Attach(AttachEngine* command) {
   scheduler.supports_window_evictions = command->supports_window_evictions;
   scheduler.query_stats = std::move(command->query_stats);
   scheduler.sampling = std::move(command->sampling);
+  BM_RETURN_IF_ERROR(scheduler.Validate());
   const std::string difference =
       scheduler_ == nullptr
           ? "there was none"

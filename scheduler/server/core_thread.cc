@@ -10,11 +10,13 @@
 namespace blockmgr {
 namespace {
 
-// Commands in one pass: bounds the wait of a step's result behind a burst of
-// submissions. The last one may go beyond it.
+// The commands of one pass; max_pass_s bounds their time. Together they bound
+// how long the result of a step waits behind a burst of submissions. The last
+// command may exceed either bound.
 constexpr int32_t kMaxCommandsPerPass = 256;
 
-// Returns how much a command counts for in kMaxCommandsPerPass.
+// Returns how much a command counts for in kMaxCommandsPerPass. A call counts
+// as many as it has answers.
 int32_t NumSubmissions(const Command& command) {
   const auto* const generate = std::get_if<GenerateCommand>(&command);
   return generate == nullptr ? 1 : generate->num_answers;
@@ -43,6 +45,7 @@ CoreThread::CoreThread(CoreThreadOptions options, SchedulerFactory factory)
     : spin_us_(std::thread::hardware_concurrency() >= kMinProcessorsToSpin
                    ? options.spin_us
                    : 0),
+      max_pass_s_(options.max_pass_s),
       queue_(static_cast<size_t>(options.queue_capacity)),
       core_(std::move(options.core), std::move(factory)),
       thread_([this] { Run(); }) {}
@@ -108,9 +111,9 @@ void CoreThread::Run() {
     probe_seen_.store(probe_sent_.load());
     core_.BeginPass(SteadyNowSeconds());
     HandleUrgent();
-    const int32_t handled = HandleQueued(kMaxCommandsPerPass);
+    const bool more = HandleQueued();
     core_.EndPass();
-    if (handled >= kMaxCommandsPerPass) continue;
+    if (more) continue;
     // Whoever was posting when the flag went up has finished, and everything
     // it posted has been handled.
     if (stopping) return;
@@ -122,15 +125,18 @@ void CoreThread::Run() {
   }
 }
 
-int32_t CoreThread::HandleQueued(int32_t limit) {
+bool CoreThread::HandleQueued() {
+  const double end = SteadyNowSeconds() + max_pass_s_;
   int32_t handled = 0;
   Command* next = nullptr;
-  while (handled < limit && queue_.pop(next)) {
+  while (queue_.pop(next)) {
     const std::unique_ptr<Command> command(next);
     handled += NumSubmissions(*command);
     core_.Handle(command.get());
+    if (handled >= kMaxCommandsPerPass || SteadyNowSeconds() >= end)
+      return true;
   }
-  return handled;
+  return false;
 }
 
 void CoreThread::HandleUrgent() {

@@ -35,6 +35,9 @@ struct CoreThreadOptions {
   CoreOptions core;
   int32_t queue_capacity = 4096;  // commands, 1..65000
   int32_t spin_us = 50;           // taken as 0 on a single processor
+  // A pass over the queue begins no command after so many seconds. So the
+  // result of a step waits for this time and one command at most.
+  double max_pass_s = 0.002;
 };
 
 class CoreThread {
@@ -58,15 +61,15 @@ class CoreThread {
 
  private:
   void Run();
-  // Handles commands up to the limit, and returns how many. A call counts as
-  // many as it has answers.
-  int32_t HandleQueued(int32_t limit);
+  // Handles the commands of one pass. Returns whether more may be queued.
+  bool HandleQueued();
   void HandleUrgent();
   void Signal();
   void WaitForSignal(uint64_t seen);
 
   // Constant.
   const int32_t spin_us_;
+  const double max_pass_s_;
 
   // Synchronise themselves.
   boost::lockfree::queue<Command*> queue_;

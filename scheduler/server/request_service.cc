@@ -132,7 +132,8 @@ grpc::ServerUnaryReactor* RequestService::Submit(
         core_->Post(SubmitCommand{
             submit.client_session(), std::move(parsed),
             [reactor, response](const absl::Status& status) {
-              Answer(reactor, status, v1::SubmitResponse(), response);
+              Answer(reactor, NamePrompt(status, "prompt_token_ids"),
+                     v1::SubmitResponse(), response);
             },
             // A fork is evicted from as its parent is.
             !submit.has_eviction() && submit.fork_of().empty()});

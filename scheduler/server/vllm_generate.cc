@@ -15,6 +15,7 @@
 #include <absl/strings/strip.h>
 
 #include "scheduler/server/grpc_status.h"
+#include "wire/request_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -61,11 +62,7 @@ absl::Status NameFields(const absl::Status& status,
       absl::StartsWith(text, "stop_token_ids")) {
     return rename("sampling_params.", text);
   }
-  if (absl::StartsWith(text, "prompt:") || absl::StartsWith(text, "prompt[")) {
-    absl::ConsumePrefix(&text, "prompt");
-    return rename("tokenized.input_ids", text);
-  }
-  return status;
+  return NamePrompt(status, "tokenized.input_ids");
 }
 
 const char* ToText(FinishReason reason) {
@@ -100,11 +97,15 @@ void AddTop(const Row& row, engine::TopLogProbs* proto) {
   }
 }
 
-void Append(const TokenLogProbs& from, TokenLogProbs* to) {
+// Appends rows to those of the tokens from `first` on. Returns false if they
+// are of later tokens, because an engine has left some out.
+bool Append(const TokenLogProbs& from, int32_t first, TokenLogProbs* to) {
+  if (from.first_index != first + to->num_rows()) return false;
   to->num_top = from.num_top;
   to->tokens.insert(to->tokens.end(), from.tokens.begin(), from.tokens.end());
   to->logprobs.insert(to->logprobs.end(), from.logprobs.begin(),
                       from.logprobs.end());
+  return true;
 }
 
 }  // namespace
@@ -152,6 +153,12 @@ const google::protobuf::Message* GenerateStream::NextMessage() {
     if (!answer.has_ended) {
       next_output_ = answer.outputs.size();
       TakeEntries(index, &answer);
+    }
+    if (lacks_rows_) {
+      End(grpc::Status(grpc::StatusCode::INTERNAL,
+                       "the engine has left out log-probabilities of tokens "
+                       "that it has sent"));
+      return nullptr;
     }
     if (streams_ && next_output_ < answer.outputs.size()) {
       FillChunk(index, &answer);
@@ -203,8 +210,11 @@ void GenerateStream::TakeEntries(int32_t index, Answer* answer) {
       if (streams_ && answer->outputs.size() == end) return;
       answer->outputs.push_back(taken.token);
     } else {
-      Append(taken.logprobs->logprobs,
-             taken.logprobs->of_prompt ? &prompt_rows_ : &answer->rows);
+      // The first token of a prompt has no row.
+      lacks_rows_ |= !(taken.logprobs->of_prompt
+                           ? Append(taken.logprobs->logprobs, 1, &prompt_rows_)
+                           : Append(taken.logprobs->logprobs, answer->first_row,
+                                    &answer->rows));
     }
   }
 }

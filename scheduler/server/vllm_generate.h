@@ -20,7 +20,8 @@ namespace blockmgr {
 // A call has a session of its own, so its end cancels its requests. Each answer
 // ends with a complete message, and the call ends with the last answer. If a
 // request fails, the call ends with its error. So it does when its answers take
-// more than max_pending_bytes before they are told.
+// more than max_pending_bytes before they are told, or when an engine leaves
+// out log-probabilities between others.
 class GenerateStream final : public TokenStream {
  public:
   // `session` is one that nobody else has. The call ends at once if `call` is
@@ -73,6 +74,7 @@ class GenerateStream final : public TokenStream {
   // The worker.
   std::vector<Answer> answers_;
   TokenLogProbs prompt_rows_;  // not told yet
+  bool lacks_rows_ = false;    // an engine has left some out
   size_t num_ended_ = 0;       // answers whose complete message was made
   size_t next_output_ = 0;     // of the answer at hand, not in a chunk yet
   vllm::grpc::engine::GenerateResponse message_;

@@ -204,11 +204,14 @@ TEST(LogProbsTest, WrongOnesAreRefused) {
       {"logprobs[0].prompt: expected none, as the request asks for none, "
        "got 6 tokens",
        [](StepResult* r) { r->logprobs[0].run = 1; }},
-      {"logprobs[0].prompt.num_top: expected 0 to 1 (that the request "
-       "asks for), got 2",
+      {"logprobs[0].prompt.num_top: expected 1, as the request asks for 1, "
+       "got 2",
        [](StepResult* r) { r->logprobs[0].prompt.num_top = 2; }},
-      {"logprobs[0].prompt.num_top: expected 0 to 1 (that the request "
-       "asks for), got -1",
+      {"logprobs[0].prompt.num_top: expected 1, as the request asks for 1, "
+       "got 0",
+       [](StepResult* r) { r->logprobs[0].prompt.num_top = 0; }},
+      {"logprobs[0].prompt.num_top: expected 1, as the request asks for 1, "
+       "got -1",
        [](StepResult* r) { r->logprobs[0].prompt.num_top = -1; }},
       {"logprobs[0].prompt: expected 3 rows of 2 tokens and logprobs, got "
        "5 and 6",

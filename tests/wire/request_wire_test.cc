@@ -1,5 +1,7 @@
 #include "wire/request_wire.h"
 
+#include <string>
+
 #include <absl/strings/string_view.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +11,18 @@
 
 namespace blockmgr {
 namespace {
+
+TEST(RequestWireTest, ErrorsOfThePromptNameTheFieldOfTheMessage) {
+  const auto named = [](const char* message) {
+    return std::string(
+        NamePrompt(absl::InvalidArgumentError(message), "tokens").message());
+  };
+  EXPECT_EQ(named("prompt: expected"), "tokens: expected");
+  EXPECT_EQ(named("prompt[2]: expected"), "tokens[2]: expected");
+  EXPECT_EQ(named("prompts: expected"), "prompts: expected");
+  EXPECT_EQ(named("a prompt: expected"), "a prompt: expected");
+  EXPECT_OK(NamePrompt(absl::OkStatus(), "tokens"));
+}
 
 TEST(RequestWireTest, ErrorsNameTheField) {
   v1::EvictRequest request;

@@ -306,6 +306,27 @@ TEST(VllmWireTest, AnIdleDaemonHasNoLoad) {
   EXPECT_EQ(load.ByteSizeLong(), 0u);
 }
 
+// A token takes a place in a block of every layer group.
+TEST(VllmWireTest, TokensOfALoadCountLayerGroups) {
+  CoreStats stats;
+  stats.layout = ModelLayout{.num_layers = 1,
+                                  .num_heads = 1,
+                                  .num_q_heads = 1,
+                                  .head_dim = 8,
+                                  .page_size = 16,
+                                  .num_blocks = 61};
+  stats.scheduler.blocks.num_blocks = 61;
+  stats.scheduler.blocks.used_blocks = 12;
+  engine::SchedulerLoad load;
+  ToProto(LoadStats{.core = stats}, &load);
+  EXPECT_EQ(load.num_used_tokens(), 12 * 16);
+  EXPECT_EQ(load.max_total_num_tokens(), 60 * 16);
+  stats.layout->group_windows = {16, 32};
+  ToProto(LoadStats{.core = stats}, &load);
+  EXPECT_EQ(load.num_used_tokens(), 4 * 16);
+  EXPECT_EQ(load.max_total_num_tokens(), 20 * 16);
+}
+
 TEST(VllmWireTest, TheModelIsCalledLikeTheEngineUnlessItHasAName) {
   CoreStats stats;
   stats.engine_name = "engine";

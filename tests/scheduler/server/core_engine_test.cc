@@ -48,6 +48,20 @@ TEST_F(AttachTest, OneEngineAtATime) {
   EXPECT_FALSE(engine->closed.has_value());
 }
 
+// The scheduler of the engine before goes on, if nothing else differs.
+TEST_F(AttachTest, AbilitiesOfTheNextEngineAreChecked) {
+  query_stats_ = {{"chat", "1a2b"}};
+  const auto first = AttachAndOpen();
+  Run(EngineLost{first});
+  query_stats_["a b"] = "3c4d";
+  EXPECT_THAT(Attach(SmallLayout()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("query_stats: expected")));
+  query_stats_.erase("a b");
+  query_stats_["code"] = "3c4d";
+  EXPECT_OK(Attach(SmallLayout()));
+}
+
 TEST_F(AttachTest, RequestsGoOnWithTheEngineThatReplacesOne) {
   const auto hung = AttachAndOpen();
   const auto tokens = OpenStream("a");

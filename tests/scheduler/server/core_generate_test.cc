@@ -122,8 +122,14 @@ TEST_F(CoreGenerateTest, TheContextLimitsPromptAndTokens) {
               StatusIs(kInvalid, HasSubstr("prompt: expected at most 9")));
   EXPECT_THAT(Generate(MakeRequest(4, 7)),
               StatusIs(kInvalid, HasSubstr("max_tokens: expected at most 6")));
+  // A request of RequestService has the same limit.
+  const auto tokens = OpenStream("a");
+  Request longer = MakeRequest(4, 7);
+  longer.id = "longer";
+  EXPECT_THAT(Submit("a", longer),
+              StatusIs(kInvalid, HasSubstr("max_tokens: expected at most 6")));
   EXPECT_THAT(submitted_, IsEmpty());
-  EXPECT_EQ(Stats(false).requests.refused[static_cast<size_t>(kInvalid)], 3u);
+  EXPECT_EQ(Stats(false).requests.refused[static_cast<size_t>(kInvalid)], 4u);
   Request request = MakeRequest(4, 6);
   EXPECT_OK(Generate(request));
   request.id = "all";

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,6 +27,13 @@ CoreThreadOptions Options(int32_t queue_capacity, int32_t spin_us) {
   options.core.epoch = 5;
   options.queue_capacity = queue_capacity;
   options.spin_us = spin_us;
+  return options;
+}
+
+// Passes do not end by time, however slow the machine is.
+CoreThreadOptions UntimedOptions(int32_t queue_capacity) {
+  CoreThreadOptions options = Options(queue_capacity, 0);
+  options.max_pass_s = std::numeric_limits<double>::infinity();
   return options;
 }
 
@@ -292,7 +300,7 @@ struct CountingEngine : EngineSink {
 };
 
 TEST(CoreThreadTest, AnAnswerOfACallCountsAsACommandOfItsPass) {
-  CoreThread core(Options(16, 0), FakeScheduler::Make);
+  CoreThread core(UntimedOptions(16), FakeScheduler::Make);
   const auto engine = std::make_shared<CountingEngine>();
   AttachEngineTo(&core, engine);
   Obstacle obstacle(&core);
@@ -312,6 +320,35 @@ TEST(CoreThreadTest, AnAnswerOfACallCountsAsACommandOfItsPass) {
   core.Stop();
   const std::lock_guard<std::mutex> lock(engine->mutex);
   EXPECT_EQ(engine->counts, (std::vector<size_t>{256, 128}));
+}
+
+// Two plans may be unanswered, so the third request is in none.
+TEST(CoreThreadTest, APassBeginsNoCommandAfterItsTime) {
+  for (const double max_pass_s :
+       {0.0, std::numeric_limits<double>::infinity()}) {
+    SCOPED_TRACE(max_pass_s);
+    CoreThreadOptions options = Options(16, 0);
+    options.max_pass_s = max_pass_s;
+    CoreThread core(options, FakeScheduler::Make);
+    const auto engine = std::make_shared<CountingEngine>();
+    AttachEngineTo(&core, engine);
+    const auto tokens = OpenStream(&core, "s");
+    Obstacle obstacle(&core);
+    std::promise<absl::Status> last;
+    for (int i = 0; i < 3; ++i) {
+      core.Post(
+          MakeSubmit("s", absl::StrCat(i), [i, &last](absl::Status status) {
+            EXPECT_OK(status);
+            if (i == 2) last.set_value(std::move(status));
+          }));
+    }
+    obstacle.Release();
+    EXPECT_OK(last.get_future().get());
+    core.Stop();
+    const std::lock_guard<std::mutex> lock(engine->mutex);
+    EXPECT_EQ(engine->counts, max_pass_s == 0 ? std::vector<size_t>({1, 1})
+                                              : std::vector<size_t>({3}));
+  }
 }
 
 TEST(CoreThreadTest, ProbeTellsAStuckThread) {

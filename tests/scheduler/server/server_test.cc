@@ -213,6 +213,16 @@ TEST_F(ServerTest, RefusesMalformedRequests) {
               GrpcError(grpc::FAILED_PRECONDITION, "client_session"));
 }
 
+TEST_F(ServerTest, APromptLongerThanTheModelsContextIsRefused) {
+  v1::AttachRequest attach = AttachRequestFor(SmallLayout());
+  attach.mutable_model()->set_context_tokens(3);
+  const auto engine = StartEngine(attach);
+  FakeFrontend frontend(address(), "a");
+  EXPECT_THAT(frontend.Submit(MakeSubmit("a", "r", 1)),
+              GrpcError(grpc::INVALID_ARGUMENT,
+                        "prompt_token_ids: expected at most 2 tokens"));
+}
+
 TEST_F(ServerTest, SecondStreamOfASessionIsRefused) {
   FakeFrontend frontend(address(), "a");
   const auto stub = v1::RequestService::NewStub(Connect(address()));

@@ -20,6 +20,7 @@ namespace blockmgr {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 namespace engine = ::vllm::grpc::engine;
 
@@ -33,8 +34,9 @@ constexpr size_t kMostBytes = size_t{4} << 20;
 class LogProbsEngine {
  public:
   explicit LogProbsEngine(const std::string& address,
-                          const ModelLayout& layout = SmallLayout())
-      : engine_(address) {
+                          const ModelLayout& layout = SmallLayout(),
+                          int omits_rows_of = 0)
+      : engine_(address), omits_rows_of_(omits_rows_of) {
     v1::AttachRequest attach = AttachRequestFor(layout);
     for (int field = 1; field <= kNumSamplingFields; ++field) {
       attach.add_sampling_fields(static_cast<v1::SamplingField>(field));
@@ -102,12 +104,14 @@ class LogProbsEngine {
           AddRow(42, p, sampling.logprobs(), rows.mutable_outputs());
         }
       }
+      if (num_plans_ == omits_rows_of_) result.clear_logprobs();
       engine_.Send(message_);
     }
   }
 
   FakeEngine engine_;
   v1::EngineMessage message_;
+  const int omits_rows_of_;  // a plan, from 1
   std::atomic<int> num_plans_{0};
   std::thread thread_;
 };
@@ -174,6 +178,20 @@ TEST_F(VllmGenerateTest, LogProbabilitiesComeWithTheirTokens) {
   ASSERT_EQ(inputs.top_logprobs_size(), 3);
   EXPECT_EQ(inputs.top_logprobs(0).values_size(), 0);
   EXPECT_THAT(inputs.top_logprobs(2).token_ids(), ElementsAre(1001u));
+}
+
+TEST_F(VllmGenerateTest, RowsAreNotTakenForThoseOfOtherTokens) {
+  const LogProbsEngine fake(address(), SmallLayout(), /*omits_rows_of=*/2);
+  ASSERT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
+  engine::GenerateRequest request = MakeRequest(false, 1);
+  request.mutable_sampling_params()->set_max_tokens(3);
+  std::vector<engine::GenerateResponse> responses;
+  EXPECT_THAT(Ask(request, &responses),
+              GrpcError(grpc::INTERNAL, "has left out log-probabilities"));
+  EXPECT_THAT(responses, IsEmpty());
+  // The engine leaves out no more.
+  EXPECT_TRUE(Ask(request, &responses).ok());
+  EXPECT_THAT(responses, SizeIs(1));
 }
 
 TEST_F(VllmGenerateTest, ChunksHaveTheirOwnLogProbabilities) {
