@@ -324,10 +324,10 @@ CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
                  layout);
 }
 
-bool KnowsTotals(const DecodeCompression& decode, const ModelLayout& layout) {
-  return decode.table == nullptr ||
-         (layout.num_shards == 1 &&
-          decode.point.policy.rounding == Rounding::kPage);
+bool KnowsTotals(const BudgetTable* table, const EvictionPolicy& policy,
+                 const ModelLayout& layout) {
+  return table == nullptr ||
+         (layout.num_shards == 1 && policy.rounding == Rounding::kPage);
 }
 
 CompressionPoint UndividedPointAt(const DecodeCompression& decode,
@@ -357,7 +357,9 @@ std::unique_ptr<const DecodeCompression> WithEnd(
     const DecodeCompression& decode, int32_t end, const ModelLayout& layout) {
   auto longer = std::make_unique<DecodeCompression>(decode);
   longer->end = std::max(decode.end, end);
-  if (KnowsTotals(decode, layout)) return longer;
+  if (KnowsTotals(decode.table.get(), decode.point.policy, layout)) {
+    return longer;
+  }
   for (int32_t length = NextLength(decode, decode.end); length <= end;
        length = NextLength(decode, length)) {
     longer->region_blocks =

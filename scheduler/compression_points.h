@@ -104,10 +104,11 @@ int32_t NextLength(const DecodeCompression& decode, int32_t length);
 CompressionPoint NextPoint(const DecodeCompression& decode, int32_t length,
                            const ModelLayout& layout);
 
-// Returns whether the page totals of the points are known without the table.
-// With one shard and budgets in whole pages, a table divides the total but does
-// not change it.
-bool KnowsTotals(const DecodeCompression& decode, const ModelLayout& layout);
+// Returns whether the page totals of the points of kDecode are known without
+// the table, which may be null. With one shard and budgets in whole pages, a
+// table divides the total but does not change it.
+bool KnowsTotals(const BudgetTable* table, const EvictionPolicy& policy,
+                 const ModelLayout& layout);
 // Returns the point at `length` with its page total, but without budgets per
 // head. REQUIRES: KnowsTotals.
 CompressionPoint UndividedPointAt(const DecodeCompression& decode,

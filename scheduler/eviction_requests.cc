@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,6 +58,9 @@ absl::Status ValidateWindows(const RequestEviction& eviction) {
           "of a table (",
           FormatPolicy(policy), ")")));
 }
+
+// A hundred milliseconds of work, with a table and 256 heads.
+constexpr int32_t kMaxPlannedPoints = 4096;
 
 bool HasInterval(EvictionMode mode) {
   return mode == EvictionMode::kEveryChunk || mode == EvictionMode::kDecode;
@@ -124,7 +128,7 @@ absl::Status ValidateObserved(const RequestState& request,
         "whose own policy has them, got one without"));
   }
   if (policy.query_window() > 0 &&
-      request.eviction.QueriesKept(options.query_window) == 0) {
+      request.QueriesKept(options.query_window) == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "policy: ", FormatPolicy(policy),
         " observes queries; expected a scheduler, or a request's own policy, "
@@ -154,6 +158,12 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   }
   BM_RETURN_IF_ERROR(ValidateSharing(eviction));
   BM_RETURN_IF_ERROR(ValidateWindows(eviction));
+  BM_RETURN_IF_ERROR(RequireRange("eviction.compress_every",
+                                  eviction.compress_every, 0,
+                                  std::numeric_limits<int32_t>::max()));
+  BM_RETURN_IF_ERROR(RequireRange("eviction.share_multiple",
+                                  eviction.share_multiple, 0,
+                                  std::numeric_limits<int32_t>::max()));
   const int32_t window = policy.query_window();
   if (HasInterval(eviction.mode) && eviction.compress_every < window) {
     return Invalid(
@@ -291,6 +301,35 @@ absl::Status ValidateCommand(const RequestState& request,
   if (largest_budget > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "budgets: expected one above 0, got 0 for every head");
+}
+
+absl::Status CheckNumPoints(const Request& request, const RequestState* parent,
+                            const ModelLayout& layout) {
+  const RequestEviction& eviction = request.eviction;
+  const auto num_prompt = static_cast<int32_t>(request.prompt.size());
+  const int32_t last_length = num_prompt + request.max_tokens - 1;
+  const DecodeCompression* inherited =
+      parent == nullptr ? nullptr : parent->eviction.decode.get();
+  int32_t num_tokens = 0;
+  int32_t every = 1;
+  if (inherited != nullptr) {
+    if (!KnowsTotals(inherited->table.get(), inherited->point.policy, layout)) {
+      num_tokens = last_length - inherited->end;
+      every = inherited->every;
+    }
+  } else if (eviction.mode == EvictionMode::kEveryChunk) {
+    num_tokens = num_prompt;
+    every = eviction.compress_every;
+  } else if (eviction.mode == EvictionMode::kDecode &&
+             !KnowsTotals(eviction.table.get(), eviction.policy, layout)) {
+    num_tokens = request.max_tokens;
+    every = eviction.compress_every;
+  }
+  if (num_tokens / every <= kMaxPlannedPoints) return absl::OkStatus();
+  return Invalid("eviction.compress_every: expected at most ",
+                 kMaxPlannedPoints, " compressions of one request, got ",
+                 num_tokens / every, ", every ", every, " of ", num_tokens,
+                 " tokens");
 }
 
 EvictionPlan PlanEviction(const Request& request, const RequestState* parent,

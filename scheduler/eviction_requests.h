@@ -30,6 +30,11 @@ absl::Status ValidateCommand(const RequestState& request,
                              const EvictionCommand& command,
                              const SchedulerState& state);
 
+// Refuses a request if too many of its compressions would have to be computed
+// when it is submitted. `parent` is as for PlanEviction. O(1).
+absl::Status CheckNumPoints(const Request& request, const RequestState* parent,
+                            const ModelLayout& layout);
+
 // Returns how a valid request is compressed, before the first point of
 // EvictionMode::kDecode is listed (ListFirstPoint). `parent` is the request
 // that it is a fork of, or null.

@@ -51,7 +51,8 @@ void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
   const int32_t first = NextLength(
       decode, std::max(begin, decode.point.policy.protected_recent()));
   if (first > end) return;
-  const bool knows_totals = KnowsTotals(decode, layout);
+  const bool knows_totals =
+      KnowsTotals(decode.table.get(), decode.point.policy, layout);
   BM_CHECK(knows_totals || end <= decode.end);
   const auto compress_at = [&](int32_t length) {
     if (knows_totals) {

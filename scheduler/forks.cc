@@ -16,10 +16,13 @@
 namespace blockmgr {
 namespace {
 
-// Returns whether a fork with a prompt of num_prompt tokens inherits a point of
-// its parent. Commands and squeezes behind the fork's prompt are not inherited.
-bool IsInherited(const CompressionPoint& point, int32_t num_prompt) {
-  return !point.is_recorded || point.length <= num_prompt;
+// Returns whether a fork with a prompt of num_prompt tokens, which computes
+// last_length tokens in all, inherits a point of its parent. Commands and
+// squeezes behind the fork's prompt are not inherited, nor any point that the
+// fork does not reach.
+bool IsInherited(const CompressionPoint& point, int32_t num_prompt,
+                 int32_t last_length) {
+  return point.length <= (point.is_recorded ? num_prompt : last_length);
 }
 
 // Returns how many points the fork has inherited, if these are all that it
@@ -29,7 +32,7 @@ std::optional<size_t> NumInherited(const EvictionPlan& of_parent,
   const std::vector<CompressionPoint>& mine = fork.eviction.compressions;
   size_t num = 0;
   for (const CompressionPoint& point : of_parent.compressions) {
-    if (!IsInherited(point, fork.num_prompt)) continue;
+    if (!IsInherited(point, fork.num_prompt, fork.last_length())) continue;
     if (num == mine.size() || point.length != mine[num].length ||
         point.cut != mine[num].cut || point.is_shared != mine[num].is_shared) {
       return std::nullopt;
@@ -85,8 +88,8 @@ EvictionPlan InheritedPlan(const RequestState& parent, int32_t num_prompt,
   const EvictionPlan& of_parent = parent.eviction;
   EvictionPlan inherited = CopyOf(of_parent);
   std::erase_if(inherited.compressions,
-                [num_prompt](const CompressionPoint& point) {
-                  return !IsInherited(point, num_prompt);
+                [num_prompt, last_length](const CompressionPoint& point) {
+                  return !IsInherited(point, num_prompt, last_length);
                 });
   if (of_parent.decode != nullptr) {
     inherited.decode = WithEnd(*of_parent.decode, last_length, layout);

@@ -149,13 +149,10 @@ bool OrderPlanner::PlanUnplannedPoint(const RequestState& request,
   }
   const int32_t num_in_cache =
       match == nullptr ? request.num_in_cache : match->num_tokens;
-  // The engine knows the policy of a squeeze from the start, and keeps the
-  // queries that it needs.
-  const int32_t query_window =
-      std::max({state_.options().query_window, 1,
-                commanded ? 0 : command.policy.query_window()});
+  const int32_t num_kept =
+      std::max(request.QueriesKept(state_.options().query_window), 1);
   const int32_t at_hand =
-      std::min({length - num_in_cache, query_window,
+      std::min({length - num_in_cache, num_kept,
                 state_.options().max_query_window(), request.max_chunk});
   point->policy.scorer.window = std::min(command.policy.scorer.window, at_hand);
   point->policy.scorer.obs_window =

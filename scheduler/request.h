@@ -104,7 +104,9 @@ struct Request {
 // EvictionCommand is an eviction that a caller orders for a live request.
 struct EvictionCommand {
   // The policy observes at most the queries that the engine has kept of the
-  // sequence (SchedulerOptions::query_window), even if its window is larger.
+  // sequence, even if its window is larger. The engine keeps
+  // SchedulerOptions::query_window queries, or more if the request's own policy
+  // observes more.
   EvictionPolicy policy;
   EvictionTarget target;
   // The eviction covers positions [0, cut). A multiple of page_size; 0 means as

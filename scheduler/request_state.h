@@ -195,8 +195,9 @@ struct alignas(64) RequestState {
 
   int32_t min_tokens = 0;
   bool needs_prompt_logprobs = false;
-  size_t index = 0;          // in RequestTable, never changes
-  int32_t num_in_cache = 0;  // positions not computed when it (re)started
+  size_t index = 0;              // in RequestTable, never changes
+  int32_t num_in_cache = 0;      // positions not computed when it (re)started
+  int32_t num_queries_kept = 0;  // per layer, told when it (re)started
   // The keys of full blocks of `tokens`. A waiting request has all of them; a
   // running request has at least those of the blocks that it has published.
   BlockChain chain;
@@ -214,6 +215,7 @@ struct alignas(64) RequestState {
   // The number of first tokens that this request and fork_of had in common when
   // this request was submitted.
   int32_t num_common = 0;
+  int32_t num_records = 0;  // compression points and media at submission
 
   // While waiting:
   WaitingPlace place;     // a running request keeps it for its return
@@ -230,7 +232,9 @@ struct alignas(64) RequestState {
 
   bool is_spared() const { return num_preemptions >= kSparedPreemptions; }
   TenantDemand demand() const {
-    return {.prompt_tokens = num_prompt, .peak_blocks = peak_blocks};
+    return {.prompt_tokens = num_prompt,
+            .peak_blocks = peak_blocks,
+            .num_records = num_records};
   }
   int32_t num_outputs() const {
     return static_cast<int32_t>(tokens.size()) - num_prompt;
@@ -247,6 +251,12 @@ struct alignas(64) RequestState {
     const int64_t num_known = std::ssize(tokens);
     return needs_prompt_logprobs ? std::min(num_known, int64_t{max_settled} + 1)
                                  : num_known;
+  }
+  // Returns how many queries per layer the engine keeps of a running request,
+  // or will keep of a request that starts with the next step.
+  int32_t QueriesKept(int32_t least) const {
+    return running && !restarts ? num_queries_kept
+                                : eviction.QueriesKept(least);
   }
   // Returns how many positions are computed in all. The last output is never an
   // input, so its position is not computed.

@@ -29,6 +29,9 @@ constexpr size_t kMaxIdBytes = 128;
 constexpr int64_t kMaxStopTokens = 4096;
 constexpr int64_t kMaxRetentionWishes = 64;
 constexpr int64_t kMaxMedia = 4096;
+// Compression points and media take hundreds of bytes each. So many tokens of
+// SchedulerOptions::max_waiting_tokens allow one.
+constexpr int64_t kTokensPerRecord = 64;
 // As much as the queue's prompts by default, if all that wait have so much.
 constexpr size_t kMaxEngineDataBytes = 16384;
 // A block of SchedulerOptions::max_num_blocks is counted with so many tokens.
@@ -192,7 +195,20 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
         num_prompt, " more are above max_waiting_tokens ",
         state_.options().max_waiting_tokens));
   }
+  BM_RETURN_IF_ERROR(CheckNumPoints(request, parent, layout()));
   EvictionPlan eviction = PlanEviction(request, parent, layout());
+  const auto num_records = static_cast<int32_t>(eviction.compressions.size() +
+                                                request.scope.media.size());
+  const int64_t queued_records = state_.tenants.queued_records();
+  const int64_t most_records =
+      state_.options().max_waiting_tokens / kTokensPerRecord;
+  if (queued_records > 0 && queued_records + num_records > most_records) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", queued_records,
+                     " compression points and media wait, and ", num_records,
+                     " more are above ", most_records,
+                     " (max_waiting_tokens / ", kTokensPerRecord, ")"));
+  }
   const int32_t length = num_prompt + request.max_tokens - 1;
   const auto [max_chunk, peak] =
       FitPool(layout(), options(), length, eviction.compressions,
@@ -203,7 +219,9 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
         num_prompt, " prompt and ", request.max_tokens,
         " output tokens), the pool has ", state_.manager.num_usable()));
   }
-  const TenantDemand demand{.prompt_tokens = num_prompt, .peak_blocks = peak};
+  const TenantDemand demand{.prompt_tokens = num_prompt,
+                            .peak_blocks = peak,
+                            .num_records = num_records};
   BM_RETURN_IF_ERROR(state_.tenants.CheckSubmit(request.scope.tenant, demand));
 
   RequestState* state =
@@ -229,6 +247,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->eviction = std::move(eviction);
   state->priority = request.priority;
   state->peak_blocks = peak;
+  state->num_records = num_records;
   state->max_chunk = max_chunk;
   state->submit_step = state_.next_step;
   state->tenant = state_.tenants.Submit(request.scope.tenant, demand);

@@ -269,8 +269,9 @@ void VisitClientOptions(Options& options, Visitor&& visitor) {
   visitor.Number("max_waiting", options.max_waiting, 1, 1 << 28,
                  "Requests that may wait; more are refused with "
                  "RESOURCE_EXHAUSTED");
-  // Tokens of prompts that wait for their first admission. engine_data and
-  // media take memory in addition.
+  // Tokens of prompts that wait for their first admission. Compression points
+  // and media take memory in addition, at most one for every 64 tokens of this
+  // limit. engine_data does, too.
   visitor.Number("max_waiting_tokens", options.max_waiting_tokens, 1,
                  int64_t{1} << 40,
                  "Tokens of prompts that may wait, 4 bytes of this process "

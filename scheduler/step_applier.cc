@@ -31,7 +31,7 @@ void StepApplier::Apply(StepDecision* decision, StepPlan* plan) {
     RequestState* request = state_.requests.Own(run.request);
     Admit(request, decision_->matches[run.match]);
     lifecycle_.UpdateFront(request);
-    WriteStart(*request, decision_->matches[run.match].source, plan);
+    WriteStart(request, decision_->matches[run.match].source, plan);
   }
   ApplySwapIns(first_start, plan);
   for (const StepDecision::Run& run : decision_->runs) {
@@ -119,7 +119,7 @@ void StepApplier::ApplyRestarts(StepPlan* plan) {
   if (!state_.has_restarts) return;
   for (RequestState* request : state_.running.all()) {
     if (!request->restarts) continue;
-    WriteStart(*request, request->slot, plan);
+    WriteStart(request, request->slot, plan);
     request->restarts = false;
   }
   state_.has_restarts = false;
@@ -206,27 +206,28 @@ void StepApplier::AdoptCompressions(RequestState* request,
   own = std::move(points);
 }
 
-void StepApplier::WriteStart(const RequestState& request, SequenceSlot source,
-                             StepPlan* plan) const {
+void StepApplier::WriteStart(RequestState* request, SequenceSlot source,
+                             StepPlan* plan) {
   SequenceStart start;
-  start.slot = request.slot;
-  start.request = request.id;
+  start.slot = request->slot;
+  start.request = request->id;
   start.token_begin = std::ssize(plan->start_tokens);
-  start.num_tokens = static_cast<int32_t>(request.tokens.size());
-  start.num_cached_tokens = request.num_in_cache;
-  const SequenceCache& sequence = state_.manager.sequence(request.slot);
+  start.num_tokens = static_cast<int32_t>(request->tokens.size());
+  start.num_cached_tokens = request->num_in_cache;
+  const SequenceCache& sequence = state_.manager.sequence(request->slot);
   start.source = source;
   const RegionRecord* region = sequence.first().region.get();
   if (source == kNoSequenceSlot && region != nullptr) start.region = region->id;
-  start.query_window =
-      request.eviction.QueriesKept(state_.options().query_window);
-  start.scorer_state = request.eviction.scorer_state;
+  request->num_queries_kept =
+      request->eviction.QueriesKept(state_.options().query_window);
+  start.query_window = request->num_queries_kept;
+  start.scorer_state = request->eviction.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {
-    start.state_begin = request.eviction.state_begin;
+    start.state_begin = request->eviction.state_begin;
   }
-  start.info = request.info;
-  plan->start_tokens.insert(plan->start_tokens.end(), request.tokens.begin(),
-                            request.tokens.end());
+  start.info = request->info;
+  plan->start_tokens.insert(plan->start_tokens.end(), request->tokens.begin(),
+                            request->tokens.end());
   plan->starts.push_back(std::move(start));
 }
 

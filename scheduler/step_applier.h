@@ -58,10 +58,10 @@ class StepApplier {
   // Copies back what the admitted requests have in the host tier. Their starts
   // begin at first_start.
   void ApplySwapIns(size_t first_start, StepPlan* plan);
-  // Writes a SequenceStart. `source` is the sequence that has computed the
-  // first tokens, or kNoSequenceSlot if they come from the prefix cache.
-  void WriteStart(const RequestState& request, SequenceSlot source,
-                  StepPlan* plan) const;
+  // Writes a SequenceStart, and remembers how many queries it tells the engine
+  // to keep. `source` is the sequence that has computed the first tokens, or
+  // kNoSequenceSlot if they come from the prefix cache.
+  void WriteStart(RequestState* request, SequenceSlot source, StepPlan* plan);
   // Writes what the run adds to the tables. `blocks` are new.
   void WriteBlocks(const StepDecision::Run& run,
                    std::span<const BlockId> blocks, StepPlan* plan) const;

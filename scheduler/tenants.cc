@@ -93,6 +93,7 @@ TenantId Tenants::Submit(const std::string& name, const TenantDemand& demand) {
   ++tenant.num_requests;
   tenant.queued_tokens += demand.prompt_tokens;
   queued_tokens_ += demand.prompt_tokens;
+  queued_records_ += demand.num_records;
   return id;
 }
 
@@ -105,6 +106,7 @@ void Tenants::Admit(TenantId id, const TenantDemand& demand, bool first) {
 void Tenants::LeaveQueue(const TenantDemand& demand, Tenant* tenant) {
   tenant->queued_tokens -= demand.prompt_tokens;
   queued_tokens_ -= demand.prompt_tokens;
+  queued_records_ -= demand.num_records;
   BM_CHECK(tenant->queued_tokens >= 0);
 }
 
@@ -180,6 +182,8 @@ void Tenants::CheckInvariants() const {
     queued_tokens += tenant.queued_tokens;
   }
   BM_CHECK(queued_tokens_ == queued_tokens);
+  BM_CHECK(queued_records_ >= 0);
+  BM_CHECK(queued_tokens_ > 0 || queued_records_ == 0);
 }
 
 }  // namespace blockmgr

@@ -44,6 +44,7 @@ inline constexpr int64_t kOutputTokenService = 2;
 struct TenantDemand {
   int32_t prompt_tokens = 0;
   int32_t peak_blocks = 0;
+  int32_t num_records = 0;  // compression points and media of a queued request
 };
 
 class Tenants {
@@ -102,6 +103,7 @@ class Tenants {
   }
   // Returns the sum over all tenants.
   int64_t queued_tokens() const { return queued_tokens_; }
+  int64_t queued_records() const { return queued_records_; }
   int32_t num_requests(TenantId tenant) const {
     return tenants_[Index(tenant)].num_requests;
   }
@@ -127,14 +129,16 @@ class Tenants {
   // Returns the index of an entry for a new tenant: a new entry, or the entry
   // of the least served tenant without requests. Returns -1 if there is none.
   int32_t FindPlace() const;
-  // Takes a prompt out of queued_tokens.
+  // Takes a prompt out of queued_tokens, and its records out of
+  // queued_records_.
   void LeaveQueue(const TenantDemand& demand, Tenant* tenant);
 
   const SchedulerOptions& options_;
   std::vector<Tenant> tenants_;  // by TenantId
   absl::flat_hash_map<std::string, TenantId> names_;
-  int64_t queued_tokens_ = 0;  // of all tenants
-  int64_t last_service_ = 0;   // of the tenant that left the queue last
+  int64_t queued_tokens_ = 0;   // of all tenants
+  int64_t queued_records_ = 0;  // of all tenants
+  int64_t last_service_ = 0;    // of the tenant that left the queue last
 };
 
 }  // namespace blockmgr

@@ -210,6 +210,27 @@ TEST(EveryChunkSubmitTest, NamesTheFieldAtFault) {
   Request request = EveryChunkRequest("a", 20, 2, 4, 8);
   request.eviction.policy = SnapKv(9, 4).policy;
   EXPECT_THAT(driver.Submit(request), IsInvalid("at least 9, got 8"));
+  // Modes without an interval ignore it.
+  request = EveryChunkRequest("a", 20, 2, 4, -4);
+  request.eviction.mode = EvictionMode::kAfterPrefill;
+  EXPECT_THAT(driver.Submit(request),
+              IsInvalid("eviction.compress_every: expected 0"));
+  request = EveryChunkRequest("a", 20, 2, 4, 8);
+  request.eviction.share_multiple = -4;
+  EXPECT_THAT(driver.Submit(request),
+              IsInvalid("eviction.share_multiple: expected 0"));
+}
+
+TEST(EveryChunkSubmitTest, APromptHasAtMost4096Compressions) {
+  SchedulerOptions options = PlainOptions();
+  options.max_model_len = 8192;
+  SchedulerDriver driver(SmallLayout(1, 40), options);
+  const RequestId id = Submit(&driver, EveryChunkRequest("a", 4096, 2, 4, 1));
+  EXPECT_THAT(driver.Submit(EveryChunkRequest("b", 4097, 2, 4, 1)),
+              IsInvalid("eviction.compress_every: expected at most 4096 "
+                        "compressions of one request, got 4097, every 1 of "
+                        "4097 tokens"));
+  EXPECT_OK(driver.Cancel(id));
 }
 
 TEST(EveryChunkSubmitTest, TablesMustComeAndFit) {
@@ -532,6 +553,39 @@ TEST(CommandsTest, ObservesQueriesThatAreKept) {
   EXPECT_THAT(driver.Evict(plain, RecencyCommand(4)), IsOk());
   EXPECT_THAT(driver.Evict(kept, command), IsOk());
   driver.Finish();
+}
+
+// The engine keeps what the request's own policy observes, and a command may
+// use all of it.
+TEST(CommandsTest, ObserveAllQueriesThatTheEngineKeeps) {
+  for (const int32_t least : {0, 2, 16}) {
+    SCOPED_TRACE(least);
+    SchedulerOptions options = PlainOptions();
+    options.query_window = least;
+    SchedulerDriver driver(SmallLayout(4, 200), options);
+    Request request = MakeRequest("a", 40, 40);
+    request.eviction = Recency(20);
+    ASSERT_OK_AND_ASSIGN(request.eviction.policy,
+                         ParsePolicy("snapkv(window=8)"));
+    const RequestId id = Submit(&driver, std::move(request));
+    const auto num_kept = std::max(least, 8);
+    driver.Step();
+    ASSERT_THAT(driver.plan().starts, SizeIs(1));
+    EXPECT_EQ(driver.plan().starts[0].query_window, num_kept);
+    driver.RunUntilOutputs(id, 10);
+    EvictionCommand command = RecencyCommand(4);
+    ASSERT_OK_AND_ASSIGN(command.policy, ParsePolicy("snapkv(window=32)"));
+    ASSERT_THAT(driver.Evict(id, command), IsOk());
+    std::vector<int32_t> windows;
+    driver.RunUntil([&] {
+      for (const EvictionOrder& order : driver.plan().evictions) {
+        windows.push_back(order.policy.scorer.window);
+      }
+      return !windows.empty();
+    });
+    EXPECT_THAT(windows, testing::Each(num_kept));
+    driver.Finish();
+  }
 }
 
 TEST(CommandsTest, AreWithdrawnUntilTheyAreOrdered) {

@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "scheduler/compression_points.h"
+#include "scheduler/forks.h"
 #include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
@@ -54,6 +56,28 @@ SequenceStart RunUntilStart(SchedulerDriver* driver, RequestId id,
     return true;
   });
   return start;
+}
+
+TEST(InheritedPlanTest, HasNoPointThatTheForkDoesNotReach) {
+  const ModelLayout layout = SmallLayout(4, 60);
+  RequestEviction eviction = Recency(4);
+  eviction.mode = EvictionMode::kEveryChunk;
+  eviction.compress_every = 8;
+  RequestState parent;
+  parent.eviction.compressions = PlanCompressions(eviction, 48, layout);
+  for (const int32_t last_length : {1, 23, 24, 48}) {
+    SCOPED_TRACE(last_length);
+    std::vector<int32_t> expected;
+    for (const CompressionPoint& point : parent.eviction.compressions) {
+      if (point.length <= last_length) expected.push_back(point.length);
+    }
+    std::vector<int32_t> lengths;
+    for (const CompressionPoint& point :
+         InheritedPlan(parent, 1, last_length, layout).compressions) {
+      lengths.push_back(point.length);
+    }
+    EXPECT_EQ(lengths, expected);
+  }
 }
 
 // Four samples of one prompt: it is computed once, to its last token but one.

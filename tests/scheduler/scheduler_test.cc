@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "scheduler/compression_points.h"
 #include "tests/scheduler/scheduler_driver.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_requests.h"
@@ -181,6 +182,38 @@ TEST(SchedulerSubmitTest, RefusesMoreThanMaxWaitingTokens) {
   EXPECT_EQ(tokens(), 5);
   driver.Drain();
   EXPECT_EQ(tokens(), 0);
+}
+
+// Each takes hundreds of bytes.
+TEST(SchedulerSubmitTest, RefusesMorePointsAndMediaThanMaxWaitingTokensAllow) {
+  const ModelLayout layout = SmallLayout(4, 60);
+  Request request = MakeRequest("a", 40, 2);
+  request.eviction = Recency(4);
+  request.eviction.mode = EvictionMode::kEveryChunk;
+  request.eviction.compress_every = 4;
+  const size_t points = PlanCompressions(request.eviction, 40, layout).size();
+  ASSERT_GT(points, 5u);
+  request.scope.media = {{.begin = 3, .length = 2, .hash = "m"}};
+  SchedulerOptions options = PlainOptions();
+  options.max_waiting_tokens = 64 * static_cast<int64_t>(2 * points + 2);
+  SchedulerDriver driver(layout, options);
+  ASSERT_OK_AND_ASSIGN(const RequestId first, driver.Submit(request));
+  request.id = "b";
+  EXPECT_OK(driver.Submit(request));
+  request.id = "c";
+  EXPECT_THAT(driver.Submit(request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("compression points and media wait")));
+  Request media = MakeRequest("d", 40, 2);
+  media.scope.media = request.scope.media;
+  EXPECT_THAT(driver.Submit(media),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_OK(driver.Submit(MakeRequest("e", 40, 2)));
+  EXPECT_OK(driver.Cancel(first));
+  EXPECT_OK(driver.Submit(request));
+  driver.Drain();
+  EXPECT_OK(driver.Submit(media));
+  driver.Finish();
 }
 
 TEST(SchedulerSubmitTest, EvictionCountsForNeverFits) {
