@@ -100,6 +100,39 @@ std::shared_ptr<const RequestInfo> TakeInfo(const RequestState& state,
   return std::make_shared<const RequestInfo>(std::move(info));
 }
 
+// Refuses a prompt that the queue has no room for.
+absl::Status CheckQueue(const SchedulerState& state, int32_t num_prompt) {
+  if (state.waiting.size() >= state.options().max_waiting) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the queue is full: ", state.waiting.size(),
+        " requests wait (max_waiting ", state.options().max_waiting, ")"));
+  }
+  const int64_t queued_tokens = state.tenants.queued_tokens();
+  if (queued_tokens > 0 &&
+      queued_tokens + num_prompt > state.options().max_waiting_tokens) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the queue is full: ", queued_tokens, " tokens of prompts wait, and ",
+        num_prompt, " more are above max_waiting_tokens ",
+        state.options().max_waiting_tokens));
+  }
+  return absl::OkStatus();
+}
+
+// Refuses compression points and media that the queue has no room for.
+absl::Status CheckRecords(const SchedulerState& state, int32_t num_records) {
+  const int64_t queued_records = state.tenants.queued_records();
+  const int64_t most_records =
+      state.options().max_waiting_tokens / kTokensPerRecord;
+  if (queued_records > 0 && queued_records + num_records > most_records) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", queued_records,
+                     " compression points and media wait, and ", num_records,
+                     " more are above ", most_records,
+                     " (max_waiting_tokens / ", kTokensPerRecord, ")"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateRequest(const Request& request, const ModelLayout& layout,
                              const SchedulerOptions& options) {
   if (request.id.empty() || request.id.size() > kMaxIdBytes) {
@@ -181,34 +214,13 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   }
   const RequestState* parent = state_.requests.FindName(request.fork_of);
   BM_RETURN_IF_ERROR(ValidateFork(request, parent));
-  if (state_.waiting.size() >= state_.options().max_waiting) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the queue is full: ", state_.waiting.size(),
-        " requests wait (max_waiting ", state_.options().max_waiting, ")"));
-  }
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
-  const int64_t queued_tokens = state_.tenants.queued_tokens();
-  if (queued_tokens > 0 &&
-      queued_tokens + num_prompt > state_.options().max_waiting_tokens) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the queue is full: ", queued_tokens, " tokens of prompts wait, and ",
-        num_prompt, " more are above max_waiting_tokens ",
-        state_.options().max_waiting_tokens));
-  }
+  BM_RETURN_IF_ERROR(CheckQueue(state_, num_prompt));
   BM_RETURN_IF_ERROR(CheckNumPoints(request, parent, layout()));
   EvictionPlan eviction = PlanEviction(request, parent, layout());
   const auto num_records = static_cast<int32_t>(eviction.compressions.size() +
                                                 request.scope.media.size());
-  const int64_t queued_records = state_.tenants.queued_records();
-  const int64_t most_records =
-      state_.options().max_waiting_tokens / kTokensPerRecord;
-  if (queued_records > 0 && queued_records + num_records > most_records) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", queued_records,
-                     " compression points and media wait, and ", num_records,
-                     " more are above ", most_records,
-                     " (max_waiting_tokens / ", kTokensPerRecord, ")"));
-  }
+  BM_RETURN_IF_ERROR(CheckRecords(state_, num_records));
   const int32_t length = num_prompt + request.max_tokens - 1;
   const auto [max_chunk, peak] =
       FitPool(layout(), options(), length, eviction.compressions,
