@@ -20,8 +20,10 @@
 //   SwapOut         takes host blocks for a sequence that is about to be closed
 //   SwapIn          takes blocks for it again, to copy the KV back to
 //
-// Sequences share blocks through the prefix cache and through forks. No
-// sequence writes to a shared block. The first Reserve that would do so takes a
+// Sequences share blocks through the prefix cache and through forks. No row
+// that another holder has is ever overwritten. One sequence at most may write
+// to a partly filled block: after a fork, the parent goes on in the block,
+// behind the rows of the fork. The first Reserve of any other holder takes a
 // fresh block instead and names the copy to make (copy on write).
 //
 // A group of layers with a sliding window (ModelLayout) holds the pages of a
@@ -37,7 +39,8 @@
 // is in one of four states:
 //
 //   used    a sequence holds it
-//   cached  the prefix cache alone holds it; it can be reclaimed
+//   cached  the prefix cache alone holds it; it can be reclaimed as soon as no
+//           step in flight may touch it (until then it cools)
 //   fenced  it is released, but a step in flight may still touch it
 //   free
 //
@@ -45,7 +48,8 @@
 //
 // Cost: O(blocks named or changed by the call), independent of layers and heads
 // except for the eviction calls. A steady decode step allocates nothing, though
-// it publishes, and reclaims, blocks. Threads: core thread.
+// it publishes, and reclaims, blocks. Threads: one at a time (in blockmgrd, the
+// core thread).
 #ifndef BLOCKMGR_BLOCK_MANAGER_H_
 #define BLOCKMGR_BLOCK_MANAGER_H_
 
@@ -87,8 +91,9 @@ class BlockManager {
   // Returns how many blocks Reserve could take now: the free and the
   // reclaimable ones.
   int32_t num_available() const { return blocks_.num_available(); }
-  // Returns how many blocks are released but still fenced. They become
-  // available when the steps in flight are acknowledged.
+  // Returns how many blocks become available when the steps in flight are
+  // acknowledged: the fenced ones, and the cached ones that still cool.
+  // stats().fenced_blocks does not count the latter.
   int32_t num_fenced() const { return blocks_.num_fenced(); }
   // Returns how many blocks one sequence could use: all but the null block.
   int32_t num_usable() const { return layout_.num_blocks - 1; }
@@ -129,12 +134,12 @@ class BlockManager {
   void LoseEngine();
 
   // Returns the longest cached prefix of `tokens`: whole blocks, at most
-  // max_tokens tokens, and no more than `chain` has names for. In every window
-  // group the pages inside the window must be cached, too. With a query, a
-  // compressed prefix is preferred to blocks of the same or a shorter length
-  // (the query has its limit). The match is valid until the cache changes.
-  // With `memory`, the call allocates nothing unless the match is longer than
-  // those whose memory it was given.
+  // max_tokens tokens, and at most the blocks whose keys `chain` has. In every
+  // window group the pages inside the window must be cached, too. With a query,
+  // a compressed prefix is preferred to blocks of the same or a shorter length.
+  // Its length is limited by query->max_tokens_over instead. The match is valid
+  // until the cache changes. `memory` holds the vectors of earlier matches: the
+  // call allocates only if this match is longer than those were.
   PrefixMatch Match(const BlockChain& chain, std::span<const int32_t> tokens,
                     int32_t max_tokens, const RegionQuery* query = nullptr,
                     MatchMemory* memory = nullptr) const;

@@ -1,6 +1,7 @@
 // BlockPool hands out the blocks of one arena and counts their holders.
 //
-// The pool knows blocks by number only. Their bytes belong to a backend. A
+// The pool knows blocks by number only. Their bytes belong to a backend. Only
+// CachedPool::Take calls Allocate, because it reclaims cached blocks first. A
 // block is in one of three states:
 //
 //   held     it has one or more holders
@@ -44,7 +45,9 @@ class BlockPool {
     return num_blocks() - 1 - num_free() - num_fenced();
   }
   int32_t num_holders(BlockId block) const { return refs_[Index(block)]; }
-  // Returns whether the block would be free at once if its last holder went.
+  // Returns whether all steps that earlier releases have fenced the block
+  // behind are acknowledged. Then ReleaseUntouched by its last holder frees it
+  // at once. Release fences it anew.
   bool IsPastFence(BlockId block) const {
     return fences_[Index(block)] <= acknowledged_;
   }

@@ -2,8 +2,11 @@
 //
 // The layers of a group attend to the same span: all tokens before them (full
 // attention), or a window of the last tokens (ModelLayout::window_of). Every
-// operation on a group is written once. ModelLayout::FirstPage, which is 0 for
-// full attention, is the only thing that the span changes.
+// operation on a group is written once. The span decides which pages a group
+// holds (ModelLayout::FirstPage, which is 0 for full attention). Where spans
+// differ further, the code asks ModelLayout::kind_of() or has_windows(): how
+// far a sequence can go back, and what evictions, swaps, partial hits and
+// publications allow.
 #ifndef BLOCKMGR_GROUP_CACHE_H_
 #define BLOCKMGR_GROUP_CACHE_H_
 

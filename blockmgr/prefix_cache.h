@@ -3,12 +3,12 @@
 //
 // The index maps the chained key of a full block to the block, and the key of a
 // compressed prefix to its region. The cache is a holder of every block that it
-// indexes: the block manager takes one reference per block in the pool and
-// drops it with the entry. An entry that only the cache holds, and that no step
-// in flight may touch, is reclaimable. When memory is short, the block manager
-// reclaims (vLLM: evicts) entries in the order of ReclaimOrder. "Evict" means
-// something else here: to drop K and V rows of a sequence in use. An entry is
-// known by a number:
+// indexes: SequencePublisher takes one reference per block in the pool with the
+// entry, and CachedPool drops it with the entry. An entry that only the cache
+// holds, and that no step in flight may touch, is reclaimable. When memory is
+// short, CachedPool reclaims (vLLM: evicts) entries in the order of
+// ReclaimOrder. "Evict" means something else here: to drop K and V rows of a
+// sequence in use. An entry is known by a number:
 //
 //   0 .. num_blocks - 1          the entry of the block with this id
 //   num_blocks .. entry_limit()  the entries of regions

@@ -1,6 +1,9 @@
 // PrefixMatcher: the beginning of a sequence that blocks and regions of the
 // prefix cache stand for.
 //
+// PrefixCache::Match finds and verifies the blocks. This class adds regions,
+// windows and partial hits.
+//
 // A query without state: it looks at the cache and changes nothing. In a model
 // with several layer groups, a prefix is of use as far as every group has the
 // pages that the next token attends to. Thread-compatible.

@@ -26,11 +26,13 @@
 
 namespace blockmgr {
 
-// A wish for how long the prefix cache should keep an entry.
+// Priorities of entries, 0 to kMaxPriority. The lowest is reclaimed first.
 inline constexpr uint8_t kMaxPriority = 100;
 inline constexpr uint8_t kDefaultPriority = 35;
 // The priority of an entry that another entry of the cache can stand in for.
 inline constexpr uint8_t kSupersededPriority = kDefaultPriority - 1;
+
+// A wish for how long the prefix cache should keep an entry.
 struct Retention {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   uint8_t priority = kDefaultPriority;  // the lowest goes first

@@ -1,15 +1,17 @@
 // The interface of a backend: the only code that touches K and V. kernels/cpu
 // has the reference, kernels/cuda has the kernels for GPUs.
 //
-// A backend owns one arena of KV pages and executes batched plans on the arena.
-// The arena is the memory of one shard, with the layout
-// ModelLayout::ShardLayout(). A backend knows pages, blocks and slots. It knows
-// nothing of sequences, requests or the bookkeeping of policies.
+// A backend works on one arena of KV pages and executes batched plans on it. It
+// owns the arena, unless the caller has passed the memory. The arena is the
+// memory of one shard, with the layout ModelLayout::ShardLayout(). A backend
+// knows pages, blocks and slots. It knows nothing of sequences, requests or the
+// bookkeeping of policies.
 //
-// The results for one sequence do not depend on the other sequences of the
-// batch, nor on how the sequence's tokens were split into calls. A token that
-// is decoded alone and the same token inside a prefill chunk give the same
-// output from the same table, bit for bit.
+// On the CPU, the results for one sequence do not depend on the other sequences
+// of the batch, nor on how the sequence's tokens were split into calls. A token
+// that is decoded alone and the same token inside a prefill chunk give the same
+// output from the same table, bit for bit. CudaBackend promises this of
+// Attention with CudaBackendOptions::Decode::kChunked only.
 //
 // Thread-compatible: only one thread may use a backend at a time.
 #ifndef KERNELS_BACKEND_H_
@@ -77,7 +79,7 @@ struct AttentionBatch {
   ThreadPool* threads = nullptr;
   // Queries and output in the memory of the backend's device, in the pool's
   // elements, instead of `queries` and `output`. The call then does not wait.
-  // REQUIRES: null, or device_runtime() is not.
+  // REQUIRES: null unless device_runtime() != nullptr.
   const void* device_queries = nullptr;
   void* device_output = nullptr;
 };
@@ -85,12 +87,13 @@ struct AttentionBatch {
 // New rows of one layer, to be written to slots of tails.
 struct AppendBatch {
   int32_t layer = 0;
-  // Per token: block * page_size + offset. -1 skips the token (padding).
+  // Per token: block * page_size + offset, as in vLLM. This is no SlotIndex,
+  // which counts pages. -1 skips the token (padding).
   std::span<const int64_t> slot_mapping;
   const float* keys = nullptr;    // [tokens, num_heads, head_dim]
   const float* values = nullptr;  // [tokens, num_heads, head_dim]
   // Rows in the memory of the backend's device, in the pool's elements, instead
-  // of `keys` and `values`. REQUIRES: null, or device_runtime() is not.
+  // of `keys` and `values`. REQUIRES: null unless device_runtime() != nullptr.
   const void* device_keys = nullptr;
   const void* device_values = nullptr;
   int64_t device_token_stride = 0;  // bytes, a multiple of 16

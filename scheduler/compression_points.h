@@ -34,10 +34,10 @@ std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
                                   const ModelLayout& layout);
 
 // Completes a point whose length and cut are set: computes its page total. With
-// headkv or lukv, the table is evaluated and its budgets become budgets of a
-// caller (BudgetKind::kExternal), so that the engine needs no table. If the cut
-// is 0, the total is 0, and the table is not evaluated. O(1), or O(heads) with
-// budgets per head.
+// headkv, lukv or duo, the table is evaluated and its budgets become budgets of
+// a caller (BudgetKind::kExternal), so that the engine needs no table. If the
+// cut is 0, the total is 0, and the table is not evaluated. O(1), or O(heads)
+// with budgets per head.
 void ResolvePoint(const std::shared_ptr<const BudgetTable>& table,
                   const ModelLayout& layout, CompressionPoint* point);
 

@@ -1,4 +1,5 @@
-// Evictions as requests and frontends ask for them.
+// Checks the evictions that requests and commands ask for, and lists their
+// compression points. OrderPlanner decides in which step one is ordered.
 #ifndef SCHEDULER_EVICTION_REQUESTS_H_
 #define SCHEDULER_EVICTION_REQUESTS_H_
 

@@ -46,7 +46,7 @@ struct RequestEviction {
   // page_size, no shorter than the policy's observation window. Chunks of a
   // prompt end at its multiples.
   int32_t compress_every = 0;
-  // The table that policy.budget.profile names, for headkv and lukv only.
+  // The table that policy.budget.profile names, for headkv, lukv and duo only.
   std::shared_ptr<const BudgetTable> table;
   // If true, this request may start with a compressed prefix that a request
   // with the same eviction and the same first tokens has left in the prefix
@@ -108,16 +108,17 @@ struct EvictionCommand {
   // SchedulerOptions::query_window queries, or more if the request's own policy
   // observes more.
   EvictionPolicy policy;
-  EvictionTarget target;
+  EvictionTarget target;  // its window_ratio must be 1
   // The eviction covers positions [0, cut). A multiple of page_size; 0 means as
-  // many positions as possible when the order is issued.
+  // many positions as possible when the order is issued. With `scores`, it must
+  // be set.
   int32_t cut = 0;
   // For ScorerKind::kExternal: [num_layers, num_heads, cut], by position.
   std::shared_ptr<const std::vector<float>> scores;
   // For BudgetKind::kExternal: entries, [num_layers, num_heads], each >= 0, not
   // all 0.
   std::shared_ptr<const std::vector<int32_t>> budgets;
-  // The table that policy.budget.profile names, for headkv and lukv only.
+  // The table that policy.budget.profile names, for headkv, lukv and duo only.
   std::shared_ptr<const BudgetTable> table;
 };
 

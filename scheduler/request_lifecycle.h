@@ -32,7 +32,8 @@ class RequestLifecycle {
   // Takes a running request off its slot and puts it back into the queue. The
   // caller must call ForgetLeft() afterwards.
   void WaitAgain(RequestState* request);
-  // Ends a request that is not in the queue. If it runs, the caller must call
+  // Ends a request that is not in the queue: it has finished, failed or is
+  // cancelled. If it runs, the caller must call
   // ForgetLeft() afterwards.
   void Retire(RequestState* request, FinishReason reason, absl::Status status,
               Effects* effects);

@@ -10,11 +10,14 @@
 // the step preempts no request.
 //
 // Up to max_steps_in_flight plans may be issued before the first is answered.
-// While a sequence with drafts is in flight, no plan is issued. Frees,
-// publications and evictions take effect at Update, not at Schedule.
+// While a running sequence has drafts ready and a step that samples for it is
+// unanswered, no plan is issued. Publications and evictions, and the blocks
+// that evictions free, take effect at Update. A preemption (in Schedule) and
+// Cancel release blocks at once. A released block that a step in flight may
+// touch is given to nobody until that step is answered.
 //
-// Threads: core thread only. No clock, no randomness: the same calls give the
-// same answers.
+// Threads: one at a time (in blockmgrd, the core thread). No clock, no
+// randomness: the same calls give the same answers.
 #ifndef SCHEDULER_SCHEDULER_H_
 #define SCHEDULER_SCHEDULER_H_
 
@@ -51,17 +54,20 @@ class Scheduler {
   // Queues a request. Errors:
   //   InvalidArgument     the request is malformed (an empty prompt, ..)
   //   AlreadyExists       a live request has this id
-  //   NotFound            fork_of names no live request that can be forked
+  //   NotFound            fork_of names no live request of the same tenant,
+  //                       adapter and salt, or the engine has no table of query
+  //                       statistics of that name
   //   ResourceExhausted   the queue is full, the request can never fit into the
   //                       pool, or a quota of its tenant, which is named, is
   //                       used up
   //   FailedPrecondition  the engine does not accumulate the scores that the
-  //                       policy needs, or does not support a field of
-  //                       `sampling`
+  //                       policy needs, does not evict in windows, or does not
+  //                       support a field of `sampling`
   virtual absl::StatusOr<RequestId> Submit(Request request) = 0;
   // Returns OK if Submit accepts the eviction for some request. Submit may
   // still refuse it for a request with other tokens. Errors are
-  // InvalidArgument and FailedPrecondition, as in Submit.
+  // InvalidArgument, NotFound (a table of query statistics) and
+  // FailedPrecondition, as in Submit.
   virtual absl::Status ValidateEviction(
       const RequestEviction& eviction) const = 0;
   // Ends a request at once. Its FinishEffect says kCancelled. NotFound if the
@@ -69,9 +75,12 @@ class Scheduler {
   virtual absl::Status Cancel(RequestId request, Effects* effects) = 0;
   // Orders an eviction of a live request that has computed its prompt. One of
   // the request's next steps carries it out, and an EvictionEffect with the
-  // returned number answers it. NotFound; InvalidArgument for wrong shapes or a
-  // wrong cut; FailedPrecondition if the request is in prefill or an eviction
-  // is under way.
+  // returned number answers it. Errors:
+  //   NotFound            no live request, or no table of query statistics
+  //   InvalidArgument     policy, target, cut, or a wrong shape
+  //   FailedPrecondition  the request has no output yet, an eviction of it is
+  //                       under way, or the policy needs queries or scores that
+  //                       the engine has not kept
   virtual absl::StatusOr<uint64_t> Evict(RequestId request,
                                          EvictionCommand command) = 0;
   // Withdraws an eviction that no step has carried yet. No EvictionEffect
@@ -81,13 +90,18 @@ class Scheduler {
   virtual absl::StatusOr<RequestId> Find(absl::string_view id) const = 0;
 
   // Fills `plan` with the next step. Returns false, with nothing changed, if
-  // there is nothing to run or if max_steps_in_flight plans are unanswered.
+  // there is no request, if max_steps_in_flight plans are unanswered, or if all
+  // requests wait for the answer of a plan in flight (for its blocks or its
+  // drafts). With no plan in flight, it returns true as long as
+  // has_unfinished_requests().
   [[nodiscard]] virtual bool Schedule(StepPlan* plan) = 0;
   // Settles the answer to the oldest plan in flight, and appends to `effects`.
   // A request that holds a lost block goes on from what it has left; what this
   // step and later ones compute for it is ignored. InvalidArgument, with
-  // nothing changed, for a wrong id, wrong shapes or blocks that the pool does
-  // not have.
+  // nothing changed, if any part of the answer does not fit the plan: its id, a
+  // shape, kept counts, a layout checksum, drafts, stop matches,
+  // log-probabilities, or a block that the pool does not have. Engine and
+  // scheduler then disagree about the pool: call LoseEngine.
   virtual absl::Status Update(const StepResult& result, Effects* effects) = 0;
 
   // Forgets all KV and all steps in flight, because the engine is gone. Running
@@ -122,6 +136,7 @@ class Scheduler {
   virtual SchedulerStats stats() const = 0;
   // Returns SchedulerStats::metadata_bytes. O(sequences + cached regions).
   virtual int64_t metadata_bytes() const = 0;
+  // Begins the statistics of kept entries (kept_entries_*) anew.
   virtual void ForgetKeptEntries() = 0;
 
   // Audits everything in O(pool). For tests.

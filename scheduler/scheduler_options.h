@@ -52,8 +52,10 @@ enum class AdmissionPolicy : uint8_t {
   // requests that run, and a watermark. vLLM does this.
   kWatermark,
   // Blocks up to completion, max_tokens included, for the request and for all
-  // that run. No request is ever preempted, unless shared blocks are lost or
-  // are compressed by a command. TensorRT-LLM's GUARANTEED_NO_EVICT.
+  // that run. No request is preempted, unless the engine loses blocks or
+  // refuses
+  // an eviction, or a command compresses shared blocks. TensorRT-LLM's
+  // GUARANTEED_NO_EVICT.
   kGuaranteed,
   // Blocks for the request's next step. Most requests run at a time, and most
   // are preempted, the youngest first. TensorRT-LLM's MAX_UTILIZATION.
@@ -199,8 +201,9 @@ void VisitStepOptions(Options& options, Visitor&& visitor) {
                  "Longest prefill chunk of a request in a step (0: "
                  "--max-num-batched-tokens)");
   visitor.Fraction("watermark", options.watermark,
-                   "With --admission vllm: the fraction of the pool that "
-                   "admission leaves free");
+                   "Fraction of the pool that is left free by evictions that "
+                   "copy to fresh blocks and, with --admission vllm, by "
+                   "admission");
   visitor.Number("max_steps_in_flight", options.max_steps_in_flight, 1, 4,
                  "Plans that may be sent before the first is answered, 1 to 4");
   visitor.Number("num_speculative_tokens", options.num_speculative_tokens, 0,
@@ -237,7 +240,8 @@ void VisitPolicyOptions(Options& options, Visitor&& visitor) {
                  "Blocks that must be free to admit a request: those of its "
                  "whole prompt and the --watermark (vllm); all that it and the "
                  "running requests will ever need, so that none is preempted "
-                 "(guaranteed); those of its next step, and the youngest "
+                 "for want of blocks (guaranteed); those of its next step, and "
+                 "the youngest "
                  "request is paused when blocks run out (max-utilization)");
   visitor.Choice("chunk_policy", options.chunk_policy,
                  "How prompts share a step: the oldest first, or equal shares "

@@ -124,7 +124,8 @@ struct SchedulerStats {
 #define BM_MEMBER(kind, type, name, metric, help) type name = 0;
   BM_SCHEDULER_STATS(BM_MEMBER)
 #undef BM_MEMBER
-  std::vector<TenantUse> tenants;  // now: see Tenants::Uses
+  std::vector<TenantUse> tenants;  // in use now: one item per tenant
+  // that the options name, and one ("*") for all others
   BlockManagerStats blocks;
 };
 

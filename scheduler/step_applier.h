@@ -1,7 +1,9 @@
 // StepApplier: carries out a decision and writes the plan for the engine.
 //
-// Applying cannot fail, because planning has counted the blocks. StepApplier is
-// one of the four classes that change the SchedulerState.
+// Applying cannot fail, because planning has counted the blocks of the pool.
+// Host blocks are not counted: a preempted request that finds too few of them
+// is computed again. StepApplier is one of the four classes that change the
+// SchedulerState.
 #ifndef SCHEDULER_STEP_APPLIER_H_
 #define SCHEDULER_STEP_APPLIER_H_
 

@@ -48,8 +48,10 @@ class StepPlanner {
   StepPlanner(const StepPlanner&) = delete;
   StepPlanner& operator=(const StepPlanner&) = delete;
 
-  // Returns what the next step does. Returns null if there is nothing to run,
-  // or if max_steps_in_flight steps are unanswered. The decision is the
+  // Returns what the next step does. Returns null if there is no request, if
+  // max_steps_in_flight steps are unanswered, or if all requests wait for the
+  // answer of a step in flight. StepApplier decides whether a preempted request
+  // is swapped out or computed again. The decision is the
   // planner's, for the caller to carry out before the next call.
   StepDecision* Plan();
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What takes too long for .ci/run, which it does not repeat; to be run each night,
-# and before a change counts as done. See --help.
+# Runs what takes too long for .ci/run, and does not repeat what .ci/run does. To be
+# run each night, and before a change counts as done. See --help.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

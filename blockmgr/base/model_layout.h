@@ -15,7 +15,8 @@
 namespace blockmgr {
 
 // The kind of attention of a group's layers. It decides which pages a sequence
-// holds in the group, and nothing else.
+// holds in the group. The users of kind_of() and has_windows() are all the
+// places to read before a kind is added.
 enum class GroupKind : uint8_t {
   kFull,    // all tokens before the query
   kWindow,  // a window of the last tokens before the query
@@ -33,7 +34,8 @@ enum class GroupKind : uint8_t {
 // with more than num_layers sliding-window layers has several window groups,
 // and the last one is padded. `layer` always means a slot of a group. Evictions
 // take entries from group 0. They take entries from window groups only on
-// request (EvictionTarget::window_ratio).
+// request (EvictionTarget::window_ratio). A model with `window` set is never
+// evicted from.
 //
 // `head` always means KV head. Query heads are `q_head`. PageIds are dense:
 //
@@ -71,9 +73,11 @@ struct ModelLayout {
   // group.
   std::vector<int32_t> group_windows = {};
 
-  // Checks every field, the limits above, that page ids fit int32 (num_layers *
-  // num_blocks * num_heads < 2^31), and that rows are 16-byte aligned. The
-  // message names the field, what was expected and what came.
+  // Checks every field and the limits above. head_dim and page_size are at most
+  // 2^14, a window has page_size to kMaxWindow tokens, and `window` is 0 if
+  // there are window groups. Page ids fit int32 (num_layers * num_blocks *
+  // num_heads < 2^31), and rows are 16-byte aligned. The message names the
+  // field, what was expected and what came.
   absl::Status Validate() const;
 
   int32_t num_window_groups() const {

@@ -1,8 +1,8 @@
-// Budgets that depend on no score: headkv and lukv. Both divide one total over
-// all layers and heads by a table. The table is measured offline, and a policy
-// names it. The manager turns policy, target, range and table into budgets
-// before it orders an eviction. The engine gets BudgetKind::kExternal and needs
-// no table.
+// Budgets that come from a table and not from scores: headkv, lukv and duo.
+// Each divides one total over all layers and heads by the table. The table is
+// measured offline, and a policy names it. The manager turns policy, target,
+// range and table into budgets before it orders an eviction. The engine gets
+// BudgetKind::kExternal and needs no table.
 #ifndef BLOCKMGR_EVICTION_BUDGET_TABLE_H_
 #define BLOCKMGR_EVICTION_BUDGET_TABLE_H_
 

@@ -26,11 +26,11 @@ namespace blockmgr {
 // Every enum below has the order of its names in policy_fields.h, and the
 // numbers of its values in proto/blockmgr/v1/common.proto.
 enum class ScorerKind : uint8_t {
-  kSnapKv,   // SnapKV (2404.14469): attention of the last queries, pooled
-  kH2o,      // H2O (2306.14048): attention, summed over queries
-  kTova,     // TOVA (2401.06104): attention of the last query, summed over all
-             // its heads; a shard sums over its own heads only
-  kKeyDiff,  // KeyDiff (2504.15364): distance from the other keys
+  kSnapKv,  // SnapKV (2404.14469): attention of the last queries, pooled
+  kH2o,     // H2O (2306.14048): attention, summed over queries
+  kTova,    // TOVA (2401.06104): attention of the last query, averaged over the
+            // layer's query heads; a shard averages over its own heads only
+  kKeyDiff,            // KeyDiff (2504.15364): distance from the other keys
   kExpectedAttention,  // Expected Attention (2510.00636): attention of
                        // predicted queries
   kStreaming,  // StreamingLLM (2309.17453): the last entries and the sinks

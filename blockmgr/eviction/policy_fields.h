@@ -326,7 +326,8 @@ template <typename Protect, typename Visitor>
 void VisitProtection(Protect& protect, Visitor&& visitor) {
   using policy_internal::kAny;
   visitor.Int("sinks", protect.sinks, 0, kAny);
-  // -1 stands for the query window.
+  // -1 stands for the scorer's own number: h2o's `recent`, and the observation
+  // window of any other scorer.
   visitor.Int("recent", protect.recent, -1, kAny);
   // 0 stands for none. The text form is "recent=10%".
   visitor.Int("recent_percent", protect.recent_percent, 0, 100);

@@ -119,9 +119,9 @@ int64_t PageTotalExternal(std::span<const int32_t> budgets,
 //                 whole pages, at least the pages of the protected positions.
 //                 round(token) leaves them unchanged.
 //
-// headkv and lukv take the result of TableBudgets (budget_table.h) as
-// `external`. Only external, headkv and lukv read `external`. Only the other
-// budgets read `target`. Cost: O(entries).
+// headkv, lukv and duo take the result of TableBudgets (budget_table.h) as
+// `external`. Only external, headkv, lukv and duo read `external`. Only the
+// other budgets read `target`. Cost: O(entries).
 std::vector<int32_t> AllocateBudgets(const EvictionPolicy& policy,
                                      const EvictionTarget& target,
                                      const HeadShape& shape,

@@ -1,4 +1,5 @@
-// An eviction from a layer group with a sliding window.
+// An eviction from a layer group with a sliding window, by policy. Tokens that
+// leave a window go without one: see BlockManager::ReleaseOutOfSpan.
 #ifndef BLOCKMGR_EVICTION_WINDOW_EVICTION_H_
 #define BLOCKMGR_EVICTION_WINDOW_EVICTION_H_
 

@@ -259,7 +259,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
   flags->client.num_scorer_states = 256;
   app->add_option("--scorer-states", flags->client.num_scorer_states,
                   "Sequences whose scores are accumulated at a time, for h2o "
-                  "and expected_attention; 0: none")
+                  "without obs_window and expected_attention without stats; "
+                  "0: none")
       ->capture_default_str()
       ->check(CLI::Range(0, INT32_MAX));
   app->add_option("--num-host-blocks", flags->client.num_host_blocks,

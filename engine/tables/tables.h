@@ -5,7 +5,8 @@
 // the number of computed tokens, and one GroupTable per layer group. A
 // GroupTable has a region as plain data (cut, blocks, kept entries per head)
 // and the block table of the positions from the cut on. A group attends to all
-// tokens or to a window (ModelLayout); only FirstPage depends on this. Once the
+// tokens or to a window (ModelLayout), so it holds the pages from FirstPage on.
+// Once the
 // first step of a row has been applied, every group of the row keeps
 //
 //   region.cut <= num_computed <= tokens.size()

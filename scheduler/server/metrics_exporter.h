@@ -3,6 +3,8 @@
 // Every scrape asks the core thread, as AdminService::GetStats does, so nothing
 // is counted twice and nothing runs between scrapes. If the core thread does
 // not answer in time, or its queue is full, the scrape reports blockmgr_up 0.
+// Counters of the scheduler are rows of scheduler_stats.h and need no code
+// here. Histograms are members of RequestMetrics.
 //
 // Threads: Start and the destructor by one thread. The CoreThread must outlive
 // the exporter.

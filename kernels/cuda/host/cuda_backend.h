@@ -28,13 +28,14 @@ struct CudaBackendOptions {
   // The kernel that computes a sequence's single query.
   enum class Decode : uint8_t {
     // Decode attention. Lists are cut at fixed places, so that the bits of a
-    // sequence do not depend on the rest of the batch.
+    // sequence do not depend on the rest of the batch. They do depend on how
+    // its tokens were split into calls.
     kInvariant,
     // Decode attention, cut evenly over the device: the fastest. Bits depend on
-    // the batch, and on nothing else.
+    // the batch, and on how tokens were split into calls.
     kBalanced,
     // Chunk attention for all queries, with one CTA per head and sequence. The
-    // bits of a token do not depend on how tokens were split into calls either.
+    // bits of a token depend on neither.
     kChunked,
   };
   Decode decode = Decode::kInvariant;
