@@ -22,7 +22,7 @@ die() {
 packages=(
   # compilers and tools
   build-essential g++ clang clang-tidy clang-format lld cmake ninja-build ccache
-  git pkg-config python3
+  curl git pkg-config python3
   # libraries
   libabsl-dev libboost-dev libboost-context-dev libgrpc++-dev libprotobuf-dev
   protobuf-compiler protobuf-compiler-grpc libhwy-dev libxxhash-dev
