@@ -30,8 +30,10 @@ constexpr int64_t kMaxStopTokens = 4096;
 constexpr int64_t kMaxRetentionWishes = 64;
 constexpr int64_t kMaxMedia = 4096;
 // Compression points and media take hundreds of bytes each. So many tokens of
-// SchedulerOptions::max_waiting_tokens allow one.
+// SchedulerOptions::max_waiting_tokens allow one, and the queue has room for
+// kMinRecords in any case.
 constexpr int64_t kTokensPerRecord = 64;
+constexpr int64_t kMinRecords = 4096;
 // As much as the queue's prompts by default, if all that wait have so much.
 constexpr size_t kMaxEngineDataBytes = 16384;
 // A block of SchedulerOptions::max_num_blocks is counted with so many tokens.
@@ -121,14 +123,14 @@ absl::Status CheckQueue(const SchedulerState& state, int32_t num_prompt) {
 // Refuses compression points and media that the queue has no room for.
 absl::Status CheckRecords(const SchedulerState& state, int32_t num_records) {
   const int64_t queued_records = state.tenants.queued_records();
-  const int64_t most_records =
-      state.options().max_waiting_tokens / kTokensPerRecord;
+  const int64_t most_records = std::max(
+      state.options().max_waiting_tokens / kTokensPerRecord, kMinRecords);
   if (queued_records > 0 && queued_records + num_records > most_records) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full: ", queued_records,
-                     " compression points and media wait, and ", num_records,
-                     " more are above ", most_records,
-                     " (max_waiting_tokens / ", kTokensPerRecord, ")"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the queue is full: ", queued_records,
+        " compression points and media wait, and ", num_records,
+        " more are above ", most_records, " (max_waiting_tokens / ",
+        kTokensPerRecord, ", at least ", kMinRecords, ")"));
   }
   return absl::OkStatus();
 }

@@ -274,8 +274,8 @@ void VisitClientOptions(Options& options, Visitor&& visitor) {
                  "Requests that may wait; more are refused with "
                  "RESOURCE_EXHAUSTED");
   // Tokens of prompts that wait for their first admission. Compression points
-  // and media take memory in addition, at most one for every 64 tokens of this
-  // limit. engine_data does, too.
+  // and media take memory in addition: at most one for every 64 tokens of this
+  // limit, or 4096. engine_data does, too.
   visitor.Number("max_waiting_tokens", options.max_waiting_tokens, 1,
                  int64_t{1} << 40,
                  "Tokens of prompts that may wait, 4 bytes of this process "

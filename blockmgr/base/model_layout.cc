@@ -62,8 +62,8 @@ absl::Status ModelLayout::Validate() const {
                    kMaxQueryHeads, ", got ", num_layers, " * ", num_q_heads);
   }
   if (window != 0 && (window < page_size || window > kMaxWindow)) {
-    return Invalid("window: expected 0 (all tokens) or page_size (", page_size,
-                   ") to ", kMaxWindow, ", got ", window);
+    return Invalid("window: expected 0 (all tokens) or at least page_size (",
+                   page_size, "), at most ", kMaxWindow, ", got ", window);
   }
   if (window != 0 && !group_windows.empty()) {
     return Invalid(
@@ -75,8 +75,9 @@ absl::Status ModelLayout::Validate() const {
                                    kMaxWindowGroups));
   for (size_t i = 0; i < group_windows.size(); ++i) {
     if (group_windows[i] < page_size || group_windows[i] > kMaxWindow) {
-      return Invalid("group_windows[", i, "]: expected page_size (", page_size,
-                     ") to ", kMaxWindow, ", got ", group_windows[i]);
+      return Invalid("group_windows[", i, "]: expected at least page_size (",
+                     page_size, "), at most ", kMaxWindow, ", got ",
+                     group_windows[i]);
     }
   }
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();

@@ -138,7 +138,7 @@ TEST(SamplingLineTest, RefusalsNameTheField) {
            [](v1::SubmitRequest* r) {
              r->mutable_sampling()->add_logit_bias()->set_token_id(64);
            }},
-          {"prompt[30]: expected a token id below 64",
+          {"prompt_token_ids[30]: expected a token id below 64",
            [](v1::SubmitRequest* r) { r->add_prompt_token_ids(70); }},
       };
   for (const auto& [text, spoil] : cases) {

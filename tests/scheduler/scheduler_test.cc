@@ -185,35 +185,49 @@ TEST(SchedulerSubmitTest, RefusesMoreThanMaxWaitingTokens) {
 }
 
 // Each takes hundreds of bytes.
-TEST(SchedulerSubmitTest, RefusesMorePointsAndMediaThanMaxWaitingTokensAllow) {
-  const ModelLayout layout = SmallLayout(4, 60);
-  Request request = MakeRequest("a", 40, 2);
+TEST(SchedulerSubmitTest, RefusesMorePointsAndMediaThanTheQueueHasRoomFor) {
+  const ModelLayout layout = SmallLayout(1, 60);
+  Request request = MakeRequest("a", 2500, 2);
   request.eviction = Recency(4);
   request.eviction.mode = EvictionMode::kEveryChunk;
-  request.eviction.compress_every = 4;
-  const size_t points = PlanCompressions(request.eviction, 40, layout).size();
-  ASSERT_GT(points, 5u);
+  request.eviction.compress_every = 1;
+  const size_t points = PlanCompressions(request.eviction, 2500, layout).size();
+  ASSERT_GT(points, 2048u);
+  ASSERT_LT(points, 2600u);
   request.scope.media = {{.begin = 3, .length = 2, .hash = "m"}};
-  SchedulerOptions options = PlainOptions();
-  options.max_waiting_tokens = 64 * static_cast<int64_t>(2 * points + 2);
-  SchedulerDriver driver(layout, options);
-  ASSERT_OK_AND_ASSIGN(const RequestId first, driver.Submit(request));
-  request.id = "b";
-  EXPECT_OK(driver.Submit(request));
-  request.id = "c";
-  EXPECT_THAT(driver.Submit(request),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("compression points and media wait")));
-  Request media = MakeRequest("d", 40, 2);
-  media.scope.media = request.scope.media;
-  EXPECT_THAT(driver.Submit(media),
-              StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_OK(driver.Submit(MakeRequest("e", 40, 2)));
-  EXPECT_OK(driver.Cancel(first));
-  EXPECT_OK(driver.Submit(request));
-  driver.Drain();
-  EXPECT_OK(driver.Submit(media));
-  driver.Finish();
+  // 4096 is the least limit.
+  for (const int64_t limit :
+       {int64_t{4096}, static_cast<int64_t>(2 * points + 2)}) {
+    SCOPED_TRACE(limit);
+    SchedulerOptions options = PlainOptions();
+    options.max_model_len = 4096;
+    options.max_waiting_tokens = limit == 4096 ? 100'000 : 64 * limit;
+    SchedulerDriver driver(layout, options);
+    ASSERT_OK_AND_ASSIGN(const RequestId first, driver.Submit(request));
+    std::vector<RequestId> others;
+    const auto submit = [&](const char* id, bool has_room) {
+      request.id = id;
+      const auto submitted = driver.Submit(request);
+      EXPECT_EQ(submitted.ok(), has_room) << submitted.status();
+      if (submitted.ok()) {
+        others.push_back(*submitted);
+        return;
+      }
+      EXPECT_THAT(submitted.status(),
+                  StatusIs(absl::StatusCode::kResourceExhausted,
+                           HasSubstr("compression points and media wait")));
+    };
+    if (limit > 4096) submit("b", true);
+    submit("c", false);
+    EXPECT_OK(driver.Submit(MakeRequest("plain", 40, 2)));
+    EXPECT_OK(driver.Cancel(first));
+    submit("c", true);
+    submit("d", false);
+    for (const RequestId id : others) EXPECT_OK(driver.Cancel(id));
+    submit("d", true);
+    EXPECT_OK(driver.Cancel(others.back()));
+    driver.Finish();
+  }
 }
 
 TEST(SchedulerSubmitTest, EvictionCountsForNeverFits) {

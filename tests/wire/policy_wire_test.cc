@@ -71,8 +71,9 @@ TEST(PolicyWireTest, LayoutsOfOneWindowComeBack) {
   proto.add_group_windows(-16);
   EXPECT_THAT(
       FromProto(proto),
-      StatusIs(kInvalid, HasSubstr("layout: group_windows[1]: expected "
-                                   "page_size (16) to 1073741824, got -16")));
+      StatusIs(kInvalid,
+               HasSubstr("layout: group_windows[1]: expected at least "
+                         "page_size (16), at most 1073741824, got -16")));
 }
 
 TEST(PolicyWireTest, EnginesThatNameNoShardsHaveOne) {

@@ -2,6 +2,7 @@
 #ifndef TESTS_BENCH_QUALITY_QUALITY_TESTING_H_
 #define TESTS_BENCH_QUALITY_QUALITY_TESTING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -42,11 +43,13 @@ inline std::string TextOf(const std::vector<int32_t>& tokens) {
 
 // Forty paragraphs of four sentences.
 inline Filler SmallFiller() {
+  constexpr absl::string_view kLetters = "abcdefghijklmnopqrstuvwxyz";
   std::string text;
-  for (int i = 0; i < 40; ++i) {
-    for (int j = 0; j < 4; ++j) {
-      absl::StrAppend(&text, "Sentence ", std::string(1, 'a' + i % 26),
-                      std::string(1, 'a' + j),
+  for (size_t i = 0; i < 40; ++i) {
+    for (size_t j = 0; j < 4; ++j) {
+      absl::StrAppend(&text, "Sentence ",
+                      kLetters.substr(i % kLetters.size(), 1),
+                      kLetters.substr(j, 1),
                       " of the filler says nothing that anybody asks for. ");
     }
     text.pop_back();
@@ -67,9 +70,9 @@ inline PromptSource ByteSource() {
 
 inline std::vector<int32_t> RandomBytes(int32_t count,
                                         std::mt19937_64* random) {
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < count; ++i) {
-    tokens.push_back(static_cast<int32_t>((*random)() % 256));
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>((*random)() % 256);
   }
   return tokens;
 }

@@ -103,10 +103,10 @@ TEST(ModelLayoutTest, MessageNamesTheFieldAndWhatCame) {
          l.num_layers = l.num_heads = l.num_q_heads = l.num_blocks = kInt32Max;
        }},
       // A length of one token more would overflow 32 bits.
-      {"window", "(4) to 1073741824, got 2147483647",
+      {"window", "(4), at most 1073741824, got 2147483647",
        [](L& l) { l.window = kInt32Max; }},
       {"window", "got 3", [](L& l) { l.window = 3; }},
-      {"group_windows[1]", "(4) to 1073741824, got 2147483647",
+      {"group_windows[1]", "(4), at most 1073741824, got 2147483647",
        [](L& l) {
          l.group_windows = {8, kInt32Max};
        }},
