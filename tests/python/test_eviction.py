@@ -403,6 +403,15 @@ def test_policies_are_parsed_and_built():
             blockmgr.Policy(wrong)
 
 
+def test_more_pages_than_any_pool_are_refused():
+    """Counts of which a page more does not fit in 32 bits."""
+    own = blockmgr.KvLayout(num_layers=4, num_heads=8, num_blocks=40, head_dim=8,
+                            page_size=16)
+    for count in (2**31 - 1, 2**31 - 16, 2**31 - 32):
+        with pytest.raises(ValueError, match="kept: expected at most the 64 pages"):
+            blockmgr.lay_out(own, [1, 2], np.full((4, 8), count, np.int32))
+
+
 def test_every_stage_of_the_table_has_a_function():
     assert set(p.STAGES) == {"scorer", "budget", "selector"}
     for name, fields in p.STAGES["scorer"].items():
