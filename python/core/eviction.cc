@@ -214,6 +214,13 @@ PyEntries EntriesOf(const ModelLayout& layout, IntsArgument tail_blocks,
     }
     CheckAscending("region_positions", offsets, positions);
     tail_begin = region->region.cut();
+    // The entries of the tail follow, and ascend from the cut on.
+    for (size_t i = 0; i < positions.size(); ++i) {
+      if (positions[i] >= tail_begin) {
+        ThrowInvalid("region_positions[", i, "]: expected below ", tail_begin,
+                     ", the cut of the region, got ", positions[i]);
+      }
+    }
   }
   if (first < 0 || tail_begin < 0 || limit < 0) {
     ThrowInvalid("limit, first, tail_begin: expected at least 0, got ", limit,

@@ -403,6 +403,23 @@ def test_policies_are_parsed_and_built():
             blockmgr.Policy(wrong)
 
 
+def test_a_region_has_no_entries_from_its_cut_on():
+    """They would be those of the tail again."""
+    own = layout()
+    kept = np.full((2, 2), 6, np.int32)
+    positions = np.tile(np.arange(6, dtype=np.int32), 4)
+    entries = blockmgr.index_entries(
+        own, [7, 8, 9], 12, region=blockmgr.lay_out(own, [5, 6], kept, cut=6),
+        region_positions=positions)
+    assert entries.positions.tolist() == 4 * list(range(12))
+    for cut in (0, 5):
+        region = blockmgr.lay_out(own, [5, 6], kept, cut=cut)
+        with pytest.raises(ValueError, match=fr"region_positions\[{cut}\]: expected "
+                           f"below {cut}, the cut"):
+            blockmgr.index_entries(own, [7, 8, 9], 12, region=region,
+                                   region_positions=positions)
+
+
 def test_more_pages_than_any_pool_are_refused():
     """Counts of which a page more does not fit in 32 bits."""
     own = blockmgr.KvLayout(num_layers=4, num_heads=8, num_blocks=40, head_dim=8,
