@@ -429,6 +429,23 @@ def test_more_pages_than_any_pool_are_refused():
             blockmgr.lay_out(own, [1, 2], np.full((4, 8), count, np.int32))
 
 
+def test_blocks_that_no_entry_is_in_are_not_checked():
+    """As those of a group with a window, which are null before it."""
+    own = layout()
+    entries = blockmgr.index_entries(own, [0, 0, 7, 8], 15, first=9)
+    assert entries.positions.tolist() == 4 * list(range(9, 15))
+    assert entries.slots[:6].tolist() == [
+        own.page_id(0, 7 + place // 4, 0) * 4 + place % 4 for place in range(1, 7)]
+    later = blockmgr.index_entries(own, [0, 7, 8], 15, first=9, tail_begin=4)
+    assert later.slots.tolist() == entries.slots.tolist()
+    assert later.positions.tolist() == entries.positions.tolist()
+    assert len(blockmgr.index_entries(own, [0, 0], 8, first=2**31 - 1)) == 0
+    for blocks, first in (([0, 0, 7, 8], 7), ([0, 0, 7, 7], 8), ([0, 7, 0, 8], 4),
+                          ([0, 0, 7, 40], 8), ([0, 0, 7, 8], 0)):
+        with pytest.raises(ValueError, match="tail_blocks"):
+            blockmgr.index_entries(own, blocks, 15, first=first)
+
+
 def test_every_stage_of_the_table_has_a_function():
     assert set(p.STAGES) == {"scorer", "budget", "selector"}
     for name, fields in p.STAGES["scorer"].items():
