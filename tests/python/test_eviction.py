@@ -1,6 +1,7 @@
 """Pure functions: layouts, selection, placement, policies; wrong arguments."""
 import ctypes
 import json
+import keyword
 import pathlib
 import threading
 
@@ -444,6 +445,19 @@ def test_blocks_that_no_entry_is_in_are_not_checked():
                           ([0, 0, 7, 40], 8), ([0, 0, 7, 8], 0)):
         with pytest.raises(ValueError, match="tail_blocks"):
             blockmgr.index_entries(own, blocks, 15, first=first)
+
+
+def test_every_name_can_be_written():
+    """global is a keyword of Python."""
+    for name in dir(p):
+        assert name.isidentifier() and not keyword.iskeyword(name)
+        assert getattr(p, name) is not None
+    assert str(p.global_()) == "global"
+    assert (p.knorm() | p.global_()).policy() == blockmgr.Policy("knorm | global")
+    for stages in p.STAGES.values():
+        assert set(stages) <= {name.removesuffix("_") for name in dir(p)}
+        for fields in stages.values():
+            assert not any(map(keyword.iskeyword, fields))
 
 
 def test_every_stage_of_the_table_has_a_function():
