@@ -20,6 +20,7 @@
 #include "python/core/arrays.h"
 #include "python/core/core.h"
 #include "python/core/cuda_lists.h"
+#include "python/core/errors.h"
 
 namespace blockmgr::python {
 
@@ -63,8 +64,8 @@ class WorkspaceCursor {
 
 // PyCudaKernels checks the arguments of a launch, fills the launcher's struct
 // and launches. A launch does not wait, allocates no device memory and copies
-// nothing from or to the host. All tensors are on the device of the pool. The
-// calls hold Python's lock.
+// nothing from or to the host. All tensors are on the device of the pool.
+// The calls hold Python's lock.
 class PyCudaKernels {
  public:
   // `pool` is a tensor, or a sequence with a tensor for each layer.
@@ -232,10 +233,15 @@ class PyCudaKernels {
   void LaunchH2o(const ScoreCall& call);
   void LaunchExpected(const ScoreCall& call);
 
-  // Returns the runtime, whose launches are on the stream.
-  DeviceRuntime& On(const StreamArgument& stream);
-  // Raises the error of a launch.
-  void ThrowIfFailed() const;
+  // Calls launch(runtime), whose launches are on the stream, and raises the
+  // error of the first that fails. Later calls begin without an error.
+  template <typename Function>
+  void Launch(const StreamArgument& stream, const Function& launch) {
+    UseStream(stream);
+    launch(*runtime_);
+    ThrowIfError(runtime_->TakeStatus());
+  }
+  void UseStream(const StreamArgument& stream);
 
   const ModelLayout layout_;
   int32_t device_ = 0;

@@ -91,6 +91,12 @@ class CudaRuntime final : public DeviceRuntime {
 
   const absl::Status& status() const override { return status_; }
 
+  absl::Status TakeStatus() override {
+    // CUDA keeps the error, too, for the next launch to report.
+    if (!status_.ok()) static_cast<void>(cudaGetLastError());
+    return std::exchange(status_, absl::OkStatus());
+  }
+
   void UseStream(void* stream) override {
     const bool nothing_is_staged = staged_ == 0 && products_ == nullptr;
     BM_CHECK(nothing_is_staged);

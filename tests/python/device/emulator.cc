@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include <nanobind/nanobind.h>
 
@@ -30,6 +31,16 @@ Events& TheEvents() {
   return events;
 }
 
+// Orders for the next calls, on any device.
+struct Orders {
+  bool gather_fails = false;
+};
+
+Orders& TheOrders() {
+  static Orders orders;
+  return orders;
+}
+
 class TensorRuntime final : public EmulatedRuntime {
  public:
   TensorRuntime() : EmulatedRuntime(1, int64_t{1} << 20) {}
@@ -47,6 +58,12 @@ class TensorRuntime final : public EmulatedRuntime {
     ++TheEvents().num_copies;
     ++TheEvents().num_waits;
     EmulatedRuntime::Download(host, from);
+  }
+  // There is no kernel for a conversion from float.
+  void Gather(const GatherRows& gather, RowConversion conversion) override {
+    const bool fails = std::exchange(TheOrders().gather_fails, false);
+    EmulatedRuntime::Gather(gather,
+                            fails ? RowConversion::kFloatToHalf : conversion);
   }
   // The memory is that of tensors, which the emulator has not allocated.
   void Fill(char* to, uint8_t byte, int64_t bytes) override {
@@ -82,4 +99,5 @@ NB_MODULE(_emulator, m) {
     result["stream"] = reinterpret_cast<uintptr_t>(events.last_stream);
     return result;
   });
+  m.def("fail_gather", [] { python::TheOrders().gather_fails = true; });
 }

@@ -1,6 +1,11 @@
-"""What a launch does not do, and what a graph that is being captured could not take."""
-import _emulator
+"""What a launch does not do, and what a graph that is being captured could not take.
 
+And what a call leaves to those after it.
+"""
+import _emulator
+import pytest
+
+import blockmgr
 from calls import good_calls
 from model import Model
 
@@ -19,3 +24,16 @@ def test_a_launch_waits_for_nothing_and_allocates_nothing():
     model.kernels.check(stream=3)
     events = _emulator.take_events()
     assert events["waits"] == 1 and events["stream"] == 3
+
+
+def test_a_launch_that_fails_leaves_the_kernels_as_they_were():
+    model = Model.make()
+    calls = good_calls(model)
+    gather, arguments = calls["gather"]
+    _emulator.fail_gather()
+    with pytest.raises(blockmgr.InternalError, match="no kernel"):
+        gather(**arguments, stream=0)
+    for function, arguments in calls.values():
+        if function.__name__ not in ("lists", "entries"):
+            function(**arguments, stream=0)
+    model.kernels.check(stream=0)

@@ -187,5 +187,19 @@ TEST_F(CudaRuntimeTest, TheFirstFailureStays) {
   EXPECT_FALSE(runtime->Allocate(1).ok());
 }
 
+TEST_F(CudaRuntimeTest, WorksAgainOnceItsFailureWasTaken) {
+  const auto runtime = MakeTestRuntime(0);
+  GatherRows gather;
+  gather.rows.count = 1;
+  runtime->Gather(gather, RowConversion::kFloatToHalf);
+  EXPECT_EQ(runtime->TakeStatus().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(runtime->TakeStatus().ok());
+  const auto memory = runtime->Allocate(1);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  runtime->Fill(*memory, 7, 1);
+  runtime->Free(*memory);
+  EXPECT_TRUE(runtime->status().ok()) << runtime->status();
+}
+
 }  // namespace
 }  // namespace blockmgr
