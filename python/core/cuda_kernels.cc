@@ -181,13 +181,22 @@ AnyArray PyCudaKernels::ImportWorkspace(TensorArgument argument, int64_t bytes,
   return workspace;
 }
 
-void PyCudaKernels::UseStream(const StreamArgument& stream) {
-  runtime_->UseStream(StreamOf(stream.value));
+std::unique_lock<std::mutex> PyCudaKernels::TakeTurn(
+    const StreamArgument& stream) {
+  void* const handle = StreamOf(stream.value);  // may run Python code
+  std::unique_lock<std::mutex> turn(mutex_, std::try_to_lock);
+  if (!turn.owns_lock()) {
+    const nb::gil_scoped_release release;
+    turn.lock();
+  }
+  runtime_->UseStream(handle);
+  return turn;
 }
 
 void PyCudaKernels::Check(const StreamArgument& stream) {
   uint32_t error = 0;
   Launch(stream, [&](DeviceRuntime& runtime) {
+    const nb::gil_scoped_release release;
     runtime.Download(std::as_writable_bytes(std::span(&error, 1)), memory_);
     if (error != 0) runtime.Fill(memory_, 0, sizeof(error));
   });

@@ -1,8 +1,10 @@
 // The emulator of CUDA kernels as the devices of blockmgr.cuda: "device memory"
 // is the host's.
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <semaphore>
 #include <span>
 #include <utility>
 
@@ -23,6 +25,7 @@ struct Events {
   int64_t num_waits = 0;
   int64_t num_copies = 0;  // to and from the host
   int64_t num_allocations = 0;
+  int64_t num_stuck = 0;  // downloads that nobody released
   void* last_stream = nullptr;
 };
 
@@ -34,6 +37,10 @@ Events& TheEvents() {
 // Orders for the next calls, on any device.
 struct Orders {
   bool gather_fails = false;
+  // The next download waits, as for a GPU that is busy.
+  bool download_waits = false;
+  std::binary_semaphore waiting{0};
+  std::binary_semaphore released{0};
 };
 
 Orders& TheOrders() {
@@ -57,6 +64,12 @@ class TensorRuntime final : public EmulatedRuntime {
   void Download(std::span<std::byte> host, const char* from) override {
     ++TheEvents().num_copies;
     ++TheEvents().num_waits;
+    if (std::exchange(TheOrders().download_waits, false)) {
+      TheOrders().waiting.release();
+      if (!TheOrders().released.try_acquire_for(std::chrono::seconds(20))) {
+        ++TheEvents().num_stuck;
+      }
+    }
     EmulatedRuntime::Download(host, from);
   }
   // There is no kernel for a conversion from float.
@@ -97,7 +110,14 @@ NB_MODULE(_emulator, m) {
     result["copies"] = events.num_copies;
     result["allocations"] = events.num_allocations;
     result["stream"] = reinterpret_cast<uintptr_t>(events.last_stream);
+    result["stuck"] = events.num_stuck;
     return result;
   });
   m.def("fail_gather", [] { python::TheOrders().gather_fails = true; });
+  m.def("hold_download", [] { python::TheOrders().download_waits = true; });
+  m.def("await_download", [] {
+    const nb::gil_scoped_release release;
+    python::TheOrders().waiting.acquire();
+  });
+  m.def("release_download", [] { python::TheOrders().released.release(); });
 }
