@@ -87,6 +87,10 @@ TEST_F(CudaRuntimeTest, TheCallersDeviceMayBeAnother) {
       ASSERT_TRUE(memory.ok()) << memory.status();
       memories.push_back(*memory);
       runtime->Fill(*memory, 5, 100);
+      // The device that a thread begins with is still its own.
+      int device = -1;
+      EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+      EXPECT_EQ(device, 0);
     }).join();
   }
   for (std::size_t i = 0; i < runtimes.size(); ++i) {
