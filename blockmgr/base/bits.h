@@ -7,10 +7,11 @@
 
 namespace blockmgr {
 
-// Returns ceil(a / b). REQUIRES: a >= 0, b > 0, a + b - 1 representable.
+// Returns ceil(a / b), also where a + b - 1 is not representable. REQUIRES:
+// a >= 0, b > 0.
 template <std::integral T>
 constexpr T CeilDiv(T a, T b) {
-  return (a + b - 1) / b;
+  return a / b + (a % b > 0 ? 1 : 0);
 }
 
 // Returns SplitMix64 of x (Steele, Lea, Flood 2014), the finaliser of a

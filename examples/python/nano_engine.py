@@ -252,11 +252,12 @@ class Engine:
         """Does what EngineTables.apply leaves to the owner of the pool."""
         for start in plan.starts:
             self.infos[start.slot] = start.info
-            self.region_positions[start.slot] = None
+            positions = None
             if start.region is not None:  # a prefix that was evicted from
-                self.region_positions[start.slot] = self.kept_positions[start.region]
-            elif start.source is not None:  # a fork
-                self.region_positions[start.slot] = self.region_positions[start.source]
+                positions = self.kept_positions[start.region]
+            elif start.source is not None:  # a fork, perhaps of the slot itself
+                positions = self.region_positions[start.source]
+            self.region_positions[start.slot] = positions
         for region in plan.dropped_regions.tolist():
             del self.kept_positions[region]
         for _, source, destination, count, _ in plan.copies.tolist():

@@ -246,8 +246,12 @@ class Client:
             with _own_errors():
                 # The daemon sends an empty batch first.
                 await asyncio.wait_for(batches.__anext__(), timeout)
-        except BaseException:
+        except BaseException as error:
             await self._channel.close()
+            if isinstance(error, (asyncio.TimeoutError, StopAsyncIteration)):
+                raise errors.UnavailableError(
+                    f"{self.address}: expected the daemon's first answer within "
+                    f"{timeout} s, got none") from error
             raise
         self._reader = asyncio.ensure_future(self._read(batches))
 

@@ -6,9 +6,11 @@
 is Policy('snapkv(window=64) | adakv(alpha=0.3) | topk'). A policy needs a scorer;
 the budget is uniform and the selector topk unless they are said. There is a
 function for every scorer, budget and selector (STAGES has their fields and
-defaults), and for the options protect(sinks, recent) and round(unit).
+defaults), and for the options protect(sinks, recent) and round(unit). The function
+of the budget global is global_, because global is a word of the language.
 docs/eviction.md says what they do.
 """
+import keyword
 import typing
 
 from blockmgr import _core
@@ -85,10 +87,12 @@ _FUNCTIONS = {name: _stage(kind, name) for kind in ("budget", "selector", "score
 
 
 def __getattr__(name: str) -> typing.Callable[..., Stages]:
-    if name in _FUNCTIONS:
-        return _FUNCTIONS[name]
+    stage = name.removesuffix("_")
+    if stage in _FUNCTIONS:
+        return _FUNCTIONS[stage]
     raise AttributeError(f"blockmgr.policies: there is no stage '{name}'")
 
 
 def __dir__() -> typing.List[str]:
-    return sorted([*globals(), *_FUNCTIONS])
+    return sorted([*globals(), *(f"{name}_" if keyword.iskeyword(name) else name
+                                 for name in _FUNCTIONS)])

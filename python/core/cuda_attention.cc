@@ -203,18 +203,18 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   params.group_size = layout_.group_size();
   params.num_ctas = num_decode_ctas_;
   params.error = reinterpret_cast<uint32_t*>(memory_);
-  DeviceRuntime& runtime = On(stream);
-  if (num_sequences == 0) return;
-  if (!is_planned) {
-    DecodePlanParams plan;
-    plan.lists = params.lists;
-    plan.num_heads = pool_.by_heads;
-    plan.page_shift = pool_.page_shift;
-    plan.tile_offsets = arrays.tile_offsets;
-    runtime.PlanDecode(plan);
-  }
-  runtime.Decode(params, shape_);
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime& runtime) {
+    if (num_sequences == 0) return;
+    if (!is_planned) {
+      DecodePlanParams plan;
+      plan.lists = params.lists;
+      plan.num_heads = pool_.by_heads;
+      plan.page_shift = pool_.page_shift;
+      plan.tile_offsets = arrays.tile_offsets;
+      runtime.PlanDecode(plan);
+    }
+    runtime.Decode(params, shape_);
+  });
 }
 
 int64_t PyCudaKernels::DecodeLogitRows(int32_t num_sequences,
@@ -257,8 +257,8 @@ void PyCudaKernels::AddDecodeAttention(
   params.sums = DataOf<float>(totals);
   params.num_sums = static_cast<int64_t>(totals.size());
   params.error = reinterpret_cast<uint32_t*>(memory_);
-  On(stream).AddDecodeAttention(params);
-  ThrowIfFailed();
+  Launch(stream,
+         [&](DeviceRuntime& runtime) { runtime.AddDecodeAttention(params); });
 }
 
 PyPrefillPlan PyCudaKernels::PlanPrefill(IntsArgument query_offsets) const {
@@ -322,8 +322,9 @@ void PyCudaKernels::Prefill(int32_t layer, const PyAttentionLists& lists,
   params.lse = DataOf<float>(sums);
   params.group_size = layout_.group_size();
   params.scale = CheckedScale(layout_, scale);
-  On(stream).Chunk(params, shape_, plan.num_blocks);
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime& runtime) {
+    runtime.Chunk(params, shape_, plan.num_blocks);
+  });
 }
 
 }  // namespace blockmgr::python

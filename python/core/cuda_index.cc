@@ -143,18 +143,18 @@ void PyCudaKernels::IndexEntries(const PyIndexPlan& plan, TensorArgument words,
   params.slots = DataOf<int64_t>(slot_ids);
   params.positions = DataOf<int32_t>(tokens);
   params.error = reinterpret_cast<uint32_t*>(memory_);
-  DeviceRuntime& runtime = On(stream);
-  if (lists.has_regions && plan.num_marks > 0) {
-    WorkspaceCursor cursor(DataOf<char>(memory));
-    const IndexArrays arrays = TakeIndexArrays(plan.num_marks, &cursor);
-    params.marks = arrays.marks;
-    params.words = arrays.words;
-    runtime.Fill(reinterpret_cast<char*>(arrays.marks), 0,
-                 plan.num_marks * int64_t{sizeof(uint32_t)});
-  }
-  // A tail has no more entries than its list.
-  runtime.IndexEntries(params, plan.longest_list);
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime& runtime) {
+    if (lists.has_regions && plan.num_marks > 0) {
+      WorkspaceCursor cursor(DataOf<char>(memory));
+      const IndexArrays arrays = TakeIndexArrays(plan.num_marks, &cursor);
+      params.marks = arrays.marks;
+      params.words = arrays.words;
+      runtime.Fill(reinterpret_cast<char*>(arrays.marks), 0,
+                   plan.num_marks * int64_t{sizeof(uint32_t)});
+    }
+    // A tail has no more entries than its list.
+    runtime.IndexEntries(params, plan.longest_list);
+  });
 }
 
 }  // namespace blockmgr::python

@@ -181,24 +181,29 @@ AnyArray PyCudaKernels::ImportWorkspace(TensorArgument argument, int64_t bytes,
   return workspace;
 }
 
-DeviceRuntime& PyCudaKernels::On(const StreamArgument& stream) {
-  ThrowIfFailed();
-  runtime_->UseStream(StreamOf(stream.value));
-  return *runtime_;
+std::unique_lock<std::mutex> PyCudaKernels::TakeTurn(
+    const StreamArgument& stream) {
+  void* const handle = StreamOf(stream.value);  // may run Python code
+  std::unique_lock<std::mutex> turn(mutex_, std::try_to_lock);
+  if (!turn.owns_lock()) {
+    const nb::gil_scoped_release release;
+    turn.lock();
+  }
+  runtime_->UseStream(handle);
+  return turn;
 }
 
-void PyCudaKernels::ThrowIfFailed() const { ThrowIfError(runtime_->status()); }
-
 void PyCudaKernels::Check(const StreamArgument& stream) {
-  DeviceRuntime& runtime = On(stream);
   uint32_t error = 0;
-  runtime.Download(std::as_writable_bytes(std::span(&error, 1)), memory_);
-  ThrowIfFailed();
-  if (error == 0) return;
-  runtime.Fill(memory_, 0, sizeof(error));
-  ThrowIfFailed();
-  ThrowInvalid("lists: expected ids of ", layout_.ToString(), ", got ",
-               RowErrorText(error));
+  Launch(stream, [&](DeviceRuntime& runtime) {
+    const nb::gil_scoped_release release;
+    runtime.Download(std::as_writable_bytes(std::span(&error, 1)), memory_);
+    if (error != 0) runtime.Fill(memory_, 0, sizeof(error));
+  });
+  if (error != 0) {
+    ThrowInvalid("lists: expected ids of ", layout_.ToString(), ", got ",
+                 RowErrorText(error));
+  }
 }
 
 void PyCudaKernels::Append(int32_t layer, TensorArgument slot_mapping,
@@ -235,8 +240,8 @@ void PyCudaKernels::Append(int32_t layer, TensorArgument slot_mapping,
                      ? RowConversion::kFloatToHalf
                      : RowConversion::kFloatToBFloat16;
   }
-  On(stream).Append(append, conversion);
-  ThrowIfFailed();
+  Launch(stream,
+         [&](DeviceRuntime& runtime) { runtime.Append(append, conversion); });
 }
 
 void PyCudaKernels::Gather(TensorArgument slots, TensorArgument out,
@@ -259,8 +264,8 @@ void PyCudaKernels::Gather(TensorArgument slots, TensorArgument out,
                      ? RowConversion::kHalfToFloat
                      : RowConversion::kBFloat16ToFloat;
   }
-  On(stream).Gather(gather, conversion);
-  ThrowIfFailed();
+  Launch(stream,
+         [&](DeviceRuntime& runtime) { runtime.Gather(gather, conversion); });
 }
 
 void PyCudaKernels::Move(TensorArgument moves, TensorArgument staged,
@@ -282,8 +287,7 @@ void PyCudaKernels::Move(TensorArgument moves, TensorArgument staged,
     }
     move.staged = DataOf<char>(rows);
   }
-  On(stream).Move(move);
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime& runtime) { runtime.Move(move); });
 }
 
 void PyCudaKernels::CopyBlocks(TensorArgument pairs,
@@ -295,8 +299,7 @@ void PyCudaKernels::CopyBlocks(TensorArgument pairs,
   static_assert(sizeof(BlockPair) == 2 * sizeof(int32_t));
   copy.pairs = DataOf<const BlockPair>(blocks);
   copy.error = reinterpret_cast<uint32_t*>(memory_);
-  On(stream).CopyBlocks(copy);
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime& runtime) { runtime.CopyBlocks(copy); });
 }
 
 void PyCudaKernels::StagePagesOf(TensorArgument pages, TensorArgument staged,
@@ -312,9 +315,9 @@ void PyCudaKernels::StagePagesOf(TensorArgument pages, TensorArgument staged,
   stage.pages = DataOf<const int32_t>(ids);
   stage.staged = DataOf<char>(rows);
   stage.error = reinterpret_cast<uint32_t*>(memory_);
-  DeviceRuntime& runtime = On(stream);
-  packs ? runtime.PackPages(stage) : runtime.UnpackPages(stage);
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime& runtime) {
+    packs ? runtime.PackPages(stage) : runtime.UnpackPages(stage);
+  });
 }
 
 void PyCudaKernels::PackPages(TensorArgument pages, TensorArgument staged,

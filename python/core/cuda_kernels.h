@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
+#include <absl/status/status.h>
 #include <nanobind/nanobind.h>
 
 #include "blockmgr/base/bits.h"
@@ -20,6 +22,7 @@
 #include "python/core/arrays.h"
 #include "python/core/core.h"
 #include "python/core/cuda_lists.h"
+#include "python/core/errors.h"
 
 namespace blockmgr::python {
 
@@ -63,8 +66,8 @@ class WorkspaceCursor {
 
 // PyCudaKernels checks the arguments of a launch, fills the launcher's struct
 // and launches. A launch does not wait, allocates no device memory and copies
-// nothing from or to the host. All tensors are on the device of the pool. The
-// calls hold Python's lock.
+// nothing from or to the host. All tensors are on the device of the pool.
+// Several threads of Python may call one object. They take turns.
 class PyCudaKernels {
  public:
   // `pool` is a tensor, or a sequence with a tensor for each layer.
@@ -75,8 +78,8 @@ class PyCudaKernels {
 
   const ModelLayout& layout() const { return layout_; }
   int32_t device() const { return device_; }
-  // Waits for the stream. Raises InvalidArgumentError with what kernels refused
-  // since the last call.
+  // Waits for the stream, without Python's lock. Raises InvalidArgumentError
+  // with what kernels refused since the last call.
   void Check(const StreamArgument& stream);
 
   // cuda_kernels.cc
@@ -232,16 +235,29 @@ class PyCudaKernels {
   void LaunchH2o(const ScoreCall& call);
   void LaunchExpected(const ScoreCall& call);
 
-  // Returns the runtime, whose launches are on the stream.
-  DeviceRuntime& On(const StreamArgument& stream);
-  // Raises the error of a launch.
-  void ThrowIfFailed() const;
+  // Calls launch(runtime), whose launches are on the stream, and raises the
+  // error of the first that fails. Later calls begin without an error.
+  template <typename Function>
+  void Launch(const StreamArgument& stream, const Function& launch) {
+    absl::Status status;
+    {
+      const std::unique_lock<std::mutex> turn = TakeTurn(stream);
+      launch(*runtime_);
+      status = runtime_->TakeStatus();
+    }
+    ThrowIfError(status);
+  }
+  // Waits until no other thread uses runtime_, and has it launch on the stream.
+  // No thread waits for its turn while it holds Python's lock, so the thread
+  // whose turn it is can always take that lock.
+  std::unique_lock<std::mutex> TakeTurn(const StreamArgument& stream);
 
   const ModelLayout layout_;
   int32_t device_ = 0;
   std::vector<AnyArray> tensors_;  // keep the pool alive
   PagedPool pool_;
   RowShape shape_;
+  std::mutex mutex_;  // one thread at a time uses the runtime
   std::unique_ptr<DeviceRuntime> runtime_;
   int32_t num_decode_ctas_ = 1;
   char* memory_ = nullptr;  // the error word, then layer_bases

@@ -316,25 +316,21 @@ void PyCudaKernels::Score(const PolicyArgument& text,
   }
   WorkspaceCursor cursor(DataOf<char>(memory));
   call.arrays = TakeScoreArrays(layout_, policy, plan, &cursor);
-  On(stream);
-  if (plan.num_entries() == 0) return;
-  switch (policy.scorer.kind) {
-    case ScorerKind::kSnapKv:
-      LaunchSnapKv(call);
-      break;
-    case ScorerKind::kTova:
-      LaunchTova(call);
-      break;
-    case ScorerKind::kH2o:
-      LaunchH2o(call);
-      break;
-    case ScorerKind::kExpectedAttention:
-      LaunchExpected(call);
-      break;
-    default:  // knorm, keydiff
-      LaunchKeyScores(call);
-  }
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime&) {
+    if (plan.num_entries() == 0) return;
+    switch (policy.scorer.kind) {
+      case ScorerKind::kSnapKv:
+        return LaunchSnapKv(call);
+      case ScorerKind::kTova:
+        return LaunchTova(call);
+      case ScorerKind::kH2o:
+        return LaunchH2o(call);
+      case ScorerKind::kExpectedAttention:
+        return LaunchExpected(call);
+      default:  // knorm, keydiff
+        return LaunchKeyScores(call);
+    }
+  });
 }
 
 void PyCudaKernels::LaunchKeyScores(const ScoreCall& call) {
@@ -481,12 +477,12 @@ void PyCudaKernels::AddAttention(const PyEntryLists& entries,
     WorkspaceCursor cursor(DataOf<char>(memory));
     TakeWindowArrays(layout_, plan, count, &arrays, &cursor);
   }
-  On(stream);
-  if (plan.num_entries() == 0 || num_queries == 0) return;
-  WindowParams window = WindowOf(entries, arrays, rows, factor);
-  window.sums = DataOf<float>(totals);
-  LaunchWindow(window);
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime&) {
+    if (plan.num_entries() == 0 || num_queries == 0) return;
+    WindowParams window = WindowOf(entries, arrays, rows, factor);
+    window.sums = DataOf<float>(totals);
+    LaunchWindow(window);
+  });
 }
 
 void PyCudaKernels::ValueNorms(const PolicyArgument& text,
@@ -515,8 +511,8 @@ void PyCudaKernels::ValueNorms(const PolicyArgument& text,
   params.l2 = policy.selector.norm == ValueNorm::kL2;
   params.per_query_head = per_query_head;
   params.norms = DataOf<float>(results);
-  On(stream).ValueNorms(params, shape_);
-  ThrowIfFailed();
+  Launch(stream,
+         [&](DeviceRuntime& runtime) { runtime.ValueNorms(params, shape_); });
 }
 
 }  // namespace blockmgr::python

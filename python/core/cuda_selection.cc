@@ -162,15 +162,15 @@ void PyCudaKernels::Select(const PySelectionPlan& plan, TensorArgument words,
   problem.budgets = DataOf<int32_t>(kept);
   problem.survivors = DataOf<uint32_t>(bits);
   problem.num_nan = DataOf<int64_t>(nans);
-  DeviceRuntime& runtime = On(stream);
   if (num_entries == 0) {
     ThrowInvalid("entries: expected at least one, got none");
   }
-  runtime.Fill(reinterpret_cast<char*>(arrays.zeros), 0,
-               arrays.num_zeros * int64_t{sizeof(uint32_t)});
-  runtime.Fill(DataOf<char>(nans), 0, sizeof(int64_t));
-  runtime.Select(problem);
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime& runtime) {
+    runtime.Fill(reinterpret_cast<char*>(arrays.zeros), 0,
+                 arrays.num_zeros * int64_t{sizeof(uint32_t)});
+    runtime.Fill(DataOf<char>(nans), 0, sizeof(int64_t));
+    runtime.Select(problem);
+  });
 }
 
 void PyCudaKernels::PlanMoves(const PyEntryLists& entries,
@@ -215,8 +215,7 @@ void PyCudaKernels::PlanMoves(const PyEntryLists& entries,
   params.num_moves = static_cast<int64_t>(pairs.shape(0));
   params.region_positions = DataOf<int32_t>(positions);
   params.error = reinterpret_cast<uint32_t*>(memory_);
-  On(stream).PlanMoves(params);
-  ThrowIfFailed();
+  Launch(stream, [&](DeviceRuntime& runtime) { runtime.PlanMoves(params); });
 }
 
 }  // namespace blockmgr::python

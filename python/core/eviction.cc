@@ -1,6 +1,7 @@
 // Entries, keep sets, regions, and the pure functions between them.
 #include "python/core/eviction.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -134,10 +135,11 @@ PyKeepSets KeepSetsOfMask(ArrayArgument mask) {
   return keep;
 }
 
+// Checks the blocks from `first` on.
 void CheckBlocks(const char* name, const ModelLayout& layout,
-                 std::span<const BlockId> blocks,
+                 std::span<const BlockId> blocks, size_t first,
                  absl::flat_hash_set<BlockId>* seen) {
-  for (size_t i = 0; i < blocks.size(); ++i) {
+  for (size_t i = first; i < blocks.size(); ++i) {
     if (Index(blocks[i]) < 1 || Index(blocks[i]) >= layout.num_blocks) {
       ThrowInvalid(name, "[", i, "]: expected a block from 1 to ",
                    layout.num_blocks - 1, ", got ", Index(blocks[i]));
@@ -163,13 +165,13 @@ PyRegion LayOut(const ModelLayout& layout, IntsArgument destinations,
   const auto blocks = CopyInts<BlockId>("destinations", destinations);
   const auto tail = CopyInts<BlockId>("tail_blocks", tail_blocks);
   absl::flat_hash_set<BlockId> seen;
-  CheckBlocks("destinations", layout, blocks, &seen);
+  CheckBlocks("destinations", layout, blocks, 0, &seen);
   seen.clear();
   if (region != nullptr) {
     const std::span<const BlockId> own = region->region.blocks();
     seen.insert(own.begin(), own.end());
   }
-  CheckBlocks("tail_blocks", layout, tail, &seen);
+  CheckBlocks("tail_blocks", layout, tail, 0, &seen);
   if (cut < 0) ThrowInvalid("cut: expected at least 0, got ", cut);
   const std::vector<int32_t> counts =
       In<int32_t>("kept", kept, {layout.num_layers, layout.num_heads}).Copy();
@@ -201,8 +203,6 @@ PyEntries EntriesOf(const ModelLayout& layout, IntsArgument tail_blocks,
                     int32_t tail_begin) {
   CheckSameLayout(layout, region);
   const auto tail = CopyInts<BlockId>("tail_blocks", tail_blocks);
-  absl::flat_hash_set<BlockId> seen;
-  CheckBlocks("tail_blocks", layout, tail, &seen);
   std::vector<int32_t> positions;
   if (region != nullptr) {
     positions = In<int32_t>("region_positions", region_positions,
@@ -214,6 +214,13 @@ PyEntries EntriesOf(const ModelLayout& layout, IntsArgument tail_blocks,
     }
     CheckAscending("region_positions", offsets, positions);
     tail_begin = region->region.cut();
+    // The entries of the tail follow, and ascend from the cut on.
+    for (size_t i = 0; i < positions.size(); ++i) {
+      if (positions[i] >= tail_begin) {
+        ThrowInvalid("region_positions[", i, "]: expected below ", tail_begin,
+                     ", the cut of the region, got ", positions[i]);
+      }
+    }
   }
   if (first < 0 || tail_begin < 0 || limit < 0) {
     ThrowInvalid("limit, first, tail_begin: expected at least 0, got ", limit,
@@ -224,6 +231,11 @@ PyEntries EntriesOf(const ModelLayout& layout, IntsArgument tail_blocks,
                  tail_begin + std::ssize(tail) * layout.page_size,
                  ", where the tail ends, got ", limit);
   }
+  // A window group has null blocks for the positions before its window.
+  const auto num_skipped =
+      static_cast<size_t>(std::max(0, first - tail_begin) / layout.page_size);
+  absl::flat_hash_set<BlockId> seen;
+  CheckBlocks("tail_blocks", layout, tail, num_skipped, &seen);
   const nb::gil_scoped_release release;
   EntryIndex index =
       IndexEntries(layout,

@@ -67,16 +67,20 @@ class PyTables {
   }
 
   void AddSampled(ArrayArgument sampled, ArrayArgument num_accepted) {
+    const std::shared_ptr<StoredPlan> applied = applied_;
     const StepPlan& plan = Applied();
-    if (is_sampled_) {
-      ThrowInvalid(
-          "sampled: expected once after a plan was applied, got again");
-    }
     const auto num_runs = static_cast<int64_t>(plan.slots.size());
     const In<int32_t> tokens("sampled", sampled, {num_runs});
     In<int32_t> accepted;
     if (!plan.num_drafts.empty()) {
       accepted = In<int32_t>("num_accepted", num_accepted, {num_runs});
+    }
+    // The arrays may have run code of Python, and this code calls of ours.
+    if (applied_ != applied) ThrowChanged();
+    Applied();
+    if (is_sampled_) {
+      ThrowInvalid(
+          "sampled: expected once after a plan was applied, got again");
     }
     for (size_t i = 0; i < plan.slots.size(); ++i) {
       CheckSampled(plan, i, tokens.values(), accepted.values());
@@ -94,8 +98,9 @@ class PyTables {
   }
 
   void SetDrafts(int32_t slot, IntsArgument drafts) {
-    Row(slot);
-    tables_.SetDrafts(SequenceSlot{slot}, CopyInts<int32_t>("drafts", drafts));
+    const auto tokens = CopyInts<int32_t>("drafts", drafts);
+    Row(slot);  // only now, as the copy may have run code of Python
+    tables_.SetDrafts(SequenceSlot{slot}, tokens);
   }
 
   std::tuple<std::optional<PyRegion>, int32_t, OwnArray<BlockId>> Covered(
@@ -116,10 +121,11 @@ class PyTables {
   }
 
   std::optional<uint64_t> Commit(const PyOrder& order, ArrayArgument counts) {
+    const std::vector<int32_t> copy =
+        In<int32_t>("counts", counts, {layout().num_layers, layout().num_heads})
+            .Copy();
+    // Only now, as the copy may have run code of Python.
     const EvictionOrder& checked = CheckedOrder(order);
-    const In<int32_t> kept("counts", counts,
-                           {layout().num_layers, layout().num_heads});
-    const std::vector<int32_t> copy = kept.Copy();
     ThrowIfError(tables_.CheckCounts(checked, copy));
     tables_.Commit(*AppliedPlan(), checked, copy);
     return tables_.ChecksumOf(checked);

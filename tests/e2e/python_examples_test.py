@@ -526,6 +526,40 @@ class ClientTest(ExamplesTest):
         self.run_client(use)
 
 
+class SilentDaemonTest(unittest.TestCase):
+    """Daemons whose stream brings nothing."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = f"{folder.name}/blockmgr.sock"
+
+    async def fail_to_open(self, timeout):
+        with self.assertRaisesRegex(blockmgr.UnavailableError, self.path):
+            await client.Client(f"unix:{self.path}").open(timeout)
+
+    def test_a_daemon_that_hangs_is_unavailable(self):
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.bind(self.path)
+            silent.listen()
+            LOOP.run_until_complete(self.fail_to_open(0.2))
+
+    def test_a_stream_that_ends_at_once_is_unavailable(self):
+        class Ends(request_pb2_grpc.RequestServiceServicer):
+            async def StreamTokens(self, request, context):
+                for batch in ():
+                    yield batch
+
+        async def body():
+            server = grpc.aio.server()
+            request_pb2_grpc.add_RequestServiceServicer_to_server(Ends(), server)
+            server.add_insecure_port(f"unix:{self.path}")
+            await server.start()
+            await self.fail_to_open(30)
+            await server.stop(None)
+        LOOP.run_until_complete(body())
+
+
 class ResultTest(unittest.TestCase):
     def result_of(self, *chunks):
         request = client.Request(None, "a")

@@ -1,6 +1,7 @@
 """Pure functions: layouts, selection, placement, policies; wrong arguments."""
 import ctypes
 import json
+import keyword
 import pathlib
 import threading
 
@@ -401,6 +402,62 @@ def test_policies_are_parsed_and_built():
     for wrong in ("", "topk", "snapkv(window=0)", "snapkv(", "a | b", 5):
         with pytest.raises(blockmgr.InvalidArgumentError):
             blockmgr.Policy(wrong)
+
+
+def test_a_region_has_no_entries_from_its_cut_on():
+    """They would be those of the tail again."""
+    own = layout()
+    kept = np.full((2, 2), 6, np.int32)
+    positions = np.tile(np.arange(6, dtype=np.int32), 4)
+    entries = blockmgr.index_entries(
+        own, [7, 8, 9], 12, region=blockmgr.lay_out(own, [5, 6], kept, cut=6),
+        region_positions=positions)
+    assert entries.positions.tolist() == 4 * list(range(12))
+    for cut in (0, 5):
+        region = blockmgr.lay_out(own, [5, 6], kept, cut=cut)
+        with pytest.raises(ValueError, match=fr"region_positions\[{cut}\]: expected "
+                           f"below {cut}, the cut"):
+            blockmgr.index_entries(own, [7, 8, 9], 12, region=region,
+                                   region_positions=positions)
+
+
+def test_more_pages_than_any_pool_are_refused():
+    """Counts of which a page more does not fit in 32 bits."""
+    own = blockmgr.KvLayout(num_layers=4, num_heads=8, num_blocks=40, head_dim=8,
+                            page_size=16)
+    for count in (2**31 - 1, 2**31 - 16, 2**31 - 32):
+        with pytest.raises(ValueError, match="kept: expected at most the 64 pages"):
+            blockmgr.lay_out(own, [1, 2], np.full((4, 8), count, np.int32))
+
+
+def test_blocks_that_no_entry_is_in_are_not_checked():
+    """As those of a group with a window, which are null before it."""
+    own = layout()
+    entries = blockmgr.index_entries(own, [0, 0, 7, 8], 15, first=9)
+    assert entries.positions.tolist() == 4 * list(range(9, 15))
+    assert entries.slots[:6].tolist() == [
+        own.page_id(0, 7 + place // 4, 0) * 4 + place % 4 for place in range(1, 7)]
+    later = blockmgr.index_entries(own, [0, 7, 8], 15, first=9, tail_begin=4)
+    assert later.slots.tolist() == entries.slots.tolist()
+    assert later.positions.tolist() == entries.positions.tolist()
+    assert len(blockmgr.index_entries(own, [0, 0], 8, first=2**31 - 1)) == 0
+    for blocks, first in (([0, 0, 7, 8], 7), ([0, 0, 7, 7], 8), ([0, 7, 0, 8], 4),
+                          ([0, 0, 7, 40], 8), ([0, 0, 7, 8], 0)):
+        with pytest.raises(ValueError, match="tail_blocks"):
+            blockmgr.index_entries(own, blocks, 15, first=first)
+
+
+def test_every_name_can_be_written():
+    """global is a keyword of Python."""
+    for name in dir(p):
+        assert name.isidentifier() and not keyword.iskeyword(name)
+        assert getattr(p, name) is not None
+    assert str(p.global_()) == "global"
+    assert (p.knorm() | p.global_()).policy() == blockmgr.Policy("knorm | global")
+    for stages in p.STAGES.values():
+        assert set(stages) <= {name.removesuffix("_") for name in dir(p)}
+        for fields in stages.values():
+            assert not any(map(keyword.iskeyword, fields))
 
 
 def test_every_stage_of_the_table_has_a_function():

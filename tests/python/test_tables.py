@@ -164,3 +164,80 @@ def test_drafts_are_accepted_and_rejected():
         num_accepted=np.array([1], np.int32),
         accepted=np.array([5], np.int32), num_drafts=np.array([0], np.int32)))
     assert effects.tokens.tolist() == [5, 9]
+
+
+class Acts:
+    """An array that runs code when it is read first."""
+
+    def __init__(self, values, act):
+        self.values = np.array(values, np.int32)
+        self.acts = [act]
+
+    def __dlpack__(self, **keywords):
+        while self.acts:
+            self.acts.pop()()
+        return self.values.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+
+class ActsAsSequence(list):
+    """A sequence that runs code when it is read."""
+
+    def __init__(self, values, act):
+        super().__init__(values)
+        self.act = act
+
+    def __iter__(self):
+        self.act()
+        return super().__iter__()
+
+
+def test_an_argument_may_change_the_tables():
+    """While a call reads it. What it changed is what the call then checks."""
+    counts = np.array([[4, 8], [3, 9]], np.int32)
+
+    def applied():
+        scheduler, tables = make(max_steps_in_flight=2, num_speculative_tokens=2)
+        scheduler.submit("a", list(range(30)), 9,
+                         eviction=blockmgr.Eviction("knorm", 0.5))
+        plan = scheduler.schedule()
+        tables.apply(plan)
+        return scheduler, tables, plan
+
+    for kind in (Acts, ActsAsSequence):
+        scheduler, tables, plan = applied()
+        with pytest.raises(blockmgr.InvalidArgumentError, match="slot"):
+            tables.set_drafts(0, kind([1, 2], tables.reset))
+    scheduler, tables, plan = applied()
+    with pytest.raises(blockmgr.InvalidArgumentError, match="apply"):
+        tables.add_sampled(Acts([7], tables.reset))
+    scheduler, tables, plan = applied()
+    with pytest.raises(blockmgr.InvalidArgumentError, match="again"):
+        tables.add_sampled(Acts([7], lambda: tables.add_sampled(
+            np.array([8], np.int32))))
+    assert tables.tokens(0).tolist() == [*range(30), 8]
+    scheduler, tables, plan = applied()
+
+    def answer():
+        scheduler.update(blockmgr.StepResult(
+            plan.step, np.array([7], np.int32),
+            [blockmgr.EvictionOutcome(error="no")]))
+
+    with pytest.raises(blockmgr.StalePlanError):
+        tables.add_sampled(Acts([7], answer))
+    scheduler, tables, plan = applied()
+    scheduler.submit("b", [1, 2], 4)
+
+    def apply_another():
+        tables.reset()
+        scheduler.lose_engine()
+        tables.apply(scheduler.schedule())
+
+    with pytest.raises(blockmgr.InvalidArgumentError, match="change the tables"):
+        tables.add_sampled(Acts([7], apply_another))
+    scheduler, tables, plan = applied()
+    tables.add_sampled(np.array([7], np.int32))
+    with pytest.raises(blockmgr.InvalidArgumentError, match="order"):
+        tables.commit(plan.evictions[0], Acts(counts, tables.reset))

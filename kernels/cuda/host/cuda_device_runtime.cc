@@ -36,20 +36,29 @@ absl::Status ToStatus(cudaError_t error, absl::string_view what) {
              : absl::InternalError(message);
 }
 
-// Makes a device current as long as it lives. Memory is freed at any time, in
-// Python by a garbage collector, and must not change the caller's device.
+// Makes a device current as long as it lives. The caller's device is current
+// again afterwards: callers of Python use several, and memory is freed there at
+// any time, by a garbage collector. Costs next to nothing if both are the same.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(int32_t device) {
-    if (cudaGetDevice(&earlier_) != cudaSuccess) earlier_ = device;
-    static_cast<void>(cudaSetDevice(device));
+  explicit CurrentDevice(int32_t device)
+      : device_(device), earlier_(device), error_(cudaGetDevice(&earlier_)) {
+    if (error_ == cudaSuccess && earlier_ != device_) {
+      error_ = cudaSetDevice(device_);
+    }
   }
-  ~CurrentDevice() { static_cast<void>(cudaSetDevice(earlier_)); }
+  ~CurrentDevice() {
+    if (earlier_ != device_) static_cast<void>(cudaSetDevice(earlier_));
+  }
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
+  cudaError_t error() const { return error_; }
+
  private:
-  int earlier_ = 0;
+  const int device_;
+  int earlier_;
+  cudaError_t error_;
 };
 
 class CudaRuntime final : public DeviceRuntime {
@@ -59,7 +68,8 @@ class CudaRuntime final : public DeviceRuntime {
   CudaRuntime(int32_t device, std::optional<cudaStream_t> stream)
       : device_(device), stream_(stream.value_or(nullptr)) {
     int32_t num_processors = 0;
-    if (!Use()) return;
+    const Use use(this);
+    if (!use) return;
     Keep(cudaDeviceGetAttribute(&num_processors, cudaDevAttrMultiProcessorCount,
                                 device),
          "multiprocessors");
@@ -91,6 +101,12 @@ class CudaRuntime final : public DeviceRuntime {
 
   const absl::Status& status() const override { return status_; }
 
+  absl::Status TakeStatus() override {
+    // CUDA keeps the error, too, for the next launch to report.
+    if (!status_.ok()) static_cast<void>(cudaGetLastError());
+    return std::exchange(status_, absl::OkStatus());
+  }
+
   void UseStream(void* stream) override {
     const bool nothing_is_staged = staged_ == 0 && products_ == nullptr;
     BM_CHECK(nothing_is_staged);
@@ -99,7 +115,8 @@ class CudaRuntime final : public DeviceRuntime {
 
   absl::StatusOr<char*> Allocate(int64_t bytes) override {
     BM_CHECK(bytes > 0);
-    if (!Use()) return status_;
+    const Use use(this);
+    if (!use) return status_;
     void* memory = nullptr;
     const cudaError_t error =
         cudaMalloc(&memory, static_cast<std::size_t>(bytes));
@@ -121,11 +138,12 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void Upload(char* to, std::span<const std::byte> host) override {
+    const Use use(this);
     if (!host.empty()) {
       RefuseCapture();
       MakeStaging();
     }
-    while (!host.empty() && Use()) {
+    while (!host.empty() && status_.ok()) {
       if (staged_ == kStagingBytes) Wait();
       const int64_t size =
           std::min<int64_t>(std::ssize(host), kStagingBytes - staged_);
@@ -141,7 +159,8 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void Download(std::span<std::byte> host, const char* from) override {
-    if (!Use()) return;
+    const Use use(this);
+    if (!use) return;
     Keep(cudaMemcpyAsync(host.data(), from, host.size(), cudaMemcpyDeviceToHost,
                          stream_),
          "download");
@@ -149,21 +168,24 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   void Fill(char* to, uint8_t byte, int64_t bytes) override {
-    if (!Use()) return;
+    const Use use(this);
+    if (!use) return;
     Keep(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), stream_),
          "fill");
   }
 
   int32_t CountDecodeCtas(const RowShape& shape, int32_t group_size) override {
     int32_t num_ctas = 1;
-    if (!Use()) return num_ctas;
+    const Use use(this);
+    if (!use) return num_ctas;
     Keep(blockmgr::CountDecodeCtas(shape, group_size, &num_ctas),
          "decode attention");
     return num_ctas;
   }
 
   absl::StatusOr<std::string> UseProductLibrary() override {
-    if (!Use()) return status_;
+    const Use use(this);
+    if (!use) return status_;
     BM_ASSIGN_OR_RETURN(products_, CublasProducts::Create(stream_));
     return products_->name();
   }
@@ -255,7 +277,7 @@ class CudaRuntime final : public DeviceRuntime {
   void Multiply(const ProductParams& params, ElementType type) override {
     if (products_ == nullptr) {
       Do("product", LaunchMultiply, params, type);
-    } else if (Use()) {
+    } else if (const Use use(this); use) {
       status_ = products_->Multiply(params, type);
     }
   }
@@ -271,20 +293,30 @@ class CudaRuntime final : public DeviceRuntime {
   template <typename Launch, typename... Arguments>
   void Do(absl::string_view what, Launch launch,
           const Arguments&... arguments) {
-    if (Use()) Keep(launch(arguments..., stream_), what);
+    if (const Use use(this); use) Keep(launch(arguments..., stream_), what);
   }
-  // The calling thread may have used another device, or none: calls without a
-  // stream, and launches on one, are for the thread's current one.
-  bool Use() {
-    if (status_.ok()) Keep(cudaSetDevice(device_), "choosing the device");
-    return status_.ok();
-  }
+  // Makes the runtime's device current as long as it lives. False if that, or
+  // anything before, has failed. The calling thread may have used another
+  // device, or none: calls without a stream, and launches on one, are for the
+  // thread's current one.
+  class Use {
+   public:
+    explicit Use(CudaRuntime* runtime) : current_(runtime->device_) {
+      runtime->Keep(current_.error(), "choosing the device");
+      is_ready_ = runtime->status_.ok();
+    }
+    explicit operator bool() const { return is_ready_; }
+
+   private:
+    const CurrentDevice current_;
+    bool is_ready_ = false;
+  };
   void Keep(cudaError_t error, absl::string_view what) {
     if (status_.ok()) status_ = ToStatus(error, what);
   }
   // A graph would upload what the staging memory holds when it is launched.
   void RefuseCapture() {
-    if (!Use()) return;
+    if (!status_.ok()) return;
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     Keep(cudaStreamIsCapturing(stream_, &capture), "upload");
     if (!status_.ok() || capture == cudaStreamCaptureStatusNone) return;
@@ -293,7 +325,7 @@ class CudaRuntime final : public DeviceRuntime {
         "that is: its graph would upload other bytes");
   }
   void MakeStaging() {
-    if (staging_ != nullptr || !Use()) return;
+    if (staging_ != nullptr || !status_.ok()) return;
     void* staging = nullptr;
     Keep(cudaHostAlloc(&staging, kStagingBytes, cudaHostAllocDefault),
          "pinned memory");

@@ -40,6 +40,9 @@ class DeviceRuntime {
   virtual ~DeviceRuntime() = default;
 
   virtual const absl::Status& status() const = 0;
+  // Returns status() and sets it to OK, so that calls work again. For callers
+  // who report the errors of each call.
+  virtual absl::Status TakeStatus() = 0;
 
   // Enqueues all further work on a stream of the caller's (cudaStream_t) on
   // this device, instead of the stream before. Does not wait for the stream

@@ -1,6 +1,7 @@
 #include "blockmgr/base/bits.h"
 
 #include <cstdint>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -22,6 +23,14 @@ TEST(CeilDivTest, WorksIn64Bits) {
   EXPECT_EQ(CeilDiv((int64_t{1} << 40) + 1, int64_t{16}),
             (int64_t{1} << 36) + 1);
   EXPECT_EQ(CeilDiv(~uint64_t{0} - 1, uint64_t{2}), ~uint64_t{0} / 2);
+}
+
+TEST(CeilDivTest, TakesEveryNumberOfItsType) {
+  constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(CeilDiv(kMax, 16), 1 << 27);
+  EXPECT_EQ(CeilDiv(kMax - 15, 16), (1 << 27) - 1);
+  EXPECT_EQ(CeilDiv(kMax, kMax), 1);
+  EXPECT_EQ(CeilDiv(~uint64_t{0}, uint64_t{16}), uint64_t{1} << 60);
 }
 
 // The published sequence of the generator with seed 1234567: its state grows by

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -32,6 +33,9 @@ class EmulatedRuntime : public DeviceRuntime {
   ~EmulatedRuntime() override;
 
   const absl::Status& status() const override { return status_; }
+  absl::Status TakeStatus() override {
+    return std::exchange(status_, absl::OkStatus());
+  }
   void UseStream(void*) override {}
   absl::StatusOr<char*> Allocate(int64_t bytes) override;
   void Free(char* memory) override;

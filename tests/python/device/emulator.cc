@@ -1,9 +1,12 @@
 // The emulator of CUDA kernels as the devices of blockmgr.cuda: "device memory"
 // is the host's.
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <semaphore>
 #include <span>
+#include <utility>
 
 #include <nanobind/nanobind.h>
 
@@ -22,12 +25,27 @@ struct Events {
   int64_t num_waits = 0;
   int64_t num_copies = 0;  // to and from the host
   int64_t num_allocations = 0;
+  int64_t num_stuck = 0;  // downloads that nobody released
   void* last_stream = nullptr;
 };
 
 Events& TheEvents() {
   static Events events;
   return events;
+}
+
+// Orders for the next calls, on any device.
+struct Orders {
+  bool gather_fails = false;
+  // The next download waits, as for a GPU that is busy.
+  bool download_waits = false;
+  std::binary_semaphore waiting{0};
+  std::binary_semaphore released{0};
+};
+
+Orders& TheOrders() {
+  static Orders orders;
+  return orders;
 }
 
 class TensorRuntime final : public EmulatedRuntime {
@@ -46,7 +64,19 @@ class TensorRuntime final : public EmulatedRuntime {
   void Download(std::span<std::byte> host, const char* from) override {
     ++TheEvents().num_copies;
     ++TheEvents().num_waits;
+    if (std::exchange(TheOrders().download_waits, false)) {
+      TheOrders().waiting.release();
+      if (!TheOrders().released.try_acquire_for(std::chrono::seconds(20))) {
+        ++TheEvents().num_stuck;
+      }
+    }
     EmulatedRuntime::Download(host, from);
+  }
+  // There is no kernel for a conversion from float.
+  void Gather(const GatherRows& gather, RowConversion conversion) override {
+    const bool fails = std::exchange(TheOrders().gather_fails, false);
+    EmulatedRuntime::Gather(gather,
+                            fails ? RowConversion::kFloatToHalf : conversion);
   }
   // The memory is that of tensors, which the emulator has not allocated.
   void Fill(char* to, uint8_t byte, int64_t bytes) override {
@@ -80,6 +110,14 @@ NB_MODULE(_emulator, m) {
     result["copies"] = events.num_copies;
     result["allocations"] = events.num_allocations;
     result["stream"] = reinterpret_cast<uintptr_t>(events.last_stream);
+    result["stuck"] = events.num_stuck;
     return result;
   });
+  m.def("fail_gather", [] { python::TheOrders().gather_fails = true; });
+  m.def("hold_download", [] { python::TheOrders().download_waits = true; });
+  m.def("await_download", [] {
+    const nb::gil_scoped_release release;
+    python::TheOrders().waiting.acquire();
+  });
+  m.def("release_download", [] { python::TheOrders().released.release(); });
 }

@@ -1,5 +1,6 @@
 """examples/python/nano_engine.py on random models, against a dense reference."""
 import random
+import types
 
 import numpy as np
 import pytest
@@ -187,6 +188,24 @@ def test_forks_and_shared_compressed_prefixes_start_with_a_region(tiny):
         assert engine.evictions[request]
         check_answer(weights, prompt, answers[request],
                      engine.evictions[request])
+
+
+def test_a_sequence_that_starts_again_in_its_slot_keeps_its_region(tiny):
+    """After a loss of blocks, its slot is the source of its start."""
+    engine = engine_for(tiny[0], 8)
+    engine.region_positions = {2: "of 2", 3: "of 3"}
+    none = np.zeros((0, 5), np.int32)
+
+    def start(slot, source):
+        engine.start(types.SimpleNamespace(
+            starts=[types.SimpleNamespace(slot=slot, source=source, region=None,
+                                          info=None)],
+            dropped_regions=none, copies=none))
+
+    start(2, 2)
+    start(4, 3)
+    start(3, None)
+    assert engine.region_positions == {2: "of 2", 4: "of 3", 3: None}
 
 
 def test_the_keys_most_unlike_the_mean_are_kept(tiny):

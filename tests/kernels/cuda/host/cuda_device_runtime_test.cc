@@ -87,6 +87,10 @@ TEST_F(CudaRuntimeTest, TheCallersDeviceMayBeAnother) {
       ASSERT_TRUE(memory.ok()) << memory.status();
       memories.push_back(*memory);
       runtime->Fill(*memory, 5, 100);
+      // The device that a thread begins with is still its own.
+      int device = -1;
+      EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+      EXPECT_EQ(device, 0);
     }).join();
   }
   for (std::size_t i = 0; i < runtimes.size(); ++i) {
@@ -185,6 +189,20 @@ TEST_F(CudaRuntimeTest, TheFirstFailureStays) {
   runtime->Gather(gather, RowConversion::kFloatToHalf);
   EXPECT_EQ(runtime->status().code(), absl::StatusCode::kInternal);
   EXPECT_FALSE(runtime->Allocate(1).ok());
+}
+
+TEST_F(CudaRuntimeTest, WorksAgainOnceItsFailureWasTaken) {
+  const auto runtime = MakeTestRuntime(0);
+  GatherRows gather;
+  gather.rows.count = 1;
+  runtime->Gather(gather, RowConversion::kFloatToHalf);
+  EXPECT_EQ(runtime->TakeStatus().code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(runtime->TakeStatus().ok());
+  const auto memory = runtime->Allocate(1);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  runtime->Fill(*memory, 7, 1);
+  runtime->Free(*memory);
+  EXPECT_TRUE(runtime->status().ok()) << runtime->status();
 }
 
 }  // namespace
