@@ -116,12 +116,12 @@ void BlockManager::OpenLinkedGroups(const BlockChain& chain,
       if (!cached.IsPast(layout_, group, match.num_tokens)) {
         cache.region = cached.region;
       }
-    }
-    if (cache.num_region_blocks() > 0) {
-      const int32_t entry =
-          blocks_.cache().WindowRegionOf(*match.cached, group - 1);
-      BM_CHECK(entry != PrefixCache::kNone);
-      blocks_.HoldRegion(entry, chain.RetentionOfRegion(match.cut()));
+      if (cache.num_region_blocks() > 0) {
+        const int32_t entry =
+            blocks_.cache().WindowRegionOf(*match.cached, group - 1);
+        BM_CHECK(entry != PrefixCache::kNone);
+        blocks_.HoldRegion(entry, chain.RetentionOfRegion(match.cut()));
+      }
     }
     cache.tail_begin =
         cache.PagesBehind(layout_, group, match.num_tokens).begin;
