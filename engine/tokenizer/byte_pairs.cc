@@ -45,8 +45,8 @@ uint32_t BytePairs::RankOf(int32_t left, int32_t right) const {
 
 void BytePairs::Start(std::span<const int32_t> word, Scratch* scratch) const {
   BM_CHECK(word.size() < std::numeric_limits<int32_t>::max());
-  scratch->nodes.clear();
-  scratch->heap.clear();
+  scratch->nodes_.clear();
+  scratch->heap_.clear();
   const auto size = static_cast<int32_t>(word.size());
   for (int32_t i = 0; i < size; ++i) {
     uint32_t rank = kNoRule;
@@ -54,32 +54,34 @@ void BytePairs::Start(std::span<const int32_t> word, Scratch* scratch) const {
       rank = RankOf(word[static_cast<size_t>(i)],
                     word[static_cast<size_t>(i) + 1]);
     }
-    scratch->nodes.push_back({.token = word[static_cast<size_t>(i)],
-                              .rank = rank,
-                              .previous = i - 1,
-                              .next = i + 1 < size ? i + 1 : kNoNode});
-    if (rank != kNoRule) scratch->heap.push_back(HeapKey(rank, i));
+    scratch->nodes_.push_back({.token = word[static_cast<size_t>(i)],
+                               .rank = rank,
+                               .previous = i - 1,
+                               .next = i + 1 < size ? i + 1 : kNoNode});
+    if (rank != kNoRule) scratch->heap_.push_back(HeapKey(rank, i));
   }
-  std::make_heap(scratch->heap.begin(), scratch->heap.end(), std::greater<>());
+  std::make_heap(scratch->heap_.begin(), scratch->heap_.end(),
+                 std::greater<>());
 }
 
 void BytePairs::AddPair(int32_t left, Scratch* scratch) const {
-  std::vector<Scratch::Node>& nodes = scratch->nodes;
+  std::vector<Scratch::Node>& nodes = scratch->nodes_;
   Scratch::Node& node = nodes[static_cast<size_t>(left)];
   node.rank =
       node.next == kNoNode
           ? kNoRule
           : RankOf(node.token, nodes[static_cast<size_t>(node.next)].token);
   if (node.rank == kNoRule) return;
-  scratch->heap.push_back(HeapKey(node.rank, left));
-  std::push_heap(scratch->heap.begin(), scratch->heap.end(), std::greater<>());
+  scratch->heap_.push_back(HeapKey(node.rank, left));
+  std::push_heap(scratch->heap_.begin(), scratch->heap_.end(),
+                 std::greater<>());
 }
 
 void BytePairs::Merge(std::span<const int32_t> word, Scratch* scratch,
                       std::vector<int32_t>* tokens) const {
   Start(word, scratch);
-  std::vector<Scratch::Node>& nodes = scratch->nodes;
-  std::vector<uint64_t>& heap = scratch->heap;
+  std::vector<Scratch::Node>& nodes = scratch->nodes_;
+  std::vector<uint64_t>& heap = scratch->heap_;
   while (!heap.empty()) {
     const uint64_t lowest = heap.front();
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());

@@ -10,6 +10,7 @@
 #ifndef ENGINE_TOKENIZER_BYTE_PAIRS_H_
 #define ENGINE_TOKENIZER_BYTE_PAIRS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -37,10 +38,10 @@ class BytePairs {
       int32_t previous;
       int32_t next;
     };
-    std::vector<Node> nodes;
+    std::vector<Node> nodes_;
     // Pairs that had a rule when they were added: the rank in the upper half,
     // the index of the left node in the lower half. A min-heap.
-    std::vector<uint64_t> heap;
+    std::vector<uint64_t> heap_;
   };
 
   // If two rules have the same pair, the latter counts. REQUIRES: fewer than

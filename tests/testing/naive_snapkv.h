@@ -3,8 +3,8 @@
 #define TESTS_TESTING_NAIVE_SNAPKV_H_
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "blockmgr/eviction/policy.h"
@@ -18,7 +18,7 @@ inline std::vector<double> NaivePool(const ScorerSpec& scorer,
   const int64_t n = std::ssize(in);
   std::vector<double> out;
   for (int64_t j = 0; j < n; ++j) {
-    double max = -INFINITY;
+    double max = -std::numeric_limits<double>::infinity();
     double sum = 0.0;
     for (int64_t k = j - scorer.kernel / 2; k <= j + scorer.kernel / 2; ++k) {
       if (k < 0 || k >= n) continue;
@@ -40,7 +40,7 @@ inline std::vector<double> NaiveSnapKv(
     if (pools_first) row = NaivePool(scorer, row);
   }
   for (size_t j = 0; j < attention[0].size(); ++j) {
-    double max = -INFINITY;
+    double max = -std::numeric_limits<double>::infinity();
     double sum = 0.0;
     for (const std::vector<double>& row : attention) {
       max = std::max(max, row[j]);

@@ -54,8 +54,8 @@ inline std::shared_ptr<const LanguageModel> SmallWindowModel(
 inline std::vector<int32_t> RandomTokens(int32_t count, int32_t vocabulary,
                                          std::mt19937_64* random) {
   std::uniform_int_distribution<int32_t> token(0, vocabulary - 1);
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < count; ++i) tokens.push_back(token(*random));
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& drawn : tokens) drawn = token(*random);
   return tokens;
 }
 

@@ -2,6 +2,7 @@
 #ifndef TESTS_ENGINE_TABLES_TABLES_FIXTURE_H_
 #define TESTS_ENGINE_TABLES_TABLES_FIXTURE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -28,8 +29,8 @@ inline const ModelLayout kTablesLayout{.num_layers = 2,
                                        .num_blocks = 64};
 
 inline std::vector<BlockId> Blocks(int32_t first, int32_t count) {
-  std::vector<BlockId> blocks;
-  for (int32_t i = 0; i < count; ++i) blocks.push_back(BlockId{first + i});
+  std::vector<BlockId> blocks(static_cast<size_t>(count));
+  for (BlockId& block : blocks) block = BlockId{first++};
   return blocks;
 }
 

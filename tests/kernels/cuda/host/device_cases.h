@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -59,8 +60,9 @@ inline std::vector<float> RoundedFloats(Rng& rng, DType dtype, int64_t count) {
 // The first slot with other bits, or "".
 inline std::string Difference(const Backend& device, const Backend& cpu) {
   const ModelLayout& layout = cpu.layout();
-  std::vector<float> got(2 * layout.head_dim);
-  std::vector<float> want(2 * layout.head_dim);
+  const auto row_floats = size_t{2} * static_cast<size_t>(layout.head_dim);
+  std::vector<float> got(row_floats);
+  std::vector<float> want(row_floats);
   for (SlotIndex slot = 0; slot < layout.num_pages() * layout.page_size;
        ++slot) {
     device.ReadSlot(slot, got);

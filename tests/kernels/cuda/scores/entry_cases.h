@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -107,7 +108,7 @@ EntryCase<T>::EntryCase(const EntryShape& shape, uint64_t seed)
   Rng& rng = cache_.rng();
   const int32_t heads = shape.num_heads;
   for (int32_t s = 0; s < cache_.num_sequences(); ++s) {
-    const auto begin = shape.sizes.begin() + s * heads;
+    const auto begin = shape.sizes.begin() + std::ptrdiff_t{s} * heads;
     const int32_t longest = *std::max_element(begin, begin + heads);
     lengths_.push_back(longest + shape.window + RandomInt(rng, 0, 20));
   }

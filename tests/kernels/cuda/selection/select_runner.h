@@ -3,6 +3,7 @@
 #define TESTS_KERNELS_CUDA_SELECTION_SELECT_RUNNER_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -133,7 +134,7 @@ inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
   const int64_t num_groups = num_heads + problem.num_scopes;
   auto heads = Poisoned<SelectHead>(num_heads);
   auto searches = Poisoned<RadixSearch>(num_groups);
-  SharedVector<uint32_t> histograms(problem.num_scopes * kRadixBins);
+  SharedVector<uint32_t> histograms(size_t{kRadixBins} * problem.num_scopes);
   SharedVector<uint32_t> last_bins(num_heads * kLastRadixBins);
   SharedVector<uint32_t> counters(problem.num_scopes);
   const int64_t num_words = SurvivorWords(inputs.offsets.back(), num_heads);
