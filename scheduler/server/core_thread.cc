@@ -133,8 +133,8 @@ bool CoreThread::HandleQueued() {
     const std::unique_ptr<Command> command(next);
     handled += NumSubmissions(*command);
     core_.Handle(command.get());
-    if (handled >= kMaxCommandsPerPass || SteadyNowSeconds() >= end)
-      return true;
+    if (handled >= kMaxCommandsPerPass) return true;
+    if (SteadyNowSeconds() >= end) return true;
   }
   return false;
 }
