@@ -326,10 +326,11 @@ absl::Status CheckNumPoints(const Request& request, const RequestState* parent,
     every = eviction.compress_every;
   }
   if (num_tokens / every <= kMaxPlannedPoints) return absl::OkStatus();
-  return Invalid("eviction.compress_every: expected at most ",
-                 kMaxPlannedPoints, " compressions of one request, got ",
-                 num_tokens / every, ", every ", every, " of ", num_tokens,
-                 " tokens");
+  return Invalid(
+      inherited == nullptr ? "eviction.compress_every" : "max_tokens",
+      ": expected at most ", kMaxPlannedPoints,
+      " compressions of one request, got ", num_tokens / every, ", every ",
+      every, " of ", num_tokens, " tokens");
 }
 
 EvictionPlan PlanEviction(const Request& request, const RequestState* parent,

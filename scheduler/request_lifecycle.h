@@ -33,8 +33,7 @@ class RequestLifecycle {
   // caller must call ForgetLeft() afterwards.
   void WaitAgain(RequestState* request);
   // Ends a request that is not in the queue: it has finished, failed or is
-  // cancelled. If it runs, the caller must call
-  // ForgetLeft() afterwards.
+  // cancelled. If it runs, the caller must call ForgetLeft() afterwards.
   void Retire(RequestState* request, FinishReason reason, absl::Status status,
               Effects* effects);
   // Drops the requests that have left their slots from those that run.

@@ -53,8 +53,7 @@ enum class AdmissionPolicy : uint8_t {
   kWatermark,
   // Blocks up to completion, max_tokens included, for the request and for all
   // that run. No request is preempted, unless the engine loses blocks or
-  // refuses
-  // an eviction, or a command compresses shared blocks. TensorRT-LLM's
+  // refuses an eviction, or a command compresses shared blocks. TensorRT-LLM's
   // GUARANTEED_NO_EVICT.
   kGuaranteed,
   // Blocks for the request's next step. Most requests run at a time, and most
@@ -241,8 +240,8 @@ void VisitPolicyOptions(Options& options, Visitor&& visitor) {
                  "whole prompt and the --watermark (vllm); all that it and the "
                  "running requests will ever need, so that none is preempted "
                  "for want of blocks (guaranteed); those of its next step, and "
-                 "the youngest "
-                 "request is paused when blocks run out (max-utilization)");
+                 "the youngest request is paused when blocks run out "
+                 "(max-utilization)");
   visitor.Choice("chunk_policy", options.chunk_policy,
                  "How prompts share a step: the oldest first, or equal shares "
                  "in whole pages");

@@ -124,8 +124,9 @@ struct SchedulerStats {
 #define BM_MEMBER(kind, type, name, metric, help) type name = 0;
   BM_SCHEDULER_STATS(BM_MEMBER)
 #undef BM_MEMBER
-  std::vector<TenantUse> tenants;  // in use now: one item per tenant
-  // that the options name, and one ("*") for all others
+  // The use now: one item per tenant that the options name, and one ("*") for
+  // all others.
+  std::vector<TenantUse> tenants;
   BlockManagerStats blocks;
 };
 

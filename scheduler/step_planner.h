@@ -51,8 +51,8 @@ class StepPlanner {
   // Returns what the next step does. Returns null if there is no request, if
   // max_steps_in_flight steps are unanswered, or if all requests wait for the
   // answer of a step in flight. StepApplier decides whether a preempted request
-  // is swapped out or computed again. The decision is the
-  // planner's, for the caller to carry out before the next call.
+  // is swapped out or computed again. The decision is the planner's, for the
+  // caller to carry out before the next call.
   StepDecision* Plan();
 
  private:

@@ -2,9 +2,8 @@
 //
 //   page           page_size tokens of K and V of one KV head of one layer
 //   block          one page for every (layer, head) of one layer group: the
-//   same
-//                  page_size tokens through all layers of the group (of the
-//                  model, if it has one group). The pool hands out blocks.
+//                  same page_size tokens through all layers of the group (of
+//                  the model, if it has one group). The pool hands out blocks.
 //   slot           the place of one token in a page:
 //                  PageId * page_size + offset (SlotIndex)
 //   host block     room for one block in the host tier, which holds the KV of

@@ -6,8 +6,7 @@
 // GroupTable has a region as plain data (cut, blocks, kept entries per head)
 // and the block table of the positions from the cut on. A group attends to all
 // tokens or to a window (ModelLayout), so it holds the pages from FirstPage on.
-// Once the
-// first step of a row has been applied, every group of the row keeps
+// Once the first step of a row has been applied, every group of the row keeps
 //
 //   region.cut <= num_computed <= tokens.size()
 //   region.cut + blocks.size() * page_size >= num_computed

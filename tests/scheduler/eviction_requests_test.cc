@@ -233,6 +233,37 @@ TEST(EveryChunkSubmitTest, APromptHasAtMost4096Compressions) {
   EXPECT_OK(driver.Cancel(id));
 }
 
+// If the sizes of regions follow from a table, the points of the output are
+// computed with the request, too.
+TEST(EveryChunkSubmitTest, AnOutputWithATableHasAtMost4096Compressions) {
+  const ModelLayout layout = SmallLayout(1, 8000, 2, 2);
+  SchedulerOptions options = PlainOptions();
+  options.max_model_len = 8192;
+  SchedulerDriver driver(layout, options);
+  Request parent = EveryChunkRequest("a", 8, 100, 4, 1);
+  parent.eviction.mode = EvictionMode::kDecode;
+  UseTable(SkewedTable(layout, 1), &parent.eviction);
+  parent.eviction.policy.rounding = Rounding::kToken;
+  Request longer = parent;
+  longer.max_tokens = 4097;
+  EXPECT_THAT(driver.Submit(longer),
+              IsInvalid("eviction.compress_every: expected at most 4096"));
+  const RequestId id = Submit(&driver, parent);
+  Request fork = MakeRequest("f", 8, 1);
+  fork.fork_of = "a";
+  fork.max_tokens = 100 + 4097;
+  EXPECT_THAT(driver.Submit(fork),
+              IsInvalid("max_tokens: expected at most 4096 compressions of one "
+                        "request, got 4097, every 1"));
+  fork.max_tokens = 100 + 4096;
+  EXPECT_OK(driver.Submit(fork));
+  EXPECT_OK(driver.Cancel(id));
+  // Without rounding to tokens the sizes are known.
+  longer.eviction.policy.rounding = Rounding::kPage;
+  const RequestId known = Submit(&driver, longer);
+  EXPECT_OK(driver.Cancel(known));
+}
+
 TEST(EveryChunkSubmitTest, TablesMustComeAndFit) {
   SchedulerDriver driver(SmallLayout(4, 40, 2, 2), PlainOptions());
   Request request = MakeRequest("a", 20, 2);

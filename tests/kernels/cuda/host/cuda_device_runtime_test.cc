@@ -182,20 +182,23 @@ TEST_F(CudaRuntimeTest, WorkIsForTheStreamThatWasNamedLast) {
   runtime->reset();
 }
 
-TEST_F(CudaRuntimeTest, TheFirstFailureStays) {
-  const auto runtime = MakeTestRuntime(0);
+// Launches what the kernels refuse.
+void LaunchWrongRows(DeviceRuntime* runtime) {
   GatherRows gather;
   gather.rows.count = 1;
   runtime->Gather(gather, RowConversion::kFloatToHalf);
+}
+
+TEST_F(CudaRuntimeTest, TheFirstFailureStays) {
+  const auto runtime = MakeTestRuntime(0);
+  LaunchWrongRows(runtime.get());
   EXPECT_EQ(runtime->status().code(), absl::StatusCode::kInternal);
   EXPECT_FALSE(runtime->Allocate(1).ok());
 }
 
 TEST_F(CudaRuntimeTest, WorksAgainOnceItsFailureWasTaken) {
   const auto runtime = MakeTestRuntime(0);
-  GatherRows gather;
-  gather.rows.count = 1;
-  runtime->Gather(gather, RowConversion::kFloatToHalf);
+  LaunchWrongRows(runtime.get());
   EXPECT_EQ(runtime->TakeStatus().code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(runtime->TakeStatus().ok());
   const auto memory = runtime->Allocate(1);
