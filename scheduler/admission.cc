@@ -32,7 +32,7 @@ void Admission::Plan(BlockBudget* budget, int32_t* token_budget) {
   // Blocks that an eviction takes in place may leave the prefix cache: nobody
   // is admitted on them in the same step.
   for (const StepDecision::Order& order : decision_.orders) {
-    if (!order.futile && order.num_fresh < order.num_copied()) return;
+    if (order.num_fresh < order.CountFresh(/*copies=*/true)) return;
   }
   const int32_t num_open = state_.manager.num_open_slots();
   if (state_.waiting.empty() || num_open == 0 || *token_budget <= 0) return;

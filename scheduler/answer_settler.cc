@@ -47,7 +47,7 @@ absl::Status AnswerSettler::Settle(const StepResult& result, Effects* effects) {
   }
   size_t next = 0;
   for (const StepInFlight::Order& order : step.orders) {
-    const auto num_outcomes = static_cast<size_t>(order.num_outcomes());
+    const size_t num_outcomes = order.groups.size();
     SettleOrder(step, order,
                 std::span(result.evictions).subspan(next, num_outcomes),
                 effects);
@@ -190,7 +190,7 @@ void AnswerSettler::SettleOrder(const StepInFlight& step,
   }
   RequestState& request = *state_.requests.Own(run.request);
   request.order_in_flight = false;
-  if (order.futile) {
+  if (order.is_futile()) {
     if (effect.command == 0) return;
     TellKept(request, &effect);
     effects->evictions.push_back(std::move(effect));
@@ -233,42 +233,34 @@ void AnswerSettler::SettleOrder(const StepInFlight& step,
 EvictionReceipt AnswerSettler::CommitOrder(
     RequestState* request, const StepInFlight::Order& order,
     std::span<const EvictionOutcome> outcomes) {
-  // Window groups come first, because committing group 0 publishes the regions
-  // of all groups under one name.
-  EvictionReceipt windows;
-  for (int32_t i = 1; i < order.num_outcomes(); ++i) {
-    const EvictionReceipt of_group =
-        state_.manager.CommitEviction(request->slot, order.group_of(i),
-                                      outcomes[static_cast<size_t>(i)].counts);
-    windows.evicted_entries += of_group.evicted_entries;
-    windows.freed_blocks += of_group.freed_blocks;
-  }
-  EvictionReceipt receipt =
-      CommitFirstGroup(request, order, outcomes.front().counts);
-  receipt.evicted_entries += windows.evicted_entries;
-  receipt.freed_blocks += windows.freed_blocks;
-  return receipt;
-}
-
-EvictionReceipt AnswerSettler::CommitFirstGroup(
-    RequestState* request, const StepInFlight::Order& order,
-    std::span<const int32_t> counts) {
-  if (order.region == kNoRegion) {
-    return state_.manager.CommitEviction(request->slot, 0, counts);
-  }
   // Orders are carried out one at a time: it is the last of those begun.
   const int32_t end = request->next_compression;
   RegionPublication publication;
-  publication.name = {.plan = request->eviction.sharing->plan,
-                      .history = EncodeHistory(
-                          std::span(request->eviction.compressions).first(end)),
-                      .length = order.point.length};
-  request->chain.Extend(request->tokens, state_.layout().page_size);
-  publication.chain = &request->chain;
-  publication.tokens = request->tokens;
-  const EvictionReceipt receipt =
-      state_.manager.CommitEviction(request->slot, 0, counts, &publication);
-  if (!receipt.cached) state_.dropped_regions.push_back(order.region);
+  if (order.region != kNoRegion) {
+    publication.name = {
+        .plan = request->eviction.sharing->plan,
+        .history =
+            EncodeHistory(std::span(request->eviction.compressions).first(end)),
+        .length = order.point.length};
+    request->chain.Extend(request->tokens, state_.layout().page_size);
+    publication.chain = &request->chain;
+    publication.tokens = request->tokens;
+  }
+  EvictionReceipt receipt;
+  const auto commit = [&](size_t i, const RegionPublication* published) {
+    const EvictionReceipt of_group = state_.manager.CommitEviction(
+        request->slot, order.groups[i], outcomes[i].counts, published);
+    receipt.evicted_entries += of_group.evicted_entries;
+    receipt.freed_blocks += of_group.freed_blocks;
+    receipt.cached = of_group.cached;
+  };
+  // Group 0 comes last, because its commit publishes the regions of all groups
+  // under one name.
+  for (size_t i = 1; i < order.groups.size(); ++i) commit(i, nullptr);
+  commit(0, order.region == kNoRegion ? nullptr : &publication);
+  if (order.region != kNoRegion && !receipt.cached) {
+    state_.dropped_regions.push_back(order.region);
+  }
   return receipt;
 }
 
@@ -280,8 +272,8 @@ void AnswerSettler::AbortOrder(RequestState* request,
   if (order.region != kNoRegion && outcomes.front().ok) {
     state_.dropped_regions.push_back(order.region);  // the engine has kept it
   }
-  for (int32_t i = 0; i < order.num_outcomes(); ++i) {
-    state_.manager.AbortEviction(request->slot, order.group_of(i));
+  for (const int32_t group : order.groups) {
+    state_.manager.AbortEviction(request->slot, group);
   }
   if (order.point.is_planned) {
     const absl::Status fits = LeaveOutLast(request);

@@ -67,9 +67,6 @@ class AnswerSettler {
   EvictionReceipt CommitOrder(RequestState* request,
                               const StepInFlight::Order& order,
                               std::span<const EvictionOutcome> outcomes);
-  EvictionReceipt CommitFirstGroup(RequestState* request,
-                                   const StepInFlight::Order& order,
-                                   std::span<const int32_t> counts);
   // Takes back an order that the engine has refused for at least one layer
   // group. The request goes on without the eviction, or it waits and is
   // computed again without the eviction. If the request can never fit without

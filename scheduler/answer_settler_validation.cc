@@ -174,17 +174,16 @@ absl::Status ValidateOutcomes(const SchedulerState& state,
   size_t next = 0;
   for (const StepInFlight::Order& order : step.orders) {
     const StepInFlight::Run& run = step.runs[order.run];
-    for (int32_t i = 0; i < order.num_outcomes(); ++i) {
+    for (const int32_t group : order.groups) {
       const size_t index = next++;
       const EvictionOutcome& outcome = result.evictions[index];
       if (!outcome.ok || run.is_stale()) continue;
-      const absl::Status status =
-          state.manager.ValidateCounts(run.request->slot, order.group_of(i),
-                                       outcome.counts, outcome.layout_checksum);
+      const absl::Status status = state.manager.ValidateCounts(
+          run.request->slot, group, outcome.counts, outcome.layout_checksum);
       if (status.ok()) continue;
       return Invalid("evictions[", index, "] (request \"",
-                     run.request->info->id, "\", layer group ",
-                     order.group_of(i), "): ", status.message());
+                     run.request->info->id, "\", layer group ", group,
+                     "): ", status.message());
     }
   }
   return absl::OkStatus();
@@ -220,7 +219,7 @@ absl::Status ValidateResult(const SchedulerState& state,
   BM_RETURN_IF_ERROR(ValidateStopMatches(step, result));
   int64_t num_orders = 0;
   for (const StepInFlight::Order& order : step.orders) {
-    num_orders += order.num_outcomes();
+    num_orders += std::ssize(order.groups);
   }
   if (std::ssize(result.evictions) != num_orders) {
     return Invalid("evictions: expected ", num_orders, " outcomes, got ",

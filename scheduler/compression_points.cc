@@ -121,8 +121,9 @@ int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout) {
       CeilDiv<int64_t>(point.page_total, layout.shard_pages_per_block()));
 }
 
-int64_t WindowPagesOf(const CompressionPoint& point, int32_t group,
-                      const ModelLayout& layout) {
+int64_t GroupPages(const CompressionPoint& point, int32_t group,
+                   const ModelLayout& layout) {
+  if (layout.kind_of(group) == GroupKind::kFull) return point.page_total;
   const int32_t window = layout.window_of(group);
   if (!point.target.evicts_in_windows() ||
       !WindowEviction::IsCovered(window, point.cut, point.length)) {

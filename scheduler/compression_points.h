@@ -41,14 +41,15 @@ std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
 void ResolvePoint(const std::shared_ptr<const BudgetTable>& table,
                   const ModelLayout& layout, CompressionPoint* point);
 
+// Returns the most pages that the point's region in a layer group has in any
+// shard: page_total in a group of full attention. Returns 0 if the point makes
+// no region in the group. REQUIRES: ResolvePoint was called, and
+// ValidateWindows accepts the policy.
+int64_t GroupPages(const CompressionPoint& point, int32_t group,
+                   const ModelLayout& layout);
+
 // Returns how many whole blocks hold the point's page total.
 int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
-
-// Returns the most pages that the point's region in a window group has in any
-// shard. Returns 0 if the point makes no region there. REQUIRES: a policy that
-// ValidateWindows accepts.
-int64_t WindowPagesOf(const CompressionPoint& point, int32_t group,
-                      const ModelLayout& layout);
 
 // Returns the most blocks that the regions of all window groups have together,
 // for a point at any length. A sequence holds these blocks besides those of its

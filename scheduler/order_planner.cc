@@ -35,89 +35,86 @@ bool OrderPlanner::Plan(const RequestState& request, int32_t length,
   } else if (!PlanUnplannedPoint(request, length, match, &order->point)) {
     return false;
   }
-  const RegionRecord* region =
-      match == nullptr
-          ? state_.manager.sequence(request.slot).first().region.get()
-          : match->record();
-  const int32_t cut_now = region == nullptr ? 0 : region->cut;
-  order->futile = order->point.cut <= cut_now;
-  if (order->futile) return true;
-  const int32_t num_destinations = RegionBlocks(order->point, state_.layout());
-  order->num_destinations = num_destinations;
-  const int32_t num_below =
-      (order->point.cut - cut_now) / state_.layout().page_size +
-      (region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size()));
-  // A repeated eviction can be futile, too, because an engine may keep another
-  // number of entries than the first time.
-  order->futile = num_below <= num_destinations;
-  if (order->futile) return true;
-  // A shared block stays in use until its last user leaves it.
-  int32_t num_shared = 0;
-  if (match == nullptr) {
-    order->num_own = state_.manager
-                         .CountCovered(request.slot, 0, order->point.cut,
-                                       order->point.length)
-                         .num_own;
-    num_shared = num_below - order->num_own;
-  } else {
-    // Matched blocks may be shared by another admission of this very step: only
-    // those it is about to take count as its own.
-    const int32_t num_own =
-        match->swap == kNoSwap
-            ? (order->point.cut - match->num_tokens) / state_.layout().page_size
-            : num_below - static_cast<int32_t>(match->blocks.size()) -
-                  (match->num_region_blocks() - match->num_region_ins());
-    order->num_own = std::max(0, num_own);
-    num_shared = match->num_saved();
+  const int32_t cut_now = match == nullptr
+                              ? state_.manager.sequence(request.slot).cut()
+                              : match->cut();
+  if (order->point.cut <= cut_now) return true;
+  for (int32_t group = 0; group < state_.layout().num_groups(); ++group) {
+    const StepDecision::GroupOrder found =
+        PlanGroup(request, order->point, group, match);
+    if (found.num_destinations >= found.covered.num_blocks) {
+      // A repeated eviction can be futile, too, because an engine may keep
+      // another number of entries than the first time.
+      if (group == 0) return true;
+      continue;
+    }
+    // A shared block stays in use until its last user leaves it. The eviction
+    // of matched blocks with full attention frees those that nobody else uses,
+    // though they are not the request's own yet. Blocks of a window may leave
+    // the window before.
+    const bool frees_matched =
+        match != nullptr && state_.layout().kind_of(group) == GroupKind::kFull;
+    const int32_t num_freed =
+        frees_matched ? found.covered.num_blocks - match->num_saved()
+                      : found.covered.num_own;
+    order->num_gained += num_freed - found.num_destinations;
+    order->groups.push_back(found);
   }
-  order->num_gained = num_below - num_destinations - num_shared;
-  PlanWindows(request, match, order);
   return true;
 }
 
-void OrderPlanner::PlanWindows(const RequestState& request,
-                               const PrefixMatch* match,
-                               StepDecision::Order* order) const {
-  order->windows.clear();
-  const CompressionPoint& point = order->point;
-  if (!point.target.evicts_in_windows()) return;
-  const bool is_open = match == nullptr || match->source != kNoSequenceSlot;
-  const SequenceSlot slot = match == nullptr ? request.slot : match->source;
-  for (int32_t group = 1; group < state_.layout().num_groups(); ++group) {
-    StepDecision::Order::Window window{.group = group};
-    window.page_total = WindowPagesOf(point, group, state_.layout());
-    window.num_destinations = static_cast<int32_t>(CeilDiv<int64_t>(
-        window.page_total, state_.layout().shard_pages_per_block()));
-    if (is_open) {
-      window.covered =
-          state_.manager.CountCovered(slot, group, point.cut, point.length);
-    } else {
-      GroupRegion was;
-      if (match->swap != kNoSwap) {
-        was = state_.manager.host().at(match->swap).regions[group];
-      } else if (match->cached != nullptr) {
-        was = match->cached->window(group);
-      }
-      window.covered.num_blocks =
-          was.NumCovered(state_.layout(), group, point.cut, point.length);
+StepDecision::GroupOrder OrderPlanner::PlanGroup(
+    const RequestState& request, const CompressionPoint& point, int32_t group,
+    const PrefixMatch* match) const {
+  StepDecision::GroupOrder order{.group = group};
+  order.page_total = GroupPages(point, group, state_.layout());
+  if (order.page_total == 0) return order;
+  order.num_destinations = static_cast<int32_t>(CeilDiv<int64_t>(
+      order.page_total, state_.layout().shard_pages_per_block()));
+  order.covered = match == nullptr
+                      ? state_.manager.CountCovered(request.slot, group,
+                                                    point.cut, point.length)
+                      : CoveredOf(*match, point, group);
+  return order;
+}
+
+CoveredBlocks OrderPlanner::CoveredOf(const PrefixMatch& match,
+                                      const CompressionPoint& point,
+                                      int32_t group) const {
+  const ModelLayout& layout = state_.layout();
+  CoveredBlocks covered;
+  if (match.source != kNoSequenceSlot) {
+    covered.num_blocks =
+        state_.manager
+            .CountCovered(match.source, group, point.cut, point.length)
+            .num_blocks;
+  } else {
+    GroupRegion region;
+    if (match.swap != kNoSwap) {
+      region = state_.manager.host().at(match.swap).regions[group];
+    } else if (match.cached != nullptr) {
+      region = group == 0 ? GroupRegion{.region = match.cached->record}
+                          : match.cached->window(group);
     }
-    if (match != nullptr && match->swap != kNoSwap) {
-      window.covered.num_own = window.covered.num_blocks;  // what comes back
-    } else if (match != nullptr) {
-      // The blocks that the request is about to take.
-      const int32_t begin =
-          std::max(state_.layout().FirstPage(group, point.length + 1),
-                   match->num_tokens / state_.layout().page_size);
-      window.covered.num_own =
-          std::max(0, point.cut / state_.layout().page_size - begin);
-    }
-    if (window.page_total == 0 ||
-        window.num_destinations >= window.covered.num_blocks) {
-      continue;
-    }
-    order->num_gained += window.covered.num_own - window.num_destinations;
-    order->windows.push_back(window);
+    covered.num_blocks =
+        region.NumCovered(layout, group, point.cut, point.length);
   }
+  if (match.swap != kNoSwap) {
+    // All but what the cache still has comes back into blocks of its own.
+    covered.num_own = covered.num_blocks;
+    if (group == 0) {
+      covered.num_own -= static_cast<int32_t>(match.blocks.size()) +
+                         match.num_region_blocks() - match.num_region_ins();
+    }
+  } else {
+    // Matched blocks may be shared by another admission of this very step. So
+    // only the blocks that the request is about to take count as its own.
+    const int32_t begin = std::max(layout.FirstPage(group, point.length + 1),
+                                   CeilDiv(match.num_tokens, layout.page_size));
+    covered.num_own = point.cut / layout.page_size - begin;
+  }
+  covered.num_own = std::max(0, covered.num_own);
+  return covered;
 }
 
 bool OrderPlanner::IsSqueezed(const RequestState& request) const {
@@ -166,11 +163,10 @@ bool OrderPlanner::PlanUnplannedPoint(const RequestState& request,
 
 int32_t OrderPlanner::NumFresh(const StepDecision::Order& order,
                                int32_t headroom) const {
-  if (order.futile) return 0;
   const bool copies =
       state_.options().compaction == CompactionPreference::kFreshFirst &&
-      !order.point.in_place && order.num_copied() <= headroom;
-  return copies ? order.num_copied() : order.num_lacking();
+      !order.point.in_place && order.CountFresh(/*copies=*/true) <= headroom;
+  return order.CountFresh(copies);
 }
 
 }  // namespace blockmgr

@@ -44,10 +44,16 @@ class OrderPlanner {
   }
 
  private:
-  // Adds the window groups from which the order evicts, too. An eviction that
-  // frees no block of a group is left out.
-  void PlanWindows(const RequestState& request, const PrefixMatch* match,
-                   StepDecision::Order* order) const;
+  // Returns what the point evicts from a group. The page total is 0 if it
+  // evicts nothing.
+  StepDecision::GroupOrder PlanGroup(const RequestState& request,
+                                     const CompressionPoint& point,
+                                     int32_t group,
+                                     const PrefixMatch* match) const;
+  // Returns what the point covers in a group of a request that is about to
+  // start with `match`.
+  CoveredBlocks CoveredOf(const PrefixMatch& match,
+                          const CompressionPoint& point, int32_t group) const;
   bool IsSqueezed(const RequestState& request) const;
   // Fills in the point of a command or a squeeze. Returns false if there is
   // nothing left that it could evict.

@@ -97,7 +97,7 @@ bool PressurePlanner::TrySqueeze(const RequestState& request,
   StepDecision::Order order;
   const bool worth_it =
       orders_.Plan(request, request.num_tokens(), nullptr, &order) &&
-      !order.futile &&
+      !order.is_futile() &&
       order.num_released() * kLeastGain >=
           state_.manager.NumBlocks(request.slot) &&
       // Blocks are short: it takes none, even where it shares its own.

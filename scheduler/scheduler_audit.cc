@@ -45,9 +45,9 @@ void MixStep(const StepInFlight& step, StateMixer* mixer) {
   }
   for (const StepInFlight::Order& order : step.orders) {
     MixPoint(order.point, mixer);
-    mixer->Mix(order.run, order.num_released, order.futile, Index(order.region),
-               order.window_groups.size());
-    for (const int32_t group : order.window_groups) mixer->Mix(group);
+    mixer->Mix(order.run, order.num_released, Index(order.region),
+               order.groups.size());
+    for (const int32_t group : order.groups) mixer->Mix(group);
   }
 }
 

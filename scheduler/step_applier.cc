@@ -291,7 +291,6 @@ void StepApplier::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
   StepInFlight::Order in_flight;
   in_flight.run = record->runs.size() - 1;
   in_flight.num_released = order.num_released();
-  in_flight.futile = order.futile;
   if (order.point.is_planned) {
     ++request.next_compression;
     if (request.next_compression == std::ssize(request.eviction.compressions)) {
@@ -303,48 +302,44 @@ void StepApplier::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
     request.command.reset();
   }
   request.order_in_flight = true;
-  if (!order.futile) {
-    const bool copies = order.num_fresh == order.num_copied();
-    const auto num_fresh = [copies](int32_t num_destinations, int32_t num_own) {
-      return copies ? num_destinations
-                    : std::max(0, num_destinations - num_own);
-    };
-    EvictionOrder out;
-    out.slot = request.slot;
-    out.cut = order.point.cut;
-    out.length = order.point.length;
-    out.policy = order.point.policy;
-    out.target = order.point.target;
-    out.page_total = order.point.page_total;
-    out.shard_page_totals = ShardPagesOf(order.point, state_.layout());
-    out.scores = order.point.scores;
-    out.budgets = order.point.budgets;
-    TakeDestinations(num_fresh(order.num_destinations, order.num_own), &out,
-                     plan);
-    if (order.point.is_shared && state_.manager.prefix_caching()) {
+  const bool copies = order.num_fresh == order.CountFresh(/*copies=*/true);
+  for (const StepDecision::GroupOrder& group : order.groups) {
+    EvictionOrder out = OrderOf(request, order.point, group);
+    TakeDestinations(group.num_fresh(copies), &out, plan);
+    // The name of group 0's region stands for the regions of all groups.
+    if (group.group == 0 && order.point.is_shared &&
+        state_.manager.prefix_caching()) {
       out.region =
           state_.manager.sequence(request.slot).first().pending->region;
       in_flight.region = out.region;
     }
     plan->evictions.push_back(std::move(out));
-    for (const StepDecision::Order::Window& window : order.windows) {
-      EvictionOrder of_window;
-      of_window.slot = request.slot;
-      of_window.group = window.group;
-      of_window.cut = order.point.cut;
-      of_window.length = order.point.length;
-      of_window.policy = order.point.policy;
-      of_window.target = order.point.target.InWindow();
-      of_window.page_total = window.page_total;
-      TakeDestinations(
-          num_fresh(window.num_destinations, window.covered.num_own),
-          &of_window, plan);
-      plan->evictions.push_back(std::move(of_window));
-      in_flight.window_groups.push_back(window.group);
-    }
+    in_flight.groups.push_back(group.group);
   }
   in_flight.point = std::move(order.point);
   record->orders.push_back(std::move(in_flight));
+}
+
+EvictionOrder StepApplier::OrderOf(
+    const RequestState& request, const CompressionPoint& point,
+    const StepDecision::GroupOrder& group) const {
+  const ModelLayout& layout = state_.layout();
+  EvictionOrder order;
+  order.slot = request.slot;
+  order.group = group.group;
+  order.cut = point.cut;
+  order.length = point.length;
+  order.policy = point.policy;
+  order.page_total = group.page_total;
+  if (layout.kind_of(group.group) == GroupKind::kWindow) {
+    order.target = point.target.InWindow();
+    return order;
+  }
+  order.target = point.target;
+  order.shard_page_totals = ShardPagesOf(point, layout);
+  order.scores = point.scores;
+  order.budgets = point.budgets;
+  return order;
 }
 
 void StepApplier::TakeDestinations(int32_t num_fresh, EvictionOrder* order,

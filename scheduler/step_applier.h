@@ -71,6 +71,10 @@ class StepApplier {
                 StepPlan* plan, StepInFlight* record);
   void WriteOrder(const StepDecision::Run& run, StepPlan* plan,
                   StepInFlight* record);
+  // Returns the order for one group, without destinations.
+  EvictionOrder OrderOf(const RequestState& request,
+                        const CompressionPoint& point,
+                        const StepDecision::GroupOrder& group) const;
   // Takes the destination blocks of `order`, num_fresh of them fresh, and adds
   // them to the plan.
   void TakeDestinations(int32_t num_fresh, EvictionOrder* order,

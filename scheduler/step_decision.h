@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/inlined_vector.h>
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/block_manager.h"
@@ -36,48 +37,48 @@ struct StepDecision {
     int32_t match = -1;
     int32_t order = -1;  // index into `orders`, -1 without an eviction
   };
-  // An eviction that the step orders. num_destinations and num_own count blocks
-  // of group 0. `windows` has the window groups that are evicted from.
+  // What an order evicts from one layer group.
+  struct GroupOrder {
+    int32_t group = 0;
+    int64_t page_total = 0;        // EvictionOrder::page_total
+    int32_t num_destinations = 0;  // blocks of the new region
+    CoveredBlocks covered;         // blocks that the new region replaces
+
+    // Returns how many destinations are fresh blocks: all of them if the
+    // eviction copies, otherwise those that the sequence's own blocks cannot
+    // provide.
+    int32_t num_fresh(bool copies) const {
+      return copies ? num_destinations
+                    : std::max(0, num_destinations - covered.num_own);
+    }
+  };
+  // An eviction that the step orders.
   struct Order {
     CompressionPoint point;
-    int32_t num_destinations = 0;
-    int32_t num_own = 0;  // blocks below the cut that no other sequence uses
-    struct Window {
-      int32_t group = 0;
-      int64_t page_total = 0;
-      int32_t num_destinations = 0;
-      CoveredBlocks covered = {};
-    };
-    std::vector<Window> windows;
-    int32_t num_fresh = 0;  // fresh blocks taken as destinations, all groups
-    // The blocks below the cut that no other sequence uses, minus the
-    // destinations, summed over groups. Negative if many blocks are shared.
-    int32_t num_gained = 0;
-    // True if the eviction would free no block of group 0. Then the region
+    // The groups that are evicted from, in ascending order. An order evicts
+    // from a group only if that frees blocks of the group, and from other
+    // groups only if it evicts from group 0.
+    //
+    // If the vector is empty, the order is futile: the region of group 0
     // already covers the cut, or the new region would need at least as many
     // blocks as it replaces. A futile order is not part of the plan, and its
     // point counts as made. If a command asked for the eviction, the command is
     // answered with the entries that every head keeps now.
-    bool futile = false;
+    absl::InlinedVector<GroupOrder, 1> groups;
+    int32_t num_fresh = 0;  // fresh blocks taken as destinations, all groups
+    // The covered blocks that no other sequence uses, minus the destinations,
+    // summed over groups. Negative if many blocks are shared.
+    int32_t num_gained = 0;
 
+    bool is_futile() const { return groups.empty(); }
     // Returns how many blocks come back when the eviction is committed. Every
     // fresh destination frees one more of the old blocks.
     int32_t num_released() const { return std::max(0, num_gained + num_fresh); }
-    // Returns the fresh blocks that the order takes if it copies to fresh
-    // blocks only (num_copied), or if it reuses all of its own blocks
-    // (num_lacking).
-    int32_t num_copied() const {
-      int32_t num_blocks = num_destinations;
-      for (const Window& window : windows) {
-        num_blocks += window.num_destinations;
-      }
-      return num_blocks;
-    }
-    int32_t num_lacking() const {
-      int32_t num_blocks = std::max(0, num_destinations - num_own);
-      for (const Window& window : windows) {
-        num_blocks +=
-            std::max(0, window.num_destinations - window.covered.num_own);
+    // Returns how many destinations of all groups are fresh blocks.
+    int32_t CountFresh(bool copies) const {
+      int32_t num_blocks = 0;
+      for (const GroupOrder& group : groups) {
+        num_blocks += group.num_fresh(copies);
       }
       return num_blocks;
     }
@@ -199,18 +200,12 @@ struct StepInFlight {
     size_t run = 0;  // index into runs
     CompressionPoint point;
     int32_t num_released = 0;
-    std::vector<int32_t> window_groups;  // groups with an order of their own
-    bool futile = false;                 // see StepDecision::Order::futile
-    RegionId region = kNoRegion;         // name of the new region if kept
+    // The groups of StepDecision::Order::groups. The engine reports an outcome
+    // for each of them.
+    absl::InlinedVector<int32_t, 1> groups;
+    RegionId region = kNoRegion;  // name of the new region if kept
 
-    // Returns how many outcomes the engine reports: one for each group with an
-    // order.
-    int32_t num_outcomes() const {
-      return futile ? 0 : 1 + static_cast<int32_t>(window_groups.size());
-    }
-    int32_t group_of(int32_t outcome) const {
-      return outcome == 0 ? 0 : window_groups[outcome - 1];
-    }
+    bool is_futile() const { return groups.empty(); }
   };
   StepId id{0};
   std::vector<Run> runs;

@@ -118,12 +118,8 @@ bool StepPlanner::PlanRunWithOrder(size_t index, StepDecision::Run* run,
   if (!victims_.MakeRoom(index, needed, budget)) return false;
   if (decision_.num_kept == 1 && state_.in_flight.empty()) {
     // No other request is left that could share blocks with this one.
-    order.num_own =
-        state_.manager
-            .CountCovered(request.slot, 0, order.point.cut, order.point.cut)
-            .num_blocks;
-    for (StepDecision::Order::Window& window : order.windows) {
-      window.covered.num_own = window.covered.num_blocks;
+    for (StepDecision::GroupOrder& group : order.groups) {
+      group.covered.num_own = group.covered.num_blocks;
     }
   }
   order.num_fresh = orders_.NumFresh(order, 0);
@@ -166,7 +162,7 @@ BlockBudget StepPlanner::BlocksNow() const {
   }
   for (const StepInFlight& step : state_.in_flight) {
     for (const StepInFlight::Order& order : step.orders) {
-      if (order.futile || step.runs[order.run].is_stale()) continue;
+      if (order.is_futile() || step.runs[order.run].is_stale()) continue;
       if (order.point.is_planned) {
         budget.coming += order.num_released;
         continue;

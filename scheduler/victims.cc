@@ -29,7 +29,7 @@ bool Victims::MakeRoom(size_t index, int32_t needed, BlockBudget* budget) {
   const bool is_fenced = !state_.in_flight.empty();
   const bool can_wait =
       is_fenced ||
-      !std::ranges::all_of(decision_.orders, &StepDecision::Order::futile);
+      !std::ranges::all_of(decision_.orders, &StepDecision::Order::is_futile);
   // A request that needs no new block always runs, even while free blocks are
   // being saved for an older request.
   while (needed > 0 && needed > budget->available) {
@@ -126,7 +126,7 @@ int32_t Victims::RecomputeCost(const RequestState& request) const {
 int32_t Victims::BlocksOnTheWay(const BlockBudget& budget) const {
   int32_t num_blocks = budget.coming + budget.perhaps;
   for (const StepDecision::Order& order : decision_.orders) {
-    if (!order.futile) num_blocks += order.num_released();
+    if (!order.is_futile()) num_blocks += order.num_released();
   }
   return num_blocks + LeftTogether();
 }
@@ -167,7 +167,7 @@ int32_t Victims::CutToCome(const RequestState& request) const {
   const StepDecision::Run* run = decision_.RunOf(request);
   if (run == nullptr || run->order < 0) return 0;
   const StepDecision::Order& order = decision_.orders[run->order];
-  return order.futile ? 0 : order.point.cut;
+  return order.is_futile() ? 0 : order.point.cut;
 }
 
 bool Victims::IsLeftBySharer(const RequestState& request) const {

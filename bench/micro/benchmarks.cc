@@ -253,6 +253,7 @@ const std::map<std::string, double>& Limits() {
       {"decode_step_256_evictable_decode.ratio", 1.1},
       {"decode_step_256_evictable_pressure.ratio", 1.1},
       {"decode_step_256_heads.ratio", 1.1},
+      {"decode_step_256_windows.ratio", 1.37},
       {"waiting_10000.p50_ratio", 2},
       {"waiting_10000.ratio", 2},
       {"waiting_10000_priority.p50_ratio", 2},

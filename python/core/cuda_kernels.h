@@ -229,6 +229,10 @@ class PyCudaKernels {
   // Returns the parameters of the kernels behind the weights of a window.
   template <typename Params>
   Params LaunchWeights(const ScoreCall& call);
+  using ScoreLaunch = void (PyCudaKernels::*)(const ScoreCall& call);
+  // Returns the function that launches the scorer's kernels. Null if this class
+  // does not have the scorer.
+  static ScoreLaunch LaunchOf(ScorerKind kind);
   void LaunchKeyScores(const ScoreCall& call);
   void LaunchTova(const ScoreCall& call);
   void LaunchSnapKv(const ScoreCall& call);

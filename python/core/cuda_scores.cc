@@ -7,7 +7,6 @@
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/eviction/policy.h"
-#include "kernels/cuda/host/device_scorer.h"
 #include "kernels/cuda/host/device_scorers.h"
 #include "kernels/cuda/list_splits.h"
 #include "kernels/cuda/scores/expected_scores.h"
@@ -191,7 +190,7 @@ EvictionPolicy PyCudaKernels::CheckedDeviceScorer(
     const PolicyArgument& text, const PyEntryPlan& plan) const {
   CheckPlan(plan);
   EvictionPolicy policy = PolicyOf(text);
-  if (!DeviceScorer::HasScorer(policy.scorer.kind)) {
+  if (LaunchOf(policy.scorer.kind) == nullptr) {
     ThrowInvalid("policy: expected knorm, keydiff, snapkv, tova, h2o or ",
                  "expected_attention, got ", FormatPolicy(policy));
   }
@@ -318,19 +317,26 @@ void PyCudaKernels::Score(const PolicyArgument& text,
   call.arrays = TakeScoreArrays(layout_, policy, plan, &cursor);
   Launch(stream, [&](DeviceRuntime&) {
     if (plan.num_entries() == 0) return;
-    switch (policy.scorer.kind) {
-      case ScorerKind::kSnapKv:
-        return LaunchSnapKv(call);
-      case ScorerKind::kTova:
-        return LaunchTova(call);
-      case ScorerKind::kH2o:
-        return LaunchH2o(call);
-      case ScorerKind::kExpectedAttention:
-        return LaunchExpected(call);
-      default:  // knorm, keydiff
-        return LaunchKeyScores(call);
-    }
+    (this->*LaunchOf(policy.scorer.kind))(call);
   });
+}
+
+PyCudaKernels::ScoreLaunch PyCudaKernels::LaunchOf(ScorerKind kind) {
+  switch (kind) {
+    case ScorerKind::kKnorm:
+    case ScorerKind::kKeyDiff:
+      return &PyCudaKernels::LaunchKeyScores;
+    case ScorerKind::kSnapKv:
+      return &PyCudaKernels::LaunchSnapKv;
+    case ScorerKind::kTova:
+      return &PyCudaKernels::LaunchTova;
+    case ScorerKind::kH2o:
+      return &PyCudaKernels::LaunchH2o;
+    case ScorerKind::kExpectedAttention:
+      return &PyCudaKernels::LaunchExpected;
+    default:
+      return nullptr;
+  }
 }
 
 void PyCudaKernels::LaunchKeyScores(const ScoreCall& call) {

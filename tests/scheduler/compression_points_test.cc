@@ -170,16 +170,16 @@ TEST(CompressionPointsTest, PagesAreOfWhatTheNextTokenAttendsTo) {
   ModelLayout layout = SmallLayout(4, 100, 1, 2);
   layout.group_windows = {16};
   CompressionPoint point = RecencyPoint(42, 40, 8, layout);
-  EXPECT_EQ(WindowPagesOf(point, 1, layout), 0);
+  EXPECT_EQ(GroupPages(point, 1, layout), 0);
   EXPECT_EQ(WindowRegionBlocks(point, layout), 0);
   point.target.window_ratio = {1, 2};
   // Positions 27 to 39, half of which are 6: 12 entries of two heads.
-  EXPECT_EQ(WindowPagesOf(point, 1, layout), 3);
+  EXPECT_EQ(GroupPages(point, 1, layout), 3);
   // Of all 16 they are 8.
   EXPECT_EQ(WindowRegionBlocks(point, layout), 2);
   // All below the cut has fallen out.
   point.cut = 24;
-  EXPECT_EQ(WindowPagesOf(point, 1, layout), 0);
+  EXPECT_EQ(GroupPages(point, 1, layout), 0);
 }
 
 TEST(CompressionPointsTest, NoPointHasMoreBlocksThanTheBound) {
@@ -194,7 +194,7 @@ TEST(CompressionPointsTest, NoPointHasMoreBlocksThanTheBound) {
           point.policy.rounding = rounding;
           point.target.window_ratio = {3, 10};
           for (; point.cut < length; point.cut += 4) {
-            EXPECT_LE(WindowPagesOf(point, 1, layout),
+            EXPECT_LE(GroupPages(point, 1, layout),
                       WindowRegionBlocks(point, layout) * 6)
                 << window << ' ' << length << ' ' << point.cut;
           }
