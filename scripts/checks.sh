@@ -26,7 +26,8 @@ run_tests() {
   ) || true
   passed=$((passed + ${more_passed:-0}))
   failed=$((failed + ${more_failed:-1}))
-  sed -n '/^FAILED /p; /^test.sh: .* s to test$/p' "${log}" >>"${logs}/summary"
+  sed -n '/^SKIPPED /p; /^FAILED /p; /^test.sh: .* s to test$/p' "${log}" \
+    >>"${logs}/summary"
 }
 
 # check NAME COMMAND..: one test more.

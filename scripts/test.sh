@@ -39,9 +39,10 @@ cases), once (nightly: says the same in every preset), emulator (CUDA kernels wi
 a GPU), ptx (what nvcc makes of them, interpreted), gpu (on one; listed where there is
 one), model (with a language model, which scripts/fetch_model.sh fetches).
 A line is a test program or a part of one; into a terminal all are shown,
-elsewhere those that did not pass (all are in build/PRESET/ctest.log). What failed
-is listed again at the end, test by test, and the last line counts the single
-tests of all presets: "N passed, N failed". A preset that does not configure or
+elsewhere those that did not pass (all are in build/PRESET/ctest.log). What failed,
+and what skipped itself because something that it needs is not there, is listed again
+at the end, test by test, and the last line counts the single tests of all presets:
+"N passed, N failed". A preset that does not configure or
 build counts as one failure, and so does a program that crashes. A test alone:
 build/PRESET/bin/PROGRAM --gtest_filter=NAME. Exit status: 0
 if something passed and nothing failed, 1 otherwise, 2 for a wrong command line.
@@ -105,6 +106,7 @@ parse_arguments() {
 passed=0
 failed=0
 failures=()
+skips=()
 
 # Adds up what scripts/test_results.py counts in the build folder of preset $1.
 count_results() {
@@ -113,6 +115,7 @@ count_results() {
   while read -r line; do
     case "${line}" in
       FAILED*) failures+=("${preset}: ${line#FAILED }") ;;
+      SKIPPED*) skips+=("${preset}: ${line#SKIPPED }") ;;
       *) read -r good _ bad _ <<<"${line}" ;;
     esac
   done < <(scripts/test_results.py "build/${preset}/ctest.xml" \
@@ -179,7 +182,8 @@ main() {
   if ((passed == 0 && failed == 0)); then
     echo "test.sh: no test ran" >&2
   fi
-  local failure
+  local skip failure
+  for skip in "${skips[@]}"; do echo "SKIPPED ${skip}"; done
   for failure in "${failures[@]}"; do echo "FAILED ${failure}"; done
   echo "${passed} passed, ${failed} failed"
   ((passed > 0 && failed == 0))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Counts the tests that CTest has run, and names those that failed.
+"""Counts the tests that CTest has run, and names those that failed and those
+that skipped themselves.
 
 A test of CTest that is a shard of a GoogleTest program wrote the results of its
 tests to a file; they are counted one by one. Any other test of CTest is one
@@ -15,16 +16,19 @@ import xml.etree.ElementTree as ET
 
 
 def read_shard(path):
-    """(passed, names of failed tests) of a GoogleTest report. Skipped and
-    disabled tests are neither."""
-    passed, failed = 0, []
+    """(passed, names of failed tests, names of skipped tests) of a GoogleTest
+    report. Disabled tests are none of these."""
+    passed, failed, skipped = 0, [], []
     for case in ET.parse(path).getroot().iter("testcase"):
+        name = f'{case.get("classname")}.{case.get("name")}'
+        result = case.get("result", "completed")
         if case.find("failure") is not None:
-            failed.append(f'{case.get("classname")}.{case.get("name")}')
-        elif (case.get("status") == "run"
-              and case.get("result", "completed") == "completed"):
+            failed.append(name)
+        elif case.get("status") == "run" and result == "completed":
             passed += 1
-    return passed, failed
+        elif result == "skipped":
+            skipped.append(name)
+    return passed, failed, skipped
 
 
 def running_test(output):
@@ -38,26 +42,29 @@ def running_test(output):
 
 
 def count(junit, shards):
-    """(passed, failed tests) of CTest's report and of the folder of shards."""
-    passed, failed = 0, []
+    """(passed, failed tests, skipped tests) of CTest's report and of the folder
+    of shards."""
+    passed, failed, skipped = 0, [], []
     for case in ET.parse(junit).getroot().iter("testcase"):
         name = case.get("name")
-        skipped = case.find("skipped")
-        if skipped is not None and skipped.get("message").startswith("SKIP_"):
-            continue  # by itself; others could not be run
+        left_out = case.find("skipped")
+        if left_out is not None and left_out.get("message").startswith("SKIP_"):
+            skipped.append(name)  # by itself; others could not be run
+            continue
         ran_well = case.get("status") == "run"
         report = shards / f"{name}.xml"
         bad = []
         if report.exists():
-            good, bad = read_shard(report)
+            good, bad, left_out = read_shard(report)
             passed += good
             failed += [f"{name}: {test}" for test in bad]
+            skipped += [f"{name}: {test}" for test in left_out]
         elif ran_well:
             passed += 1
         if not ran_well and not bad:
             running = running_test(case.findtext("system-out") or "")
             failed.append(f"{name}: in {running}" if running else name)
-    return passed, failed
+    return passed, failed, skipped
 
 
 def main():
@@ -68,7 +75,9 @@ def main():
     parser.add_argument("shards", type=pathlib.Path,
                         help="the folder of the shards' reports, NAME.xml each")
     arguments = parser.parse_args()
-    passed, failed = count(arguments.junit, arguments.shards)
+    passed, failed, skipped = count(arguments.junit, arguments.shards)
+    for name in skipped:
+        print(f"SKIPPED {name}")
     for name in failed:
         print(f"FAILED {name}")
     print(f"{passed} passed, {len(failed)} failed")

@@ -16,14 +16,16 @@ set(build ${WORK_FOLDER}/build)
 file(REMOVE_RECURSE ${WORK_FOLDER})
 run(${CMAKE_COMMAND} --install ${BUILD_FOLDER} --config ${CONFIG} --strip
   --prefix ${prefix})
-foreach(file README.md docs/engine.md examples/embed.cc)
+foreach(file LICENSE README.md docs/engine.md examples/embed.cc)
   if(NOT EXISTS ${prefix}/share/doc/blockmgr/${file})
     message(FATAL_ERROR "no ${file} in ${prefix}/share/doc/blockmgr")
   endif()
 endforeach()
-if(EXISTS ${prefix}/include/blockmgr/scheduler/scheduler_impl.h)
-  message(FATAL_ERROR "an internal header is installed")
-endif()
+foreach(header scheduler/scheduler_impl.h base/run_main.h prefix_matcher.h)
+  if(EXISTS ${prefix}/include/blockmgr/${header})
+    message(FATAL_ERROR "an internal header is installed: ${header}")
+  endif()
+endforeach()
 
 
 # Headers include each other, the language's and those of dependencies.

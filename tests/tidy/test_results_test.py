@@ -49,13 +49,13 @@ class TestResults(unittest.TestCase):
             (["FAILED a_1_of_1: S.y", "FAILED a_1_of_1: S.z",
               "1 passed, 2 failed"], 1))
 
-    def test_skipped_and_disabled_tests_are_neither(self):
+    def test_names_skipped_tests_and_leaves_out_disabled_ones(self):
         skipped = '<skipped message="SKIP_RETURN_CODE=77"/>'
         self.assertEqual(
             results(case("a", "run") + case("s", "notrun", skipped),
                     {"a": test("x") + test("y", result="skipped")
                           + test("z", status="notrun", result="suppressed")}),
-            (["1 passed, 0 failed"], 0))
+            (["SKIPPED a: S.y", "SKIPPED s", "1 passed, 0 failed"], 0))
 
     def test_a_shard_that_crashed_fails_once_and_names_the_running_test(self):
         output = ("<system-out>[ RUN      ] S.x\n[       OK ] S.x (1 ms)\n"
