@@ -53,9 +53,9 @@ struct ContentScope {
   std::vector<MediaItem> media = {};  // ascending, disjoint
 };
 
-// Decode what BlockChain::root() and BlockChain::Media() return. An item's
-// `begin` counts from where the encoded positions begin, and is negative if the
-// item begins before. REQUIRE: the bytes come from these functions.
+// Decode the bytes of BlockChain::root() and BlockChain::Media(). An item's
+// `begin` is relative to the first encoded position. It is negative if the item
+// begins before that position. REQUIRE: the bytes come from these functions.
 ContentScope DecodeRoot(absl::string_view root);
 std::vector<MediaItem> DecodeMedia(absl::string_view media);
 
@@ -75,8 +75,8 @@ absl::Status ValidateScope(const ContentScope& scope, int64_t num_tokens);
 class BlockChain {
  public:
   BlockChain() : BlockChain(ContentScope{}) {}
-  // With fewer key bits keys collide more often, for tests. REQUIRES:
-  // ValidateScope(scope) is ok; key_bits >= 1.
+  // Only tests pass key_bits: keys with fewer bits collide more often.
+  // REQUIRES: ValidateScope(scope) is ok; key_bits >= 1.
   explicit BlockChain(const ContentScope& scope, int32_t key_bits = 128);
 
   // Adds keys for the full blocks of `tokens` that have none. `tokens` is the

@@ -100,7 +100,7 @@ class ReclaimOrder {
   };
   struct Expiry {
     int64_t ms = 0;
-    uint64_t wish = 0;  // a number: of equal times, the lowest ends first
+    uint64_t wish = 0;  // number; of equal times, the lowest number ends first
     int32_t entry = kNone;
     // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
     friend auto operator<=>(const Expiry&, const Expiry&) = default;

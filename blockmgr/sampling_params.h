@@ -86,8 +86,9 @@ inline constexpr int32_t kMaxLogprobs = 20;
 // TokenLogProbs has the log-probabilities of consecutive tokens of a request:
 // of its prompt or of its outputs.
 struct TokenLogProbs {
-  int32_t first_index = 0;  // of the first token in the prompt or the outputs
-  int32_t num_top = 0;      // listed beside each token
+  // The index, in the prompt or in the outputs, of the first token with a row.
+  int32_t first_index = 0;
+  int32_t num_top = 0;  // listed beside each token
   // [num_rows(), 1 + num_top]: the token itself, then the most likely tokens,
   // by descending probability and ascending id.
   std::vector<int32_t> tokens = {};

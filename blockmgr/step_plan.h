@@ -311,9 +311,9 @@ struct StepResult {
   // The log-probabilities of runs whose requests ask for them, by ascending
   // run.
   std::vector<RunLogProbs> logprobs;
-  // The runs whose requests end by a stop string, by ascending run. If a stop
-  // string ends in a draft, the engine accepts the drafts before this token
-  // only, and the token is the run's `sampled`.
+  // The runs whose requests end with a stop string, by ascending run. If the
+  // string ends in a draft, the engine accepts only the drafts before that
+  // token, and the token is the run's `sampled`.
   std::vector<StopMatch> stop_matches;
   std::vector<EvictionOutcome> evictions;
   // Blocks that have lost what this step or an earlier one wrote to them, for

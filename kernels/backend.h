@@ -10,8 +10,8 @@
 // On the CPU, the results for one sequence do not depend on the other sequences
 // of the batch, nor on how the sequence's tokens were split into calls. A token
 // that is decoded alone and the same token inside a prefill chunk give the same
-// output from the same table, bit for bit. CudaBackend promises this of
-// Attention with CudaBackendOptions::Decode::kChunked only.
+// output from the same table, bit for bit. CudaBackend promises this only for
+// Attention, and only with CudaBackendOptions::Decode::kChunked.
 //
 // Thread-compatible: only one thread may use a backend at a time.
 #ifndef KERNELS_BACKEND_H_

@@ -32,8 +32,9 @@ enum class EvictionMode : uint8_t {
   // target in tokens bounds the blocks of a sequence for an output of any
   // length. A ratio is a ratio of all tokens so far.
   kDecode,
-  // Only when blocks are short, instead of a preemption (a squeeze). A request
-  // is squeezed only after it has computed its prompt.
+  // Only when blocks are short, so that no request need be preempted. Such an
+  // eviction is called a squeeze. A request is squeezed only after it has
+  // computed its prompt.
   kPressure,
 };
 

@@ -110,7 +110,7 @@ struct ModelLayout {
   // Pages of one block in the memory of one shard.
   int32_t shard_pages_per_block() const { return num_layers * shard_heads(); }
   int64_t row_bytes() const { return int64_t{head_dim} * DTypeBytes(dtype); }
-  // K and V of page_size tokens of one head of one layer.
+  // Returns the bytes of K and V of page_size tokens of one head in one layer.
   int64_t page_bytes() const { return 2 * row_bytes() * page_size; }
   // Bytes of one block in all shards together. Each shard has 1 / num_shards of
   // them.

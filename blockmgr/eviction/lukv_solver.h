@@ -35,7 +35,8 @@ void PavaBlocks(std::span<const float> gains, std::vector<GainBlock>* blocks);
 // Cost: O(n).
 std::vector<float> SumUnits(std::span<const float> gains, int32_t unit);
 
-// LuKvSolver computes the budgets of any total from one sort of all blocks.
+// LuKvSolver sorts the gain blocks of all heads once. After that it computes
+// the budgets for any total.
 class LuKvSolver {
  public:
   // gains: per head (CSR), in the order in which entries are kept. Every head

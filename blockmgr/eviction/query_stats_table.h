@@ -34,10 +34,10 @@ struct QueryStatsTable {
     return int64_t{head_dim} * (head_dim + 1) / 2;
   }
 
-  // Checks the sizes, that head_dim is even, that means are at most 10^6 and
-  // covariances at most 10^12 in size, so that scores are finite, and that no
-  // variance is negative. Errors name the field, what was expected and what
-  // came. Cost: O(covariances).
+  // Checks that the arrays have the right sizes and that head_dim is even. No
+  // mean may exceed 10^6 and no covariance 10^12 in absolute value: scores are
+  // finite then. No variance may be negative. Errors name the field, what was
+  // expected and what came. Cost: O(covariances).
   absl::Status Validate() const;
   // Checks that the table is for a model of this shape.
   absl::Status CheckShape(int32_t layers, int32_t q_heads, int32_t dim) const;
