@@ -31,29 +31,34 @@ PrefixHintList* PrefixHints::ListOf(const BlockKey& block) {
 
 void PrefixHints::Add(RequestState* request, int32_t num_blocks,
                       int32_t max_blocks) {
-  PrefixHint& hint = request->hint;
-  BM_CHECK(hint.list == nullptr);
-  hint.num_blocks = num_blocks;
+  PrefixHintLinks& links = request->hint.links;
+  BM_CHECK(links.list == nullptr);
+  request->hint.num_blocks = num_blocks;
   const std::span<const BlockKey> keys = request->chain.keys();
   if (num_blocks >= std::min<int64_t>(std::ssize(keys), max_blocks)) return;
-  hint.list = ListOf(keys[num_blocks]);
-  hint.previous = nullptr;
-  hint.next = hint.list->first;
-  if (hint.next != nullptr) hint.next->hint.previous = request;
-  hint.list->first = request;
+  links.list = ListOf(keys[num_blocks]);
+  links.previous = nullptr;
+  links.next = links.list->first;
+  if (links.next != nullptr) links.next->hint.links.previous = request;
+  links.list->first = request;
   ++num_requests_;
 }
 
 void PrefixHints::Remove(RequestState* request) {
-  PrefixHint& hint = request->hint;
-  if (hint.list == nullptr) return;
-  (hint.previous == nullptr ? hint.list->first : hint.previous->hint.next) =
-      hint.next;
-  if (hint.next != nullptr) hint.next->hint.previous = hint.previous;
-  if (hint.list->first == nullptr) {
-    spare_.push_back(lists_.extract(lists_.find(hint.list->key)));
+  PrefixHintLinks& links = request->hint.links;
+  if (links.list == nullptr) return;
+  if (links.previous == nullptr) {
+    links.list->first = links.next;
+  } else {
+    links.previous->hint.links.next = links.next;
   }
-  hint.list = nullptr;
+  if (links.next != nullptr) {
+    links.next->hint.links.previous = links.previous;
+  }
+  if (links.list->first == nullptr) {
+    spare_.push_back(lists_.extract(lists_.find(links.list->key)));
+  }
+  links.list = nullptr;
   --num_requests_;
 }
 
@@ -81,9 +86,9 @@ void PrefixHints::CheckInvariants() const {
     BM_CHECK(list.first != nullptr);
     const RequestState* previous = nullptr;
     for (const RequestState* request = list.first; request != nullptr;
-         request = request->hint.next) {
-      BM_CHECK(request->hint.list == &list);
-      BM_CHECK(request->hint.previous == previous);
+         request = request->hint.links.next) {
+      BM_CHECK(request->hint.links.list == &list);
+      BM_CHECK(request->hint.links.previous == previous);
       BM_CHECK(!request->running);
       previous = request;
       ++num_requests;

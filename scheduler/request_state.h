@@ -131,15 +131,23 @@ inline constexpr uint8_t kLongPromptLane = 1;   // a turn for a long prompt
 inline constexpr uint8_t kScorerStateLane = 2;  // a scorer state in the engine
 inline constexpr int32_t kNumLanes = 4;
 
+class PrefixHints;      // prefix_hints.h
 struct PrefixHintList;  // prefix_hints.h
 struct RequestState;
 
-// PrefixHint is what PrefixHints (`list` to `dropped`) and PrefillFront
-// (`computing`) remember about a request.
-struct PrefixHint {
+// PrefixHintLinks puts a request on a list of PrefixHints. Only PrefixHints
+// sees the links: a const RequestState leads to no request that can be changed.
+class PrefixHintLinks {
+  friend class PrefixHints;
   PrefixHintList* list = nullptr;    // null if the request is on no list
   RequestState* previous = nullptr;  // the neighbors on the list
   RequestState* next = nullptr;
+};
+
+// PrefixHint is what PrefixHints (`links` to `dropped`) and PrefillFront
+// (`computing`) remember about a request.
+struct PrefixHint {
+  PrefixHintLinks links;
   int32_t num_blocks = 0;  // cached prefix at the last lookup
   uint64_t dropped = 0;    // entries that the cache had dropped until then
   std::optional<BlockKey> computing;  // the block that it will publish next
@@ -188,7 +196,7 @@ struct alignas(64) RequestState {
   int32_t max_tokens = 0;
   int32_t max_chunk = 0;    // most tokens of it that one step computes
   int32_t max_settled = 0;  // most positions settled at any time
-  std::unique_ptr<PendingCommand> command;
+  std::unique_ptr<const PendingCommand> command;
   // The tokens that end the request after its first min_tokens outputs,
   // ascending. The engine's end tokens are among them.
   std::vector<int32_t> stop_token_ids;

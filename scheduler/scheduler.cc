@@ -295,7 +295,7 @@ absl::StatusOr<uint64_t> SchedulerImpl::Evict(RequestId request,
   }
   BM_RETURN_IF_ERROR(ValidateCommand(*state, command, state_));
   const uint64_t number = state_.next_command++;
-  state->command = std::make_unique<PendingCommand>(
+  state->command = std::make_unique<const PendingCommand>(
       PendingCommand{number, std::move(command)});
   return number;
 }
