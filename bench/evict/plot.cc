@@ -146,6 +146,18 @@ absl::StatusOr<std::vector<EvictionTarget>> CurveTargets(
   return targets;
 }
 
+// A chart leaves out what is not finite.
+absl::StatusOr<std::string> DrawFiniteCurves(const CurveChart& chart) {
+  for (const Curve& curve : chart.curves) {
+    for (const Curve::Sample& sample : curve.samples) {
+      if (std::isfinite(sample.y)) continue;
+      return Invalid("--kind: policy ", curve.name, ", keep ratio ", sample.x,
+                     ": expected a finite value, got ", sample.y);
+    }
+  }
+  return DrawCurves(chart);
+}
+
 absl::StatusOr<std::string> PlotRecall(const PlotFlags& flags,
                                        const PolicyList& list) {
   BM_ASSIGN_OR_RETURN(const std::vector<EvictionTarget> targets,
@@ -173,7 +185,7 @@ absl::StatusOr<std::string> PlotRecall(const PlotFlags& flags,
     }
     chart.curves.push_back(std::move(curve));
   }
-  return DrawCurves(chart);
+  return DrawFiniteCurves(chart);
 }
 
 absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
@@ -216,7 +228,7 @@ absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
     }
     chart.curves.push_back(std::move(curve));
   }
-  return DrawCurves(chart);
+  return DrawFiniteCurves(chart);
 }
 
 absl::Status WritePlot(const PlotFlags& flags) {

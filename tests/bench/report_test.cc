@@ -152,7 +152,8 @@ TEST(BuildReportTest, ValuesAreThoseOfTheRun) {
 TEST(BuildReportTest, LatenciesOfNothingAreNull) {
   Example example;
   for (RequestRecord& record : example.result.records) {
-    record = {.failure = absl::UnavailableError("no engine")};
+    record = RequestRecord();
+    record.failure = absl::UnavailableError("no engine");
   }
   const Json report = example.Build();
   for (const char* key :

@@ -174,6 +174,12 @@ TEST(PlotTest, NamesTheHeadWhosePerturbationIsNotANumber) {
       AllOf(HasSubstr("--kind loss: policy streaming"),
             HasSubstr("layer 0, query head 1: expected a finite perturbation, "
                       "got nan")));
+  flags.kind = "curve";
+  flags.keep_ratios = {"0.5"};
+  EXPECT_THAT(MakePlot(flags).status().ToString(),
+              AllOf(HasSubstr("--kind: policy streaming"),
+                    HasSubstr("keep ratio 0.5: expected a finite value, got "
+                              "nan")));
 }
 
 TEST(PlotTest, ExternalBudgetsHaveNoKeepRatio) {
