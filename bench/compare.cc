@@ -1,15 +1,18 @@
 #include "bench/compare.h"
 
 #include <algorithm>
-#include <fstream>
+#include <cmath>
 #include <optional>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
+#include <absl/strings/string_view.h>
 #include <nlohmann/json.hpp>
 
 #include "blockmgr/base/invalid.h"
+#include "blockmgr/base/read_file.h"
+#include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 namespace {
@@ -53,8 +56,39 @@ constexpr Row kRows[] = {
     {"kept tokens per head, max", "kept_entries_max", 1, 0, true},
 };
 
+// What is measured, besides the eviction, which a headline has.
+constexpr const char* kInputs[] = {"num_prompts",       "dataset_name",
+                                   "dataset_path",      "seed",
+                                   "vocab_size",        "request_rate",
+                                   "burstiness",        "spread_ticks",
+                                   "scale_trace",       "max_concurrency",
+                                   "goodput",           "random_input_len",
+                                   "random_output_len", "random_range_ratio",
+                                   "random_prefix_len"};
+
+// Names the inputs in which the reports differ. What a report does not tell,
+// because an older program wrote it, is no difference; nor is a rate that was
+// searched for.
+std::string DifferentInputs(const Json& a, const Json& b) {
+  std::string text;
+  for (const char* key : kInputs) {
+    if (!a.contains(key) || !b.contains(key) || a.at(key) == b.at(key)) {
+      continue;
+    }
+    if (absl::string_view(key) == "request_rate" && a.contains("rate_search") &&
+        b.contains("rate_search")) {
+      continue;
+    }
+    absl::StrAppend(&text, text.empty() ? "inputs differ: " : ", ", key, " ",
+                    a.at(key).dump(), " and ", b.at(key).dump());
+  }
+  return text.empty() ? "" : absl::StrCat(text, "\n");
+}
+
 std::optional<double> Value(const Json& report, const Row& row) {
   const auto found = report.find(row.key);
+  // JSON has no infinity (report.h).
+  if (found != report.end() && *found == "inf") return HUGE_VAL;
   if (found == report.end() || !found->is_number()) return std::nullopt;
   const auto evictions = report.find("evictions");
   if (row.of_evictions && evictions != report.end() && *evictions == 0) {
@@ -112,11 +146,8 @@ std::string Headline(const char* letter, const std::string& name,
 }  // namespace
 
 absl::StatusOr<Json> ReadReport(const std::string& path) {
-  std::ifstream input(path, std::ios::binary);
-  if (!input) {
-    return absl::NotFoundError(absl::StrCat("cannot open '", path, "'"));
-  }
-  Json report = Json::parse(input, nullptr, false);
+  BM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  Json report = Json::parse(text, nullptr, false);
   // DescribeFailures reads these fields.
   const auto is_count = [](const Json& value) {
     return value.is_number_integer();
@@ -143,14 +174,16 @@ absl::StatusOr<Json> ReadReport(const std::string& path) {
 std::string FormatComparison(const std::string& name_a, const Json& a,
                              const std::string& name_b, const Json& b) {
   std::string text =
-      absl::StrCat(Headline("A", name_a, a), Headline("B", name_b, b), "\n");
+      absl::StrCat(Headline("A", name_a, a), Headline("B", name_b, b),
+                   DifferentInputs(a, b), "\n");
   absl::StrAppendFormat(&text, "%-30s %14s %14s %8s\n", "", "A", "B", "B / A");
   for (const Row& row : kRows) {
     const std::optional<double> left = Value(a, row);
     const std::optional<double> right = Value(b, row);
     if (row.may_lack && !left.has_value() && !right.has_value()) continue;
     std::string ratio = "-";
-    if (left.has_value() && right.has_value() && *left != 0) {
+    if (left.has_value() && right.has_value() && *left != 0 &&
+        std::isfinite(*left) && std::isfinite(*right)) {
       ratio = absl::StrFormat("%.2fx", *right / *left);
     }
     absl::StrAppendFormat(&text, "%-30s %14s %14s %8s\n", row.title,

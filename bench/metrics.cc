@@ -107,6 +107,7 @@ Distribution Distribution::Of(std::vector<double> values,
   result.std = std::sqrt(squares / n);
   result.median = Percentile(values, 50);
   result.max = values.back();
+  result.num_values = std::ssize(values);
   return result;
 }
 

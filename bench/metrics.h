@@ -56,6 +56,7 @@ struct SystemPeaks {
 double Percentile(std::span<const double> sorted, double q);
 
 struct Distribution {
+  int64_t num_values = 0;
   double mean = 0;
   double median = 0;
   double std = 0;

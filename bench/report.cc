@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -51,6 +49,10 @@ void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
   (*json)["dataset_name"] = options.dataset.name;
   (*json)["dataset_path"] = trace ? Json(options.dataset.path) : Json(nullptr);
   (*json)["seed"] = options.seed;
+  (*json)["vocab_size"] = options.vocab_size;
+  (*json)["goodput"] = plan.goodput.any()
+                           ? Json(absl::StrJoin(options.goodput, " "))
+                           : Json(nullptr);
   const bool replay = trace && !options.arrivals.request_rate.has_value();
   (*json)["request_rate"] =
       replay ? Json("trace")
@@ -114,16 +116,24 @@ void AddSummary(const BenchPlan& plan, const RunSummary& summary, Json* json) {
   (*json)["max_output_tokens_per_s"] = summary.max_output_tokens_per_s;
   (*json)["max_concurrent_requests"] = summary.max_concurrent_requests;
   (*json)["achieved_request_rate"] = OrNull(summary.achieved_request_rate);
-  (*json)["client_lag_ms"] = {{"mean", summary.client_lag_ms.mean},
-                              {"p99", summary.client_lag_ms.percentiles.at(99)},
-                              {"max", summary.client_lag_ms.max}};
+  // Of no values, none is known.
+  const auto of = [](const Distribution& values, double value) {
+    return values.num_values == 0 ? Json(nullptr) : Json(value);
+  };
+  const Distribution& lag = summary.client_lag_ms;
+  (*json)["client_lag_ms"] = {{"mean", of(lag, lag.mean)},
+                              {"p99", of(lag, lag.percentiles.at(99))},
+                              {"max", of(lag, lag.max)}};
   for (const std::string& metric : plan.percentile_metrics) {
     const Distribution& latency = summary.latencies_ms.at(metric);
-    (*json)[absl::StrCat("mean_", metric, "_ms")] = latency.mean;
-    (*json)[absl::StrCat("median_", metric, "_ms")] = latency.median;
-    (*json)[absl::StrCat("std_", metric, "_ms")] = latency.std;
+    const auto add = [&](const std::string& name, double value) {
+      (*json)[absl::StrCat(name, "_", metric, "_ms")] = of(latency, value);
+    };
+    add("mean", latency.mean);
+    add("median", latency.median);
+    add("std", latency.std);
     for (const auto& [q, value] : latency.percentiles) {
-      (*json)[absl::StrCat(PercentileName(q), "_", metric, "_ms")] = value;
+      add(PercentileName(q), value);
     }
   }
 }
@@ -236,6 +246,7 @@ constexpr Line kSystemLines[] = {
 };
 
 std::string Shown(const Json& value) {
+  if (value.is_null()) return "-";
   if (value.is_number_float()) {
     const double number = value.get<double>();
     // Rates and fractions below 1 by their digits.
@@ -417,18 +428,7 @@ std::string DefaultResultFilename(const Json& report, const std::string& time) {
 }
 
 absl::Status WriteReport(const std::string& path, const Json& report) {
-  const std::string temporary = absl::StrCat(path, ".tmp");
-  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-  out << Text(report) << "\n";
-  out.close();
-  std::error_code error;
-  if (!out) error = std::make_error_code(std::errc::io_error);
-  if (!error) std::filesystem::rename(temporary, path, error);
-  if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("result: cannot write '", path, "': ", error.message()));
-  }
-  return absl::OkStatus();
+  return WriteOutputFiles({{"result", path, absl::StrCat(Text(report), "\n")}});
 }
 
 absl::Status PrepareResult(const BenchOptions& options) {
@@ -445,20 +445,22 @@ absl::Status PrepareResult(const BenchOptions& options) {
 
 absl::Status PublishReport(const BenchOptions& options, const Json& report,
                            const std::string& time) {
+  if (options.save_result) {
+    const std::filesystem::path folder(options.result_dir);
+    std::string path = (folder / options.result_filename).string();
+    if (options.result_filename.empty()) {
+      // Other runs of the same second keep their files.
+      path = (folder / DefaultResultFilename(report, time)).string();
+      BM_ASSIGN_OR_RETURN(
+          path,
+          MakeNewFile("result", absl::StripSuffix(path, ".json"), ".json"));
+    }
+    BM_RETURN_IF_ERROR(WriteReport(path, report));
+    absl::FPrintF(stderr, "saved %s\n", path);
+  }
   const std::string text =
       options.json ? absl::StrCat(Text(report), "\n") : FormatReport(report);
   std::fwrite(text.data(), 1, text.size(), stdout);
-  if (std::fflush(stdout) != 0) {
-    return absl::UnavailableError("result: cannot write standard output");
-  }
-  if (options.save_result) {
-    const std::filesystem::path path =
-        std::filesystem::path(options.result_dir) /
-        (options.result_filename.empty() ? DefaultResultFilename(report, time)
-                                         : options.result_filename);
-    BM_RETURN_IF_ERROR(WriteReport(path.string(), report));
-    absl::FPrintF(stderr, "saved %s\n", path.string());
-  }
   return absl::OkStatus();
 }
 

@@ -77,13 +77,15 @@ std::string DescribeFailures(const nlohmann::ordered_json& report);
 // makes the folder. The error names the flags.
 absl::Status PrepareResult(const BenchOptions& options);
 
-// Prints the report to standard output and saves it, as the options say; a
-// saved file's name goes to standard error. Errors: it cannot be written.
+// Saves the report, as the options say, and prints it to standard output. The
+// saved file's name goes to standard error. A name of DefaultResultFilename
+// that another file has gets a number. Errors: it cannot be saved.
 absl::Status PublishReport(const BenchOptions& options,
                            const nlohmann::ordered_json& report,
                            const std::string& time);
 
-// Writes a JSON file whole or not at all. REQUIRES: its folder exists.
+// Writes a JSON file whole or not at all (WriteOutputFiles). REQUIRES: its
+// folder exists.
 absl::Status WriteReport(const std::string& path,
                          const nlohmann::ordered_json& report);
 

@@ -109,7 +109,10 @@ absl::StatusOr<Json> ReportSim(const BenchOptions& bench, const SimOptions& sim,
     return absl::InvalidArgumentError(
         "good-percent: has no effect without --find-max-rate");
   }
-  if (bench.goodput.empty()) {
+  // Flags that only finite rates make use of are checked before the first run,
+  // which sends all requests at once.
+  BM_ASSIGN_OR_RETURN(const BenchPlan plan, ResolveOptions(AtRate(bench, 1.0)));
+  if (!plan.goodput.any()) {
     return absl::InvalidArgumentError(
         "find-max-rate: needs --goodput, the goal");
   }
@@ -117,9 +120,6 @@ absl::StatusOr<Json> ReportSim(const BenchOptions& bench, const SimOptions& sim,
     return absl::InvalidArgumentError(
         "request-rate: has no effect with --find-max-rate, which finds it");
   }
-  // Flags that only finite rates make use of are checked before the first run,
-  // which sends all requests at once.
-  BM_RETURN_IF_ERROR(ResolveOptions(AtRate(bench, 1.0)).status());
   return FindAndReport(bench, sim,
                        search.good_percent.value_or(kDefaultGoodPercent));
 }

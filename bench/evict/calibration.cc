@@ -64,6 +64,11 @@ absl::Status CheckInput(const Calibration& calibration) {
                             "a finite number >= 0", value);
     }
   }
+  // Queries that use nothing tell no head from another.
+  if (std::ranges::all_of(calibration.oracle,
+                          [](float value) { return value == 0.0f; })) {
+    return BadCalibration("oracle", "a number above 0", "none");
+  }
   return absl::OkStatus();
 }
 
@@ -334,8 +339,10 @@ absl::StatusOr<std::vector<double>> SolverShares(
   VisitGains(contexts, options, [&](std::span<const float> gains) {
     const std::vector<int32_t> budgets =
         LuKvSolver(offsets, gains, min_units).Budgets(total);
-    shares.push_back(SumOf(offsets, gains, budgets) /
-                     LargestSum(offsets, gains, least, total));
+    const double largest = LargestSum(offsets, gains, least, total);
+    // Any budgets keep all of nothing.
+    shares.push_back(largest > 0.0 ? SumOf(offsets, gains, budgets) / largest
+                                   : 1.0);
   });
   return shares;
 }

@@ -129,13 +129,17 @@ absl::StatusOr<MeasuredPolicies> MeasurePolicies(
   }
   BM_ASSIGN_OR_RETURN(measured.losses,
                       MeasurePerturbation(tensors, measured.keep, options));
+  for (size_t i = 0; i < measured.keep.size(); ++i) {
+    measured.losses[i].kept_fraction =
+        KeptFraction(measured.keep[i], tensors.length);
+  }
   return measured;
 }
 
 absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags) {
-  BM_ASSIGN_OR_RETURN(const EvictionTarget target,
-                      ParseTarget("--keep-ratio", flags.keep_ratio));
   BM_ASSIGN_OR_RETURN(const PolicyList list, ReadPolicies(flags.policies));
+  BM_ASSIGN_OR_RETURN(const EvictionTarget target,
+                      ResolveKeepRatio(flags.keep_ratio, list));
   BM_ASSIGN_OR_RETURN(const Tensors tensors, ReadTensors(flags.tensors));
   Progress progress(
       static_cast<int64_t>(list.policies.size()) + tensors.num_layers(), true,
@@ -147,7 +151,7 @@ absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags) {
   for (const NamedPolicy& policy : list.policies) {
     report.policies.push_back(policy.name);
   }
-  report.keep_ratio = target.ratio.ToString();
+  if (!list.all_external()) report.keep_ratio = target.ratio.ToString();
   report.queries_window = measured.queries_window;
   report.length = tensors.length;
   report.num_q_heads = tensors.num_q_heads;
@@ -156,10 +160,15 @@ absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags) {
   return report;
 }
 
+nlohmann::ordered_json RatioJson(const std::string& keep_ratio) {
+  if (keep_ratio.empty()) return nullptr;
+  return keep_ratio;
+}
+
 std::string FormatLoss(const LossReport& report, bool per_head) {
   std::string text = absl::StrFormat(
-      "keep ratio %s of %d positions, means over the last %d queries%s\n",
-      report.keep_ratio, report.length, report.queries_window,
+      "%s of %d positions, means over the last %d queries%s\n",
+      KeepText(report.keep_ratio), report.length, report.queries_window,
       report.has_output_projection
           ? ""
           : "\nno W_O given: outputs of heads side by side");
@@ -178,16 +187,17 @@ std::string FormatLoss(const LossReport& report, bool per_head) {
       }
     }
     absl::StrAppendFormat(&text,
+                          "kept fraction of the entries: %.5f\n"
                           "mean relative perturbation of the layers: "
                           "%.5f\n",
-                          MeanRelative(loss));
+                          loss.kept_fraction, MeanRelative(loss));
   }
   return text;
 }
 
 nlohmann::ordered_json LossJson(const LossReport& report, bool per_head) {
   nlohmann::ordered_json json = {
-      {"keep_ratio", report.keep_ratio},
+      {"keep_ratio", RatioJson(report.keep_ratio)},
       {"length", report.length},
       {"queries_window", report.queries_window},
       {"output_projection",
@@ -208,6 +218,7 @@ nlohmann::ordered_json LossJson(const LossReport& report, bool per_head) {
     }
     json["policies"].push_back(
         {{"policy", report.policies[i]},
+         {"kept_fraction", loss.kept_fraction},
          {"mean_relative_perturbation", MeanRelative(loss)},
          {"layers", std::move(layers)}});
   }
@@ -224,8 +235,9 @@ void AddLossCommand(CLI::App& app, int* exit_status) {
   AddPolicyFlags(*command, &flags->policies);
   command
       ->add_option("--keep-ratio", flags->keep_ratio,
-                   "fraction of the entries to keep, a decimal in (0, 1]")
-      ->capture_default_str();
+                   "fraction of the entries to keep, a decimal in (0, 1] "
+                   "[0.2]; of no use to external budgets")
+      ->type_name("RATIO");
   command
       ->add_option("--queries-window", flags->queries_window,
                    "how many of the last queries to measure [32, or all where "

@@ -20,7 +20,7 @@ namespace blockmgr {
 struct LossFlags {
   TensorFlags tensors;
   PolicyFlags policies;
-  std::string keep_ratio = "0.2";  // --keep-ratio
+  std::optional<std::string> keep_ratio;  // --keep-ratio; none: 0.2
   // --queries-window; none: DefaultQueriesWindow
   std::optional<int32_t> queries_window;
   bool per_head = false;  // --per-head
@@ -46,7 +46,7 @@ absl::StatusOr<MeasuredPolicies> MeasurePolicies(
     const std::function<void()>& on_step = [] {});
 
 struct LossReport {
-  std::string keep_ratio;
+  std::string keep_ratio;  // empty: all budgets are external
   int32_t queries_window = 0;
   int32_t length = 0;
   int32_t num_q_heads = 0;
@@ -57,6 +57,9 @@ struct LossReport {
 
 // Runs every policy and measures it. Errors name the flag, expected and got.
 absl::StatusOr<LossReport> ComputeLoss(const LossFlags& flags);
+
+// Returns the ratio, or null if it is empty.
+nlohmann::ordered_json RatioJson(const std::string& keep_ratio);
 
 // A table per policy, a row per layer and, with `per_head`, per query head.
 std::string FormatLoss(const LossReport& report, bool per_head);

@@ -34,14 +34,14 @@ ContextLoss ContextLossOf(const PolicyLoss& loss) {
   context.heads_kept =
       static_cast<double>(num_kept) / static_cast<double>(loss.q_heads.size());
   context.relative = MeanRelative(loss);
+  context.kept_fraction = loss.kept_fraction;
   return context;
 }
 
 // Adds the losses of the policies on one context.
 absl::Status AddContext(const LossFlags& flags, const PolicyList& list,
-                        const ModelOracle& oracle, ContextsLoss* all) {
-  BM_ASSIGN_OR_RETURN(const EvictionTarget target,
-                      ParseTarget("--keep-ratio", flags.keep_ratio));
+                        const EvictionTarget& target, const ModelOracle& oracle,
+                        ContextsLoss* all) {
   const Tensors& tensors = oracle.tensors;
   BM_ASSIGN_OR_RETURN(
       const MeasuredPolicies measured,
@@ -78,8 +78,10 @@ nlohmann::ordered_json ToJson(const Interval& interval) {
 
 absl::StatusOr<ContextsLoss> ComputeContextsLoss(const LossFlags& flags) {
   BM_ASSIGN_OR_RETURN(const PolicyList list, ReadPolicies(flags.policies));
+  BM_ASSIGN_OR_RETURN(const EvictionTarget target,
+                      ResolveKeepRatio(flags.keep_ratio, list));
   ContextsLoss all;
-  all.keep_ratio = flags.keep_ratio;
+  if (!list.all_external()) all.keep_ratio = target.ratio.ToString();
   all.query_tokens = flags.query_tokens;
   all.num_contexts = flags.num_contexts;
   for (const NamedPolicy& policy : list.policies) {
@@ -91,7 +93,7 @@ absl::StatusOr<ContextsLoss> ComputeContextsLoss(const LossFlags& flags) {
       flags.tensors,
       {.num_contexts = flags.num_contexts, .query_tokens = flags.query_tokens},
       [&](const ModelOracle& oracle) {
-        absl::Status added = AddContext(flags, list, oracle, &all);
+        absl::Status added = AddContext(flags, list, target, oracle, &all);
         progress.Step();
         return added;
       }));
@@ -115,6 +117,8 @@ ContextsSummary SummarizeContexts(const ContextsLoss& loss, size_t policy) {
   const std::vector<double> needed =
       ValuesOf(contexts, &ContextLoss::needed_kept);
   return {
+      .kept_fraction =
+          BootstrapMean(ValuesOf(contexts, &ContextLoss::kept_fraction)).mean,
       .kept_mass = BootstrapMean(ValuesOf(contexts, &ContextLoss::kept_mass)),
       .heads_kept = BootstrapMean(ValuesOf(contexts, &ContextLoss::heads_kept)),
       .relative = BootstrapMean(relative),
@@ -130,12 +134,13 @@ ContextsSummary SummarizeContexts(const ContextsLoss& loss, size_t policy) {
 
 std::string FormatContextsLoss(const ContextsLoss& loss) {
   std::string text = absl::StrFormat(
-      "keep ratio %s of %d positions, last %d queries, %d contexts; means and "
+      "%s of %d positions, last %d queries, %d contexts; means and "
       "95 %% intervals\n\n"
       "| policy | kept mass | heads that keep 95 %% | relative perturbation | "
       "of the first's | less than the first | log-determinant of the keys | "
       "more than the first |",
-      loss.keep_ratio, loss.length, loss.queries_window, loss.num_contexts);
+      KeepText(loss.keep_ratio), loss.length, loss.queries_window,
+      loss.num_contexts);
   const bool has_needs = loss.query_tokens > 0;
   if (has_needs) {
     absl::StrAppend(&text, " kept of what ", loss.query_tokens,
@@ -143,8 +148,10 @@ std::string FormatContextsLoss(const ContextsLoss& loss) {
   }
   absl::StrAppend(&text, "\n|---|---|---|---|---|---|---|---|",
                   has_needs ? "---|---|" : "", "\n");
+  std::string kept = "\nkept fractions of the entries:";
   for (size_t i = 0; i < loss.policies.size(); ++i) {
     const ContextsSummary summary = SummarizeContexts(loss, i);
+    absl::StrAppendFormat(&kept, " %.5f", summary.kept_fraction);
     absl::StrAppend(&text, "| ",
                     absl::StrJoin(absl::StrSplit(loss.policies[i], '|'), "\\|"),
                     " | ", TextOf(summary.kept_mass), " | ",
@@ -160,11 +167,11 @@ std::string FormatContextsLoss(const ContextsLoss& loss) {
     }
     text.push_back('\n');
   }
-  return text;
+  return absl::StrCat(text, kept, "\n");
 }
 
 nlohmann::ordered_json ContextsLossJson(const ContextsLoss& loss) {
-  nlohmann::ordered_json json = {{"keep_ratio", loss.keep_ratio},
+  nlohmann::ordered_json json = {{"keep_ratio", RatioJson(loss.keep_ratio)},
                                  {"length", loss.length},
                                  {"queries_window", loss.queries_window},
                                  {"query_tokens", loss.query_tokens},
@@ -174,6 +181,7 @@ nlohmann::ordered_json ContextsLossJson(const ContextsLoss& loss) {
     const ContextsSummary summary = SummarizeContexts(loss, i);
     nlohmann::ordered_json policy = {
         {"policy", loss.policies[i]},
+        {"kept_fraction", summary.kept_fraction},
         {"kept_mass", ToJson(summary.kept_mass)},
         {"heads_kept", ToJson(summary.heads_kept)},
         {"relative_perturbation", ToJson(summary.relative)},

@@ -25,12 +25,13 @@ struct ContextLoss {
   double key_volume = 0.0;  // MeanKeyLogDeterminant
   // KeptImportance; 0 without --query-tokens.
   double needed_kept = 0.0;
+  double kept_fraction = 0.0;  // of the entries of all heads
 
   friend bool operator==(const ContextLoss&, const ContextLoss&) = default;
 };
 
 struct ContextsLoss {
-  std::string keep_ratio;
+  std::string keep_ratio;  // empty: all budgets are external
   int32_t queries_window = 0;
   int32_t query_tokens = 0;
   int32_t length = 0;
@@ -41,6 +42,7 @@ struct ContextsLoss {
 
 // Means over the contexts. Those of the pairs are with the first policy.
 struct ContextsSummary {
+  double kept_fraction = 0.0;
   Interval kept_mass;
   Interval heads_kept;
   Interval relative;

@@ -38,6 +38,7 @@ struct LossMeans {
 struct PolicyLoss {
   std::vector<LossMeans> layers;   // [num_layers]
   std::vector<LossMeans> q_heads;  // [num_layers * num_q_heads]
+  double kept_fraction = 0.0;      // of the entries of all heads
 };
 
 // Returns the mean of the layers' relative perturbations.

@@ -5,13 +5,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <utility>
 
 #include <absl/status/status.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/string_view.h>
 
@@ -56,14 +56,22 @@ constexpr char kPlotFooter[] =
     "wo.npy \\\n"
     "      --policy snapkv --policy \"snapkv | adakv\" --output curve.svg\n";
 
+std::string TargetText(const PolicyList& list, const EvictionTarget& target) {
+  return KeepText(list.all_external() ? "" : target.ratio.ToString());
+}
+
+std::string PanelName(const NamedPolicy& policy, double kept_fraction) {
+  return absl::StrFormat("%s, keeps %.3f", policy.name, kept_fraction);
+}
+
 absl::StatusOr<std::string> PlotBudgets(const PlotFlags& flags,
                                         const PolicyList& list,
                                         const Tensors& tensors) {
   BM_ASSIGN_OR_RETURN(const EvictionTarget target,
-                      ParseTarget("--keep-ratio", flags.keep_ratio));
+                      ResolveKeepRatio(flags.keep_ratio, list));
   HeatMap map;
-  map.title = absl::StrCat("Entries kept of ", tensors.length,
-                           " at keep ratio ", target.ratio.ToString());
+  map.title = absl::StrCat("Entries kept of ", tensors.length, " at ",
+                           TargetText(list, target));
   map.row_name = "layer";
   map.column_name = "KV head";
   map.value_name = "entries";
@@ -74,7 +82,9 @@ absl::StatusOr<std::string> PlotBudgets(const PlotFlags& flags,
   for (const NamedPolicy& policy : list.policies) {
     BM_ASSIGN_OR_RETURN(PolicyRun run, RunPolicy(policy.policy, target, tensors,
                                                  policy.options));
-    map.panels.push_back({policy.name, std::move(run.budgets)});
+    map.panels.push_back(
+        {PanelName(policy, KeptFraction(run.keep, tensors.length)),
+         std::move(run.budgets)});
     progress.Step();
   }
   return DrawHeatMap(map);
@@ -84,7 +94,7 @@ absl::StatusOr<std::string> PlotLoss(const PlotFlags& flags,
                                      const PolicyList& list,
                                      const Tensors& tensors) {
   BM_ASSIGN_OR_RETURN(const EvictionTarget target,
-                      ParseTarget("--keep-ratio", flags.keep_ratio));
+                      ResolveKeepRatio(flags.keep_ratio, list));
   Progress progress(std::ssize(list.policies) + int64_t{tensors.num_layers()},
                     true, "steps", "plot ");
   BM_ASSIGN_OR_RETURN(const MeasuredPolicies measured,
@@ -92,10 +102,9 @@ absl::StatusOr<std::string> PlotLoss(const PlotFlags& flags,
                                       tensors, [&] { progress.Step(); }));
   const std::vector<PolicyLoss>& losses = measured.losses;
   HeatMap map;
-  map.title =
-      absl::StrCat("Perturbation of the attention output at keep ratio ",
-                   target.ratio.ToString(), ", last ", measured.queries_window,
-                   " queries of ", tensors.length);
+  map.title = absl::StrCat(
+      "Perturbation of the attention output at ", TargetText(list, target),
+      ", last ", measured.queries_window, " queries of ", tensors.length);
   map.row_name = "layer";
   map.column_name = "query head";
   map.value_name = "thousandths of |y|";
@@ -104,10 +113,20 @@ absl::StatusOr<std::string> PlotLoss(const PlotFlags& flags,
   for (size_t i = 0; i < losses.size(); ++i) {
     std::vector<int32_t> values;
     for (const LossMeans& means : losses[i].q_heads) {
-      values.push_back(
-          static_cast<int32_t>(std::lround(1000.0 * means.relative())));
+      const double value = std::round(1000.0 * means.relative());
+      // Also true for NaN.
+      if (!(value <= INT32_MAX)) {
+        const auto head = std::ssize(values);
+        return Invalid("--kind loss: policy ", list.policies[i].name,
+                       ", layer ", head / tensors.num_q_heads, ", query head ",
+                       head % tensors.num_q_heads,
+                       ": expected a finite perturbation, got ",
+                       means.relative());
+      }
+      values.push_back(static_cast<int32_t>(value));
     }
-    map.panels.push_back({list.policies[i].name, std::move(values)});
+    map.panels.push_back({PanelName(list.policies[i], losses[i].kept_fraction),
+                          std::move(values)});
   }
   return DrawHeatMap(map);
 }
@@ -125,6 +144,18 @@ absl::StatusOr<std::vector<EvictionTarget>> CurveTargets(
     targets.push_back(target);
   }
   return targets;
+}
+
+// A chart leaves out what is not finite.
+absl::StatusOr<std::string> DrawFiniteCurves(const CurveChart& chart) {
+  for (const Curve& curve : chart.curves) {
+    for (const Curve::Sample& sample : curve.samples) {
+      if (std::isfinite(sample.y)) continue;
+      return Invalid("--kind: policy ", curve.name, ", keep ratio ", sample.x,
+                     ": expected a finite value, got ", sample.y);
+    }
+  }
+  return DrawCurves(chart);
 }
 
 absl::StatusOr<std::string> PlotRecall(const PlotFlags& flags,
@@ -154,7 +185,7 @@ absl::StatusOr<std::string> PlotRecall(const PlotFlags& flags,
     }
     chart.curves.push_back(std::move(curve));
   }
-  return DrawCurves(chart);
+  return DrawFiniteCurves(chart);
 }
 
 absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
@@ -197,22 +228,14 @@ absl::StatusOr<std::string> PlotCurve(const PlotFlags& flags,
     }
     chart.curves.push_back(std::move(curve));
   }
-  return DrawCurves(chart);
+  return DrawFiniteCurves(chart);
 }
 
 absl::Status WritePlot(const PlotFlags& flags) {
   BM_RETURN_IF_ERROR(
       CheckOutputName("--output", flags.output, ".svg", "an SVG picture"));
   BM_ASSIGN_OR_RETURN(const std::string document, MakePlot(flags));
-  std::ofstream file(flags.output, std::ios::binary);
-  file << document;
-  file.close();
-  if (!file) {
-    return absl::UnavailableError(
-        absl::StrCat("--output: expected a file that can be written, got '",
-                     flags.output, "'"));
-  }
-  return absl::OkStatus();
+  return WriteOutputFiles({{"--output", flags.output, document}});
 }
 
 void PrintFailure(const CLI::App& command, const absl::Status& status,
@@ -274,8 +297,9 @@ void AddPlotCommand(CLI::App& app, int* exit_status) {
       ->capture_default_str();
   command
       ->add_option("--keep-ratio", flags->keep_ratio,
-                   "budgets, loss: fraction of the entries to keep")
-      ->capture_default_str();
+                   "budgets, loss: fraction of the entries to keep [0.2]; of "
+                   "no use to external budgets")
+      ->type_name("RATIO");
   command
       ->add_option("--keep-ratios", flags->keep_ratios,
                    "curve, recall: fractions to keep, separated by commas")

@@ -17,8 +17,9 @@ namespace blockmgr {
 struct PlotFlags {
   TensorFlags tensors;
   PolicyFlags policies;
-  std::string kind = "budgets";    // --kind budgets|loss|curve|recall
-  std::string keep_ratio = "0.2";  // --keep-ratio, of budgets and loss
+  std::string kind = "budgets";  // --kind budgets|loss|curve|recall
+  // --keep-ratio, of budgets and loss; none: 0.2
+  std::optional<std::string> keep_ratio;
   // --keep-ratios, of curve and recall
   std::vector<std::string> keep_ratios = {"0.05", "0.1", "0.2", "0.4", "0.8"};
   // --queries-window; none: DefaultQueriesWindow

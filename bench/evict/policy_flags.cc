@@ -208,4 +208,23 @@ absl::StatusOr<EvictionTarget> ParseTarget(const std::string& flag,
   return target;
 }
 
+bool PolicyList::all_external() const {
+  return std::ranges::all_of(policies, [](const NamedPolicy& named) {
+    return named.policy.budget.kind == BudgetKind::kExternal;
+  });
+}
+
+absl::StatusOr<EvictionTarget> ResolveKeepRatio(
+    const std::optional<std::string>& keep_ratio, const PolicyList& list) {
+  if (keep_ratio.has_value() && list.all_external()) {
+    return BadFlag("--keep-ratio", "a policy without external budgets", "none");
+  }
+  return ParseTarget("--keep-ratio", keep_ratio.value_or("0.2"));
+}
+
+std::string KeepText(const std::string& keep_ratio) {
+  return keep_ratio.empty() ? "external budgets"
+                            : absl::StrCat("keep ratio ", keep_ratio);
+}
+
 }  // namespace blockmgr

@@ -3,6 +3,7 @@
 #define BENCH_EVICT_POLICY_FLAGS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ struct PolicyList {
   std::vector<BudgetTable> tables;
   std::vector<QueryStatsTable> query_stats;
   std::vector<NamedPolicy> policies;
+
+  // Returns whether no policy reads how much to keep.
+  bool all_external() const;
 };
 
 // Parses policies and reads tables; a policy that names a table gets the only
@@ -49,6 +53,14 @@ absl::StatusOr<PolicyList> ReadPolicies(const PolicyFlags& flags);
 // "0.2" -> what is kept. The error names `flag`.
 absl::StatusOr<EvictionTarget> ParseTarget(const std::string& flag,
                                            const std::string& keep_ratio);
+
+// Returns the target of --keep-ratio, 0.2 unless it is given. Errs if it is
+// given though all budgets are external.
+absl::StatusOr<EvictionTarget> ResolveKeepRatio(
+    const std::optional<std::string>& keep_ratio, const PolicyList& list);
+
+// Returns "keep ratio 0.2", or "external budgets" of an empty ratio.
+std::string KeepText(const std::string& keep_ratio);
 
 }  // namespace blockmgr
 

@@ -321,4 +321,9 @@ absl::StatusOr<PolicyRun> RunPolicyByBlocks(const ParityPolicy& policy,
   return runner.RunByBlocks(block);
 }
 
+double KeptFraction(const KeepSets& keep, int32_t length) {
+  return static_cast<double>(keep.ranks.size()) /
+         (static_cast<double>(keep.offsets.size() - 1) * length);
+}
+
 }  // namespace blockmgr

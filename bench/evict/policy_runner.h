@@ -64,6 +64,9 @@ absl::StatusOr<PolicyRun> RunPolicyByBlocks(const ParityPolicy& policy,
                                             int32_t block,
                                             const PolicyRunOptions& options);
 
+// Returns which part of the heads' `length` entries is kept.
+double KeptFraction(const KeepSets& keep, int32_t length);
+
 }  // namespace blockmgr
 
 #endif  // BENCH_EVICT_POLICY_RUNNER_H_

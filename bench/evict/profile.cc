@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -651,14 +650,8 @@ absl::StatusOr<std::string> RunProfile(const ProfileFlags& flags) {
   std::vector<double> shares;
   BM_ASSIGN_OR_RETURN(const LuKvProfile profile, MakeProfile(flags, &shares));
   if (!flags.output.empty()) {
-    std::ofstream file(flags.output, std::ios::binary);
-    file << EncodeLuKvProfile(profile);
-    file.close();
-    if (!file) {
-      return absl::UnavailableError(
-          absl::StrCat("--output: expected a file that can be written, got '",
-                       flags.output, "'"));
-    }
+    BM_RETURN_IF_ERROR(WriteOutputFiles(
+        {{"--output", flags.output, EncodeLuKvProfile(profile)}}));
   }
   if (flags.json) return ProfileJson(profile);
   std::string text = ProfileTable(profile, target.ratio.value());

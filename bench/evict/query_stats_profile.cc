@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -27,6 +26,7 @@
 #include "blockmgr/eviction/policy.h"
 #include "engine/reference/tiny_model.h"
 #include "kernels/cpu/query_stats.h"
+#include "program/output_file.h"
 #include "program/progress.h"
 
 namespace blockmgr {
@@ -203,14 +203,8 @@ absl::StatusOr<std::string> RunQueryStats(const ProfileFlags& flags) {
       CheckOutputName("--query-stats", flags.query_stats, ".qstats",
                       "a table of query statistics, which is binary,"));
   BM_ASSIGN_OR_RETURN(const QueryStatsTable table, MeasureQueryStats(flags));
-  std::ofstream file(flags.query_stats, std::ios::binary);
-  file << EncodeQueryStats(table);
-  file.close();
-  if (!file) {
-    return absl::UnavailableError(absl::StrCat(
-        "--query-stats: expected a file that can be written, got '",
-        flags.query_stats, "'"));
-  }
+  BM_RETURN_IF_ERROR(WriteOutputFiles(
+      {{"--query-stats", flags.query_stats, EncodeQueryStats(table)}}));
   return QueryStatsText(table);
 }
 

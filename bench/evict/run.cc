@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
@@ -17,7 +15,6 @@
 #include "bench/evict/commands.h"
 #include "bench/evict/output_name.h"
 #include "bench/evict/policy_flags.h"
-#include "bench/evict/prefixed.h"
 #include "bench/evict/tensor_flags.h"
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/invalid.h"
@@ -118,62 +115,20 @@ absl::StatusOr<RunReport> MakeReport(const RunFlags& flags) {
   return report;
 }
 
-// Files of int32 that are all written or none, as far as a file system can:
-// each beside its place first.
-class OutputFiles {
- public:
-  OutputFiles() = default;
-  OutputFiles(const OutputFiles&) = delete;
-  OutputFiles& operator=(const OutputFiles&) = delete;
-  ~OutputFiles() {
-    std::error_code ignored;
-    for (const File& file : files_) {
-      std::filesystem::remove(file.path + kBeside, ignored);
-    }
-  }
-
-  absl::Status Add(const char* flag, const std::string& path,
-                   std::span<const int64_t> shape,
-                   std::span<const int32_t> values) {
-    if (path.empty()) return absl::OkStatus();
-    files_.push_back({flag, path});
-    const absl::Status status = WriteNpyInts(path + kBeside, shape, values);
-    return status.ok() ? absl::OkStatus() : Prefixed(flag, status);
-  }
-
-  absl::Status Finish() {
-    for (const File& file : files_) {
-      std::error_code error;
-      std::filesystem::rename(file.path + kBeside, file.path, error);
-      if (!error) continue;
-      return absl::UnavailableError(
-          absl::StrCat(file.flag, ": ", file.path,
-                       ": cannot be written: ", error.message()));
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  static constexpr char kBeside[] = ".part";
-  struct File {
-    const char* flag;
-    std::string path;
-  };
-  std::vector<File> files_;
-};
-
 absl::Status WriteOutputs(const RunFlags& flags, const RunReport& report) {
-  OutputFiles files;
+  std::vector<FileContent> files;
   std::vector<int64_t> shape;
   if (!flags.output_positions.empty()) {
     const std::vector<int32_t> positions = PaddedPositions(report, &shape);
-    BM_RETURN_IF_ERROR(files.Add("--output-positions", flags.output_positions,
-                                 shape, positions));
+    files.push_back({"--output-positions", flags.output_positions,
+                     EncodeNpyInts(shape, positions)});
   }
-  shape = {report.num_layers, report.num_heads};
-  BM_RETURN_IF_ERROR(files.Add("--output-budgets", flags.output_budgets, shape,
-                               report.run.budgets));
-  return files.Finish();
+  if (!flags.output_budgets.empty()) {
+    shape = {report.num_layers, report.num_heads};
+    files.push_back({"--output-budgets", flags.output_budgets,
+                     EncodeNpyInts(shape, report.run.budgets)});
+  }
+  return WriteOutputFiles(files);
 }
 
 // Before anything is computed.
@@ -182,8 +137,8 @@ absl::Status CheckOutputFlags(const RunFlags& flags) {
       "--output-positions", flags.output_positions, ".npy", "a NumPy array"));
   BM_RETURN_IF_ERROR(CheckOutputName("--output-budgets", flags.output_budgets,
                                      ".npy", "a NumPy array"));
-  if (flags.output_budgets.empty() ||
-      flags.output_budgets != flags.output_positions) {
+  if (flags.output_budgets.empty() || flags.output_positions.empty() ||
+      !IsSameFile(flags.output_budgets, flags.output_positions)) {
     return absl::OkStatus();
   }
   return Invalid(
@@ -202,6 +157,13 @@ absl::Status Run(const RunFlags& flags) {
     std::cout << FormatRun(report);
   }
   return absl::OkStatus();
+}
+
+// REQUIRES: ascending, at least one.
+double Median(std::span<const int32_t> sorted) {
+  const int64_t sum =
+      int64_t{sorted[(sorted.size() - 1) / 2]} + sorted[sorted.size() / 2];
+  return static_cast<double>(sum) / 2;
 }
 
 // "2.5 of 10.0 MiB", or nothing.
@@ -242,9 +204,9 @@ std::string FormatRun(const RunReport& report) {
     std::sort(sorted.begin(), sorted.end());
     int64_t sum = 0;
     for (const int32_t budget : sorted) sum += budget;
-    absl::StrAppend(
-        &text, absl::StrFormat("%-7d %8d %8d %8d %10d\n", layer, sorted.front(),
-                               sorted[sorted.size() / 2], sorted.back(), sum));
+    absl::StrAppend(&text, absl::StrFormat("%-7d %8d %8.10g %8d %10d\n", layer,
+                                           sorted.front(), Median(sorted),
+                                           sorted.back(), sum));
   }
   absl::StrAppend(
       &text, absl::StrFormat("kept    %d of %d entries (%.2f %%)\n",

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <regex>
 #include <span>
 #include <utility>
@@ -72,17 +71,6 @@ std::vector<Figure> Summarize(const std::string& name,
 std::string Shown(double value) {
   return value < 0.1 ? absl::StrFormat("%.3g", value)
                      : absl::StrFormat("%.2f", value);
-}
-
-absl::Status Write(const std::string& text, const std::string& path) {
-  std::ofstream output(path, std::ios::binary);
-  output << text;
-  output.close();
-  if (!output) {
-    return absl::UnavailableError(
-        absl::StrCat("json: cannot write '", path, "'"));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -199,7 +187,7 @@ absl::Status Micro(const MicroOptions& options) {
     if (*options.json == "-") {
       std::fputs(text.c_str(), stdout);
     } else {
-      BM_RETURN_IF_ERROR(Write(text, *options.json));
+      BM_RETURN_IF_ERROR(WriteOutputFiles({{"json", *options.json, text}}));
     }
   }
   if (options.json != "-") {

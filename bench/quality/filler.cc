@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include <absl/status/status.h>
@@ -16,6 +14,7 @@
 #include <absl/strings/str_split.h>
 
 #include "blockmgr/base/invalid.h"
+#include "blockmgr/base/read_file.h"
 
 namespace blockmgr {
 namespace {
@@ -136,13 +135,13 @@ absl::StatusOr<Filler> ReadFiller(const std::vector<std::string>& files) {
     // If there are more files than needed, every n-th is read, so that all
     // folders are represented.
     const std::string& name = files[i * files.size() / num_files];
-    std::ifstream file(name, std::ios::binary);
-    if (!file) {
-      return absl::NotFoundError(absl::StrCat("--filler: cannot read ", name));
+    const absl::StatusOr<std::string> text = ReadFile(name);
+    if (!text.ok()) {
+      return absl::NotFoundError(absl::StrCat("--filler: cannot read ", name,
+                                              ": ", text.status().message()));
     }
-    std::string text(std::istreambuf_iterator<char>(file), {});
-    if (text.size() > kMaxFileBytes) text.resize(kMaxFileBytes);
-    absl::StrAppend(&all, text, "\n\n");
+    absl::StrAppend(&all, absl::string_view(*text).substr(0, kMaxFileBytes),
+                    "\n\n");
   }
   Filler filler;
   filler.Add(all);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <fstream>
 #include <optional>
 #include <random>
 #include <span>
@@ -12,11 +11,13 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
 #include <absl/strings/str_replace.h>
+#include <absl/strings/str_split.h>
 #include <nlohmann/json.hpp>
 
 #include "bench/quality/prompt_words.h"
 #include "bench/serve/chat_prompt.h"
 #include "blockmgr/base/invalid.h"
+#include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
@@ -462,13 +463,15 @@ absl::StatusOr<QualityPrompt> MakeQualityPrompt(const PromptSource& source,
 
 absl::StatusOr<std::vector<QualityPrompt>> ReadQualityPrompts(
     const PromptSource& source, const std::string& name) {
-  std::ifstream file(name, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat("--prompts: cannot read ", name));
+  const absl::StatusOr<std::string> text = ReadFile(name);
+  if (!text.ok()) {
+    return absl::NotFoundError(absl::StrCat("--prompts: cannot read ", name,
+                                            ": ", text.status().message()));
   }
   std::vector<QualityPrompt> prompts;
-  std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
+  int64_t number = 0;
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+    ++number;
     if (line.empty()) continue;
     const nlohmann::json json =
         nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <span>
 #include <utility>
 
@@ -37,6 +36,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int32_t kPageTokens = 16;
+constexpr int64_t kDefaultNumPrompts = 20;  // of each task and length
 // Questions and answers behind a context, at most, unless the prompts are the
 // user's.
 constexpr int64_t kMostTurnTokens = 4096;
@@ -92,6 +92,12 @@ absl::StatusOr<std::vector<Job>> MakeJobs(
   if (!options.prompts.empty()) {
     add("prompts", 0);
   } else {
+    for (const int32_t length : options.lengths) {
+      // The context has whole pages and a token (PromptOf).
+      if (length % kPageTokens == 0) continue;
+      return Invalid("--lengths: expected multiples of ", kPageTokens, ", got ",
+                     length);
+    }
     for (const std::string& task : options.tasks) {
       for (const int32_t length : options.lengths) add(task, length);
     }
@@ -125,7 +131,8 @@ std::string FingerprintOf(std::span<const GgufTensor> tensors) {
   return ContentHash({std::as_bytes(std::span(all))});
 }
 
-// All that a sample depends on, besides its own key.
+// All that a sample depends on, besides its own key: its times depend on the
+// build and the threads, too.
 Json ConfigurationOf(const QualityOptions& options,
                      const QualitySubject& subject,
                      const std::vector<QualityPrompt>& prompts,
@@ -146,7 +153,9 @@ Json ConfigurationOf(const QualityOptions& options,
   for (auto& [name, fingerprint] : tables.items()) {
     fingerprint = absl::BytesToHexString(fingerprint.get<std::string>());
   }
-  return {{"model", subject.model_name},
+  return {{"version", ProgramVersion("blockmgr-bench")},
+          {"threads", options.num_threads},
+          {"model", subject.model_name},
           {"weights", subject.model_fingerprint},
           {"filler", subject.source.filler.fingerprint},
           {"prompts", options.prompts},
@@ -159,14 +168,6 @@ Json ConfigurationOf(const QualityOptions& options,
           {"only", options.only},
           {"cells", std::move(names)},
           {"tables", std::move(tables)}};
-}
-
-absl::Status WriteReport(const std::string& name, const std::string& text) {
-  std::ofstream file(name, std::ios::binary);
-  file << text;
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("--output: cannot write ", name));
 }
 
 // Measures all jobs, prompt by prompt, so that all cells have as many samples
@@ -189,9 +190,8 @@ class QualityRun {
   absl::Status MeasureSample(const Job& job, uint64_t index,
                              Progress* progress);
   int64_t num_prompts() const {
-    return prompts_.empty()
-               ? options_.num_prompts
-               : std::min(options_.num_prompts, std::ssize(prompts_));
+    return options_.num_prompts.value_or(
+        prompts_.empty() ? kDefaultNumPrompts : std::ssize(prompts_));
   }
 
   const QualityOptions& options_;
@@ -259,6 +259,11 @@ absl::StatusOr<std::unique_ptr<QualityRun>> QualityRun::Create(
   if (!options.prompts.empty()) {
     BM_ASSIGN_OR_RETURN(run->prompts_,
                         ReadQualityPrompts(subject.source, options.prompts));
+    if (run->num_prompts() > std::ssize(run->prompts_)) {
+      return Invalid("--num-prompts: expected at most ", run->prompts_.size(),
+                     ", the prompts of ", options.prompts, ", got ",
+                     run->num_prompts());
+    }
   }
   BM_ASSIGN_OR_RETURN(run->jobs_, MakeJobs(options, cells));
   BM_RETURN_IF_ERROR(run->MakeLine(query_stats));
@@ -281,14 +286,13 @@ absl::StatusOr<QualityPrompt> QualityRun::PromptOf(const Job& job,
   if (!prompts_.empty()) return prompts_[index];
   // A compression leaves the last token, and what does not fill a page, as it
   // is. So contexts have one token more than whole pages.
-  return MakeQualityPrompt(
-      subject_.source,
-      {.task = job.task,
-       .num_tokens = job.length / kPageTokens * kPageTokens + 1,
-       .num_turns = options_.turns,
-       .continuation_tokens = options_.continuation_tokens,
-       .index = index,
-       .seed = options_.seed});
+  return MakeQualityPrompt(subject_.source,
+                           {.task = job.task,
+                            .num_tokens = job.length + 1,
+                            .num_turns = options_.turns,
+                            .continuation_tokens = options_.continuation_tokens,
+                            .index = index,
+                            .seed = options_.seed});
 }
 
 absl::Status QualityRun::MeasureSample(const Job& job, uint64_t index,
@@ -336,8 +340,9 @@ absl::StatusOr<Json> QualityRun::Report(double seconds) const {
                 {"num_threads", options_.num_threads},
                 {"seconds", seconds}};
   const std::vector<GroupSummary> groups = Summarize(file_->samples());
-  BM_RETURN_IF_ERROR(WriteReport(absl::StrCat(options_.output, "/report.html"),
-                                 HtmlReport(groups, about)));
+  BM_RETURN_IF_ERROR(WriteOutputFiles(
+      {{"--output", absl::StrCat(options_.output, "/report.html"),
+        HtmlReport(groups, about)}}));
   Json report = std::move(about);
   report["groups"] = SummaryToJson(groups);
   report["table"] = SummaryTable(groups);
@@ -393,14 +398,17 @@ void AddQualityFlags(CLI::App* app, QualityOptions* options) {
   app->add_option("--cells", options->only,
                   "Only cells whose name has this text, as "
                   "fact/512/agnostic/0.2");
-  app->add_option("--prompts", options->prompts,
-                  "Prompts of your own instead of --tasks: lines of JSON with "
-                  "context, questions and answers")
-      ->type_name("FILE.jsonl");
+  CLI::Option* const prompts =
+      app->add_option("--prompts", options->prompts,
+                      "Prompts of your own instead of --tasks: lines of JSON "
+                      "with context, questions and answers")
+          ->type_name("FILE.jsonl");
   app->add_option("--num-prompts", options->num_prompts,
-                  "Prompts of each task and length")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+                  absl::StrCat("Prompts of each task and length [default: ",
+                               kDefaultNumPrompts,
+                               "], or the first ones of --prompts [default: "
+                               "all]"))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   app->add_option("--turns", options->turns,
                   "Questions about each context, one after the other, with "
                   "needle, fact and multikey")
@@ -425,6 +433,11 @@ void AddQualityFlags(CLI::App* app, QualityOptions* options) {
   app->add_flag("--disable-tqdm", options->disable_tqdm, "No progress bar");
   app->add_flag("--json", options->json, "Print the report as JSON");
   AddModelFlags(app, options);
+  // Those of made prompts.
+  for (const char* flag : {"--tasks", "--lengths", "--turns",
+                           "--continuation-tokens", "--seed", "--filler"}) {
+    prompts->excludes(app->get_option(flag));
+  }
 }
 
 absl::StatusOr<nlohmann::ordered_json> MeasureQuality(
@@ -440,8 +453,9 @@ absl::StatusOr<nlohmann::ordered_json> MeasureQuality(
   const std::chrono::duration<double> took =
       std::chrono::steady_clock::now() - begin;
   BM_ASSIGN_OR_RETURN(Json report, run->Report(took.count()));
-  BM_RETURN_IF_ERROR(WriteReport(absl::StrCat(options.output, "/report.json"),
-                                 report.dump(1)));
+  BM_RETURN_IF_ERROR(WriteOutputFiles(
+      {{"--output", absl::StrCat(options.output, "/report.json"),
+        report.dump(1)}}));
   return report;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,8 @@ struct QualityOptions {
       .keep_tokens = {}};
   std::string only;  // --cells
   std::string prompts;
-  int64_t num_prompts = 20;
+  // Unset: 20 of each task and length, or all of `prompts`.
+  std::optional<int64_t> num_prompts;
   int32_t turns = 5;
   int32_t continuation_tokens = 64;
   uint64_t seed = 0;

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/base/invalid.h"
+#include "blockmgr/base/read_file.h"
 
 namespace blockmgr {
 namespace {
@@ -53,6 +56,18 @@ absl::Status BrokenLine(const std::string& name, int64_t number,
   return Invalid(name, ", line ", number, ": ", why);
 }
 
+// Names the fields in which a configuration is not the one that is expected.
+std::string Differences(const Json& expected, const Json& got) {
+  std::string text;
+  for (const auto& [key, value] : expected.items()) {
+    const Json other = got.is_object() ? got.value(key, Json()) : Json();
+    if (other == value) continue;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", key, ": expected ",
+                    value.dump(), ", got ", other.dump());
+  }
+  return absl::StrCat(text, "; name another --output");
+}
+
 }  // namespace
 
 nlohmann::ordered_json SampleToJson(const QualitySample& sample) {
@@ -89,19 +104,27 @@ absl::StatusOr<SampleFile> SampleFile::Open(
     const std::string& name, const nlohmann::ordered_json& configuration) {
   SampleFile file;
   file.name_ = name;
-  std::ifstream before(name, std::ios::binary);
-  std::string kept;  // all whole lines
-  std::string line;
-  for (int64_t number = 1; std::getline(before, line); ++number) {
-    // Only the last line has no end.
-    if (before.eof()) break;
+  std::string before;
+  if (std::filesystem::exists(name)) {
+    absl::StatusOr<std::string> text = ReadFile(name);
+    if (!text.ok()) {
+      return absl::Status(text.status().code(),
+                          absl::StrCat("--output: ", text.status().message()));
+    }
+    before = *std::move(text);
+  }
+  size_t begin = 0;  // behind all whole lines
+  size_t end = 0;
+  // Only the last line may have no end.
+  for (int64_t number = 1;
+       (end = before.find('\n', begin)) != std::string::npos; ++number) {
+    const absl::string_view line =
+        absl::string_view(before).substr(begin, end - begin);
+    begin = end + 1;
     const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (number == 1) {
       if (json != configuration) {
-        return BrokenLine(
-            name, number,
-            absl::StrCat("expected the configuration ", configuration.dump(),
-                         ", got ", line, "; name another --output"));
+        return BrokenLine(name, number, Differences(configuration, json));
       }
     } else {
       absl::StatusOr<QualitySample> sample = SampleFromJson(json);
@@ -110,12 +133,13 @@ absl::StatusOr<SampleFile> SampleFile::Open(
       }
       file.samples_.push_back(*std::move(sample));
     }
-    absl::StrAppend(&kept, line, "\n");
   }
-  if (kept.empty()) kept = absl::StrCat(configuration.dump(), "\n");
-  file.file_.open(name, std::ios::binary | std::ios::trunc);
-  file.file_ << kept << std::flush;
-  if (!file.file_) {
+  // What is there stays there, whatever happens to this program.
+  std::error_code error;
+  if (begin < before.size()) std::filesystem::resize_file(name, begin, error);
+  file.file_.open(name, std::ios::binary | std::ios::app);
+  if (begin == 0) file.file_ << configuration.dump() << "\n" << std::flush;
+  if (error || !file.file_) {
     return absl::UnavailableError(
         absl::StrCat("--output: cannot write ", name));
   }

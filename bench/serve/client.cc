@@ -352,4 +352,19 @@ void LoadClient::Finish(int64_t index, absl::Status status) {
   changed_.notify_all();
 }
 
+std::string WhyIncomparable(const v1::GetStatsResponse& before,
+                            const absl::StatusOr<v1::GetStatsResponse>& after) {
+  if (!after.ok()) {
+    return absl::StrCat("the daemon did not answer at the end: ",
+                        after.status().message());
+  }
+  if (after->epoch() != before.epoch()) {
+    return "the daemon was started again during the run";
+  }
+  if (after->generation() != before.generation()) {
+    return "an engine of another geometry attached during the run";
+  }
+  return "";
+}
+
 }  // namespace blockmgr

@@ -122,6 +122,11 @@ class LoadClient {
   absl::Status stream_status_;
 };
 
+// Returns why the counters of two answers cannot be subtracted, or an empty
+// text if they can.
+std::string WhyIncomparable(const v1::GetStatsResponse& before,
+                            const absl::StatusOr<v1::GetStatsResponse>& after);
+
 }  // namespace blockmgr
 
 #endif  // BENCH_SERVE_CLIENT_H_

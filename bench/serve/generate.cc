@@ -4,8 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -19,6 +17,7 @@
 #include "bench/metrics.h"
 #include "bench/serve/chat_prompt.h"
 #include "bench/serve/client.h"
+#include "blockmgr/base/read_file.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -66,13 +65,13 @@ absl::StatusOr<std::vector<std::string>> Questions(
     const GenerateOptions& options) {
   std::vector<std::string> questions = options.prompts;
   for (const std::string& name : options.prompt_files) {
-    std::ifstream file(name, std::ios::binary);
-    if (!file) {
-      return absl::NotFoundError(
-          absl::StrCat("prompt-file: cannot read ", name));
+    absl::StatusOr<std::string> question = ReadFile(name);
+    if (!question.ok()) {
+      return absl::NotFoundError(absl::StrCat("prompt-file: cannot read ", name,
+                                              ": ",
+                                              question.status().message()));
     }
-    questions.emplace_back(std::istreambuf_iterator<char>(file),
-                           std::istreambuf_iterator<char>());
+    questions.push_back(*std::move(question));
   }
   if (questions.empty()) {
     return absl::InvalidArgumentError(
@@ -160,6 +159,10 @@ void PrintText(const nlohmann::ordered_json& report, bool is_printed) {
     }
   }
   const auto& evicted = report["evicted"];
+  if (evicted.is_null()) {
+    absl::FPrintF(stderr, "[%s]\n", report["note"].get<std::string>());
+    return;
+  }
   if (evicted["entries"].get<uint64_t>() == 0) return;
   absl::FPrintF(
       stderr, "[evicted %d entries: %d blocks, %.1f MB, back in the pool]\n",
@@ -170,7 +173,7 @@ void PrintText(const nlohmann::ordered_json& report, bool is_printed) {
 }  // namespace
 
 void AddGenerateFlags(CLI::App* app, GenerateOptions* options) {
-  AddServeFlags(app, &options->daemon);
+  AddDaemonFlags(app, &options->daemon);
   app->add_option("--model", options->model,
                   "The model's GGUF file, for its tokenizer")
       ->required()
@@ -193,6 +196,9 @@ void AddGenerateFlags(CLI::App* app, GenerateOptions* options) {
 }
 
 absl::StatusOr<int64_t> RunGenerate(const GenerateOptions& options) {
+  if (options.raw && !options.system.empty()) {
+    return absl::InvalidArgumentError("system: has no effect with --raw");
+  }
   BM_ASSIGN_OR_RETURN(const std::shared_ptr<const GgufFile> file,
                       GgufFile::Open(options.model));
   BM_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Create(*file));
@@ -227,17 +233,23 @@ absl::StatusOr<int64_t> RunGenerate(const GenerateOptions& options) {
       client.GetStats(/*reset_peaks=*/false);
   client.Close();
   if (prints) absl::PrintF("\n");
-  BM_RETURN_IF_ERROR(after.status());
   nlohmann::ordered_json report;
   std::vector<std::string> texts = answers.Take();
   const std::vector<RequestRecord> done = client.TakeRecords();
   for (size_t i = 0; i < done.size(); ++i) {
     report["answers"].push_back(AnswerJson(done[i], std::move(texts[i])));
   }
-  report["evicted"] = {
-      {"entries", after->evicted_entries() - before.evicted_entries()},
-      {"blocks", after->evicted_blocks() - before.evicted_blocks()},
-      {"bytes", after->evicted_bytes() - before.evicted_bytes()}};
+  report["evicted"] = nullptr;
+  const std::string why_not = WhyIncomparable(before, after);
+  if (why_not.empty()) {
+    report["evicted"] = {
+        {"entries", after->evicted_entries() - before.evicted_entries()},
+        {"blocks", after->evicted_blocks() - before.evicted_blocks()},
+        {"bytes", after->evicted_bytes() - before.evicted_bytes()}};
+  } else {
+    report["note"] =
+        absl::StrCat("what the daemon evicted is not known: ", why_not);
+  }
   if (options.json) {
     // An answer may end inside a character.
     absl::PrintF("%s\n",

@@ -35,7 +35,8 @@ void AddGenerateFlags(CLI::App* app, GenerateOptions* options);
 
 // Asks, and prints the answers to standard output: as text, a single one as it
 // comes, or as JSON. What the cache did goes to standard error, or into the
-// JSON. Returns how many requests failed. Errors name the flag, or what is
+// JSON, or a note if it is not known. Returns how many requests failed. Errors
+// before the questions are asked name the flag, or what is
 // wrong with the file or the daemon.
 absl::StatusOr<int64_t> RunGenerate(const GenerateOptions& options);
 

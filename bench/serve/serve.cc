@@ -94,23 +94,6 @@ class Run {
   Progress* const progress_;
 };
 
-// Returns why the counters of two answers cannot be subtracted, or an empty
-// text if they can.
-std::string WhyIncomparable(const v1::GetStatsResponse& before,
-                            const absl::StatusOr<v1::GetStatsResponse>& after) {
-  if (!after.ok()) {
-    return absl::StrCat("the daemon did not answer at the end: ",
-                        after.status().message());
-  }
-  if (after->epoch() != before.epoch()) {
-    return "the daemon was started again during the run";
-  }
-  if (after->generation() != before.generation()) {
-    return "an engine of another geometry attached during the run";
-  }
-  return "";
-}
-
 // Returns how much the daemon's counters grew between two answers. REQUIRES:
 // the counters did not start again in between.
 SystemCounters Difference(const v1::GetStatsResponse& before,
@@ -181,7 +164,7 @@ absl::StatusOr<std::string> AddressOf(const ServeOptions& options) {
                       absl::StrCat("--address: ", status.message()));
 }
 
-void AddServeFlags(CLI::App* app, ServeOptions* options) {
+void AddDaemonFlags(CLI::App* app, ServeOptions* options) {
   app->add_option("--address", options->address,
                   "Where the daemon listens: unix:PATH or HOST:PORT")
       ->default_str(DefaultAddress())
@@ -191,6 +174,10 @@ void AddServeFlags(CLI::App* app, ServeOptions* options) {
       ->check(NumberIn(0, 1e6))
       ->capture_default_str()
       ->group("Daemon");
+}
+
+void AddServeFlags(CLI::App* app, ServeOptions* options) {
+  AddDaemonFlags(app, options);
   app->add_flag("--keep-prefix-cache", options->keep_prefix_cache,
                 "Do not reset the daemon's prefix cache before the run: what "
                 "runs before it have left there is found again")

@@ -29,7 +29,11 @@ struct ServeOptions {
 // Returns the address that is given, or the default daemon's.
 absl::StatusOr<std::string> AddressOf(const ServeOptions& options);
 
-// Adds the flags. `options` is borrowed and must outlive the parsing.
+// Adds the flags that find the daemon. `options` is borrowed and must outlive
+// the parsing.
+void AddDaemonFlags(CLI::App* app, ServeOptions* options);
+
+// Adds all flags. `options` is borrowed and must outlive the parsing.
 void AddServeFlags(CLI::App* app, ServeOptions* options);
 
 // Runs a plan to its end. `progress` may be null. Errors: no daemon, no engine,

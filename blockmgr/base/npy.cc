@@ -239,8 +239,7 @@ class ArrayBuilder {
 };
 
 // `words`: values of 4 bytes.
-absl::Status Write(const std::string& path, absl::string_view type,
-                   std::span<const int64_t> shape,
+std::string Encode(absl::string_view type, std::span<const int64_t> shape,
                    std::span<const uint32_t> words) {
   // (3,) for one dimension, as Python writes tuples.
   std::string header = absl::StrCat(
@@ -259,6 +258,10 @@ absl::Status Write(const std::string& path, absl::string_view type,
       bytes.push_back(static_cast<char>(word >> shift & 0xFF));
     }
   }
+  return bytes;
+}
+
+absl::Status Write(const std::string& path, const std::string& bytes) {
   std::ofstream file(path, std::ios::binary);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   file.close();
@@ -321,15 +324,20 @@ absl::Status WriteNpy(const std::string& path, const NpyArray& array) {
   for (const float value : array.values) {
     words.push_back(std::bit_cast<uint32_t>(value));
   }
-  return Write(path, "<f4", array.shape, words);
+  return Write(path, Encode("<f4", array.shape, words));
+}
+
+std::string EncodeNpyInts(std::span<const int64_t> shape,
+                          std::span<const int32_t> values) {
+  BM_CHECK(NumValues(shape) == static_cast<int64_t>(values.size()));
+  const std::vector<uint32_t> words(values.begin(), values.end());
+  return Encode("<i4", shape, words);
 }
 
 absl::Status WriteNpyInts(const std::string& path,
                           std::span<const int64_t> shape,
                           std::span<const int32_t> values) {
-  BM_CHECK(NumValues(shape) == static_cast<int64_t>(values.size()));
-  const std::vector<uint32_t> words(values.begin(), values.end());
-  return Write(path, "<i4", shape, words);
+  return Write(path, EncodeNpyInts(shape, values));
 }
 
 }  // namespace blockmgr

@@ -42,8 +42,11 @@ absl::StatusOr<NpyArray> ReadNpy(const std::string& path);
 
 // Writes the values as float32. REQUIRES: as many values as the shape says.
 absl::Status WriteNpy(const std::string& path, const NpyArray& array);
-// Writes positions or budgets as int32. REQUIRES: as many values as the shape
-// says.
+// Returns the content of a .npy file with positions or budgets as int32.
+// REQUIRES: as many values as the shape says.
+std::string EncodeNpyInts(std::span<const int64_t> shape,
+                          std::span<const int32_t> values);
+// Writes the content of EncodeNpyInts.
 absl::Status WriteNpyInts(const std::string& path,
                           std::span<const int64_t> shape,
                           std::span<const int32_t> values);

@@ -11,6 +11,7 @@ namespace blockmgr {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::ordered_json;
 
 // The line of a title with its spaces squeezed.
@@ -64,6 +65,35 @@ TEST(FormatComparisonTest, PutsValuesAndRatiosSideBySide) {
   EXPECT_EQ(LineOf(text, "highest request rate (1/s)"), "no such line");
   // Not in either report.
   EXPECT_EQ(LineOf(text, "TPOT p99 (ms)"), "- - -");
+}
+
+TEST(FormatComparisonTest, NamesInputsThatDiffer) {
+  const Json a = {{"completed", 1},
+                  {"seed", 0},
+                  {"goodput", "ttft:200"},
+                  {"request_rate", 2.0}};
+  Json b = a;
+  EXPECT_THAT(FormatComparison("a", a, "b", b), Not(HasSubstr("differ")));
+  b["seed"] = 7;
+  b["goodput"] = nullptr;
+  b["vocab_size"] = 9;  // an older report does not tell
+  EXPECT_THAT(FormatComparison("a", a, "b", b),
+              HasSubstr("\ninputs differ: seed 0 and 7, goodput \"ttft:200\" "
+                        "and null\n\n"));
+  // The result of a search.
+  Json found = a;
+  found["rate_search"] = b["rate_search"] = Json::object();
+  b = found;
+  b["request_rate"] = 3.0;
+  EXPECT_THAT(FormatComparison("a", found, "b", b), Not(HasSubstr("differ")));
+}
+
+TEST(FormatComparisonTest, WhatWasNotMeasuredIsNoZero) {
+  const Json a = {{"p50_tpot_ms", nullptr}, {"max_request_rate", "inf"}};
+  const Json b = {{"p50_tpot_ms", 2.0}, {"max_request_rate", 4.0}};
+  const std::string text = FormatComparison("a", a, "b", b);
+  EXPECT_EQ(LineOf(text, "TPOT p50 (ms)"), "- 2.00 -");
+  EXPECT_EQ(LineOf(text, "highest request rate (1/s)"), "inf 4.000 -");
 }
 
 TEST(FormatComparisonTest, ShowsNotesAndRatesThatWereFound) {

@@ -34,8 +34,8 @@ class FakeDaemon final : public v1::RequestService::Service,
     // First index of the second chunk is wrong.
     bool loses_tokens = false;
     v1::FinishReason finish = v1::FINISH_REASON_LENGTH;
-    // What happens between the first look at the statistics after a reset of
-    // the peaks and the next one.
+    // What happens between a reset of the peaks, or the first submission, and
+    // the next look at the statistics.
     bool restarts = false;          // the daemon
     bool changes_geometry = false;  // an engine of another one attaches
     bool others_reset_peaks = false;
@@ -52,13 +52,14 @@ class FakeDaemon final : public v1::RequestService::Service,
                         const v1::GetStatsRequest* request,
                         v1::GetStatsResponse* response) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (peaks_reset_ && script_.dies) {
+    const bool has_begun = peaks_reset_ || !requests_.empty();
+    if (has_begun && script_.dies) {
       return {grpc::StatusCode::UNAVAILABLE, "gone for good"};
     }
     const bool begins_anew =
-        peaks_reset_ && (script_.restarts || script_.changes_geometry);
-    response->set_epoch(peaks_reset_ && script_.restarts ? 6 : 5);
-    response->set_generation(peaks_reset_ && script_.changes_geometry ? 2 : 1);
+        has_begun && (script_.restarts || script_.changes_geometry);
+    response->set_epoch(has_begun && script_.restarts ? 6 : 5);
+    response->set_generation(has_begun && script_.changes_geometry ? 2 : 1);
     response->set_num_running(script_.others_running);
     response->set_num_finished(peaks_reset_ ? script_.num_ended : 0);
     response->set_max_used_blocks(60);

@@ -108,6 +108,56 @@ TEST_F(GenerateTest, SaysWhichRequestFailed) {
               HasSubstr("queue full"));
 }
 
+TEST_F(GenerateTest, AnswersStayIfTheDaemonGoesAway) {
+  options_.prompts = {"a", "cd"};
+  options_.json = true;
+  StartDaemon({.dies = true});
+  const nlohmann::json report = nlohmann::json::parse(Run());
+  ASSERT_EQ(report["answers"].size(), 2u);
+  EXPECT_EQ(report["answers"][1]["text"], "hhh");
+  EXPECT_TRUE(report["evicted"].is_null());
+  EXPECT_THAT(report["note"].get<std::string>(),
+              HasSubstr("did not answer at the end: gone for good"));
+}
+
+TEST_F(GenerateTest, RequestsThatADaemonTookWithItHaveFailed) {
+  options_.prompts = {"a", "cd"};
+  options_.json = true;
+  StartDaemon({.submissions_before_break = 0, .dies = true});
+  const nlohmann::json report = nlohmann::json::parse(Run(/*num_failed=*/2));
+  ASSERT_EQ(report["answers"].size(), 2u);
+  EXPECT_TRUE(report["answers"][0].contains("error"));
+  EXPECT_TRUE(report["evicted"].is_null());
+}
+
+TEST_F(GenerateTest, CountersOfAnotherDaemonAreNotSubtracted) {
+  options_.prompts = {"a"};
+  options_.json = true;
+  StartDaemon({.restarts = true});
+  const nlohmann::json report = nlohmann::json::parse(Run());
+  EXPECT_EQ(report["answers"][0]["text"], "hhh");
+  EXPECT_TRUE(report["evicted"].is_null());
+  EXPECT_THAT(report["note"].get<std::string>(), HasSubstr("started again"));
+  StopDaemon();
+  StartDaemon({.restarts = true});
+  options_.json = false;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Run(), "hhh\n");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("[what the daemon evicted is not known"));
+}
+
+TEST_F(GenerateTest, FlagsWithoutEffectAreRefused) {
+  options_.prompts = {"a"};
+  options_.system = "Be kind.";
+  EXPECT_THAT(RunGenerate(options_).status().message(),
+              HasSubstr("system: has no effect with --raw"));
+  CLI::App app;
+  GenerateOptions options;
+  AddGenerateFlags(&app, &options);
+  EXPECT_EQ(app.get_option_no_throw("--keep-prefix-cache"), nullptr);
+}
+
 TEST_F(GenerateTest, WhatIsMissingIsNamed) {
   const auto expect_error = [this](const std::string& text) {
     EXPECT_THAT(RunGenerate(options_).status().message(), HasSubstr(text));
@@ -115,6 +165,8 @@ TEST_F(GenerateTest, WhatIsMissingIsNamed) {
   expect_error("prompt: expected at least one, or a --prompt-file");
   options_.prompt_files = {"/no/such/file"};
   expect_error("prompt-file: cannot read /no/such/file");
+  options_.prompt_files = {folder_.path()};
+  expect_error("which is a folder");
   options_.prompt_files = {};
   options_.prompts = {""};
   expect_error("prompt: expected text, got none");

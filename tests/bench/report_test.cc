@@ -1,5 +1,7 @@
 #include "bench/report.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -146,6 +148,33 @@ TEST(BuildReportTest, ValuesAreThoseOfTheRun) {
   EXPECT_TRUE(report["max_concurrency"].is_null());
 }
 
+// Nothing was measured, which is better than no latency at all.
+TEST(BuildReportTest, LatenciesOfNothingAreNull) {
+  Example example;
+  for (RequestRecord& record : example.result.records) {
+    record = RequestRecord();
+    record.failure = absl::UnavailableError("no engine");
+  }
+  const Json report = example.Build();
+  for (const char* key :
+       {"mean_ttft_ms", "median_tpot_ms", "std_itl_ms", "p99_e2el_ms"}) {
+    EXPECT_TRUE(report.at(key).is_null()) << key;
+  }
+  EXPECT_TRUE(report["client_lag_ms"]["max"].is_null());
+  EXPECT_THAT(FormatReport(report), HasSubstr("Mean TTFT (ms):                 "
+                                              "                       -\n"));
+}
+
+TEST(BuildReportTest, TellsGoalAndVocabulary) {
+  Example example;
+  example.options.vocab_size = 300;
+  EXPECT_EQ(example.Build()["vocab_size"], 300);
+  EXPECT_TRUE(example.Build()["goodput"].is_null());
+  example.options.goodput = {"ttft:200", "tpot:50"};
+  example.plan.goodput.ttft_ms = 200;
+  EXPECT_EQ(example.Build()["goodput"], "ttft:200 tpot:50");
+}
+
 TEST(BuildReportTest, NamesEvictionRateAndTrace) {
   Example example;
   ASSERT_OK_AND_ASSIGN(example.plan.eviction,
@@ -275,6 +304,55 @@ TEST_F(ReportFileTest, ALabelInAnyEncodingIsNoLoss) {
   ASSERT_OK_AND_ASSIGN(const Json again, ReadReport(path));
   EXPECT_EQ(again["label"], "x\uFFFD");
   EXPECT_EQ(again["completed"], report["completed"]);
+}
+
+// Runs that end in one second have the same generated name.
+TEST_F(ReportFileTest, AGeneratedNameIsNewAndAnExplicitOneIsNot) {
+  Example example;
+  example.options.save_result = true;
+  example.options.result_dir = folder_.path();
+  const std::string first = folder_.File("blockmgr-infqps-tiny___cpu-T.json");
+  const std::string second =
+      folder_.File("blockmgr-infqps-tiny___cpu-T-2.json");
+  const auto publish = [&](const char* label) {
+    Json report = example.Build();
+    report["metadata"] = label;
+    ::testing::internal::CaptureStdout();
+    EXPECT_OK(PublishReport(example.options, report, "T"));
+    EXPECT_NE(::testing::internal::GetCapturedStdout(), "");
+  };
+  const auto label_in = [](const std::string& path) {
+    const absl::StatusOr<Json> report = ReadReport(path);
+    return report.ok() ? report->value("metadata", "") : "no report";
+  };
+  publish("a");
+  publish("b");
+  EXPECT_EQ(label_in(first), "a");
+  EXPECT_EQ(label_in(second), "b");
+  example.options.result_filename = "blockmgr-infqps-tiny___cpu-T.json";
+  publish("c");
+  EXPECT_EQ(label_in(first), "c");
+}
+
+// What the run has cost is saved, whatever becomes of the terminal.
+TEST_F(ReportFileTest, SavesBeforeItPrints) {
+  Example example;
+  example.options.save_result = true;
+  example.options.result_dir = folder_.path();
+  example.options.result_filename = "run.json";
+  const auto publish_into_full = [&] {
+    EXPECT_NE(std::freopen("/dev/full", "w", stdout), nullptr);
+    std::setvbuf(stdout, nullptr, _IONBF, 0);
+    const bool ok = PublishReport(example.options, example.Build(), "T").ok();
+    std::_Exit(ok && std::ferror(stdout) != 0 ? 0 : 1);
+  };
+  EXPECT_EXIT(publish_into_full(), ::testing::ExitedWithCode(0), "saved ");
+  EXPECT_OK(ReadReport(folder_.File("run.json")));
+}
+
+TEST_F(ReportFileTest, ReadsNoFolder) {
+  EXPECT_THAT(ReadReport(folder_.path()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("a folder")));
 }
 
 TEST_F(ReportFileTest, NamesTheFileThatCannotBeWritten) {

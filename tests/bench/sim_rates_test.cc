@@ -107,6 +107,7 @@ TEST(ReportSimTest, NamesTheFlagThatIsMissingOrTooMuch) {
   refuses(bench, {.find_max_rate = true}, "request-rate: has no effect");
   bench.goodput.clear();
   refuses(bench, {.find_max_rate = true}, "find-max-rate: needs --goodput");
+  refuses(Goal(""), {.find_max_rate = true}, "find-max-rate: needs --goodput");
   // Before the first run, which makes no use of them.
   bench = Goal("ttft:300");
   bench.arrivals.burstiness = -1;

@@ -260,6 +260,16 @@ TEST(CalibrationTest, SolverSharesOfAPerfectScorerAreAll) {
   }
 }
 
+// Whatever the budgets keep of nothing is all of it.
+TEST(CalibrationTest, SharesOfAQueryThatUsesNothingAreOne) {
+  Calibration calibration = RandomCalibration(2, 30, 1);
+  std::fill_n(calibration.oracle.begin(), 180, 0.0f);
+  ASSERT_OK_AND_ASSIGN(const std::vector<double> shares,
+                       SolverShares(std::span(&calibration, 1), {}, 0.5));
+  ASSERT_EQ(shares.size(), 2u);
+  EXPECT_EQ(shares[0], 1.0);
+}
+
 TEST(CalibrationTest, NamesWhatIsWrong) {
   const auto input_error = [](auto change) {
     Calibration calibration = RandomCalibration(1, 30, 1);
@@ -278,6 +288,8 @@ TEST(CalibrationTest, NamesWhatIsWrong) {
               IsInvalid("oracle[3]"));
   EXPECT_THAT(input_error([](C& c) { c.oracle[4] = -1.0f; }),
               IsInvalid("oracle[4]"));
+  EXPECT_THAT(input_error([](C& c) { std::ranges::fill(c.oracle, 0.0f); }),
+              IsInvalid("oracle: expected a number above 0, got none"));
   const auto option_error = [](const CalibrationOptions& options) {
     return Solve(RandomCalibration(1, 30, 1), options).status();
   };

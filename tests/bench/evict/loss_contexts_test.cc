@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/base/npy.h"
 #include "tests/bench/evict/evict_command.h"
 #include "tests/bench/evict/small_model.h"
 #include "tests/testing/status_matchers.h"
@@ -101,6 +102,23 @@ TEST_F(ContextsLossTest, TheCommandPrintsARowPerPolicy) {
               AllOf(HasSubstr("of 48 positions, last 32 queries, 2 contexts"),
                     HasSubstr("\n| random \\| uniform \\| topk | "),
                     HasSubstr("kept of what 4 tokens need")));
+}
+
+TEST_F(ContextsLossTest, ExternalBudgetsHaveNoKeepRatio) {
+  flags_.policies.policies = {"random | external"};
+  flags_.policies.budgets = folder_.File("b.npy");
+  ASSERT_OK(WriteNpy(flags_.policies.budgets, {{2, 2}, {32, 0, 0, 16}}));
+  flags_.keep_ratio = "0.4";
+  EXPECT_THAT(ComputeContextsLoss(flags_).status().ToString(),
+              HasSubstr("--keep-ratio: "));
+  flags_.keep_ratio.reset();
+  ASSERT_OK_AND_ASSIGN(const ContextsLoss loss, ComputeContextsLoss(flags_));
+  EXPECT_THAT(FormatContextsLoss(loss),
+              AllOf(HasSubstr("external budgets of 48 positions"),
+                    HasSubstr("kept fractions of the entries: 0.25000\n")));
+  const nlohmann::ordered_json json = ContextsLossJson(loss);
+  EXPECT_TRUE(json["keep_ratio"].is_null());
+  EXPECT_EQ(json["policies"][0]["kept_fraction"], 0.25);
 }
 
 TEST(ContextsSummaryTest, ComparesWithTheFirstPolicy) {

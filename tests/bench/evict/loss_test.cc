@@ -7,8 +7,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "blockmgr/base/npy.h"
 #include "tests/bench/evict/evict_command.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -118,6 +120,32 @@ TEST(LossTest, ErrorsNameTheFlag) {
   flags = Example();
   flags.tensors.synthetic.clear();
   EXPECT_THAT(ComputeLoss(flags).status().ToString(), HasSubstr("--synthetic"));
+}
+
+TEST(LossTest, ExternalBudgetsHaveNoKeepRatio) {
+  const TempFolder folder;
+  LossFlags flags = Example();
+  flags.tensors.synthetic = "1x2x2x64x16";
+  flags.policies.policies = {"knorm | external"};
+  flags.policies.budgets = folder.File("b.npy");
+  ASSERT_OK(WriteNpy(flags.policies.budgets, {{1, 2}, {32, 0}}));
+  EXPECT_THAT(ComputeLoss(flags).status().ToString(),
+              HasSubstr("--keep-ratio: expected a policy without external "
+                        "budgets, got none"));
+  flags.keep_ratio.reset();
+  ASSERT_OK_AND_ASSIGN(const LossReport report, ComputeLoss(flags));
+  EXPECT_THAT(FormatLoss(report, false),
+              AllOf(HasSubstr("external budgets of 64 positions"),
+                    HasSubstr("kept fraction of the entries: 0.25000\n")));
+  const nlohmann::ordered_json json = LossJson(report, false);
+  EXPECT_TRUE(json["keep_ratio"].is_null());
+  EXPECT_EQ(json["policies"][0]["kept_fraction"], 0.25);
+  // The others' ratio.
+  flags.keep_ratio = "0.5";
+  flags.policies.policies.push_back("knorm | uniform");
+  ASSERT_OK_AND_ASSIGN(const LossReport both, ComputeLoss(flags));
+  EXPECT_EQ(LossJson(both, false)["keep_ratio"], "0.5");
+  EXPECT_EQ(LossJson(both, false)["policies"][1]["kept_fraction"], 0.5);
 }
 
 TEST(LossTest, TableHasARowPerLayerAndOnDemandPerHead) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 
 #include "bench/evict/loss.h"
 #include "bench/evict/policy_runner.h"
+#include "blockmgr/base/npy.h"
 #include "blockmgr/base/read_file.h"
 #include "tests/bench/charts/xml_elements.h"
 #include "tests/bench/evict/evict_command.h"
@@ -149,6 +151,62 @@ TEST(PlotTest, ErrorsNameTheFlag) {
   flags.queries_window = 1000;
   EXPECT_THAT(MakePlot(flags).status().ToString(),
               HasSubstr("--queries-window: "));
+}
+
+// What is not a number is no small perturbation.
+TEST(PlotTest, NamesTheHeadWhosePerturbationIsNotANumber) {
+  const TempFolder folder;
+  NpyArray array{{1, 2, 24, 16}, std::vector<float>(2 * 24 * 16, 0.5f)};
+  PlotFlags flags;
+  flags.kind = "loss";
+  flags.policies.policies = {"streaming(sinks=0) | uniform | topk"};
+  flags.keep_ratio = "0.2";
+  flags.tensors.paths.queries = folder.File("q.npy");
+  flags.tensors.paths.keys = folder.File("k.npy");
+  flags.tensors.paths.values = folder.File("v.npy");
+  ASSERT_OK(WriteNpy(flags.tensors.paths.queries, array));
+  ASSERT_OK(WriteNpy(flags.tensors.paths.keys, array));
+  // Of the second head.
+  array.values[24 * 16] = std::numeric_limits<float>::quiet_NaN();
+  ASSERT_OK(WriteNpy(flags.tensors.paths.values, array));
+  EXPECT_THAT(
+      MakePlot(flags).status().ToString(),
+      AllOf(HasSubstr("--kind loss: policy streaming"),
+            HasSubstr("layer 0, query head 1: expected a finite perturbation, "
+                      "got nan")));
+  flags.kind = "curve";
+  flags.keep_ratios = {"0.5"};
+  EXPECT_THAT(MakePlot(flags).status().ToString(),
+              AllOf(HasSubstr("--kind: policy streaming"),
+                    HasSubstr("keep ratio 0.5: expected a finite value, got "
+                              "nan")));
+}
+
+TEST(PlotTest, ExternalBudgetsHaveNoKeepRatio) {
+  const TempFolder folder;
+  PlotFlags flags = PlotExample();
+  flags.tensors.synthetic = "1x2x2x64x16";
+  flags.policies.policies = {"knorm | external"};
+  flags.policies.budgets = folder.File("b.npy");
+  ASSERT_OK(WriteNpy(flags.policies.budgets, {{1, 2}, {32, 0}}));
+  for (const char* kind : {"budgets", "loss"}) {
+    flags.kind = kind;
+    flags.keep_ratio = "0.4";
+    flags.policies.policies = {"knorm | external"};
+    EXPECT_THAT(MakePlot(flags).status().ToString(),
+                HasSubstr("--keep-ratio: expected a policy without external "
+                          "budgets, got none"));
+    flags.keep_ratio.reset();
+    ASSERT_OK_AND_ASSIGN(const std::string document, MakePlot(flags));
+    EXPECT_THAT(document, AllOf(HasSubstr(" at external budgets"),
+                                HasSubstr(", keeps 0.250")));
+    flags.keep_ratio = "0.5";
+    flags.policies.policies = {"knorm | external", "knorm"};
+    ASSERT_OK_AND_ASSIGN(const std::string both, MakePlot(flags));
+    EXPECT_THAT(
+        both, AllOf(HasSubstr(" at keep ratio 0.5"), HasSubstr(", keeps 0.250"),
+                    HasSubstr(", keeps 0.500")));
+  }
 }
 
 TEST(PlotTest, CurvesOfShortTensorsAreOfAllQueries) {

@@ -45,8 +45,8 @@ TEST(RunReportTest, PrintsATable) {
   EXPECT_EQ(FormatRun(report),
             "policy  keydiff | adakv | topk\n"
             "layer        min   median      max       kept\n"
-            "0              1        3        3          4\n"
-            "1              0        2        2          2\n"
+            "0              1        2        3          4\n"
+            "1              0        1        2          2\n"
             "kept    6 of 16 entries (37.50 %)\n"
             "bytes   4.0 of 8.0 MiB in pages of 2\n");
   report.row_bytes = 0;
@@ -54,6 +54,13 @@ TEST(RunReportTest, PrintsATable) {
   const std::string text = FormatRun(report);
   EXPECT_THAT(text, HasSubstr("NaN     5 scores"));
   EXPECT_THAT(text, Not(HasSubstr("bytes")));
+}
+
+TEST(RunReportTest, TheMedianOfTwoIsTheirMean) {
+  RunReport report = SmallRunReport();
+  report.run.budgets = {4, 1, 2, 0};
+  EXPECT_THAT(FormatRun(report),
+              HasSubstr("0              1      2.5        4          5\n"));
 }
 
 TEST(RunReportTest, IsJsonWithEveryPosition) {
@@ -166,17 +173,25 @@ TEST(RunCommandTest, BudgetsHaveTheShapeOfTheModel) {
 TEST(RunCommandTest, WritesBothFilesOrNone) {
   const TempFolder folder;
   const std::string positions = folder.Write("p.npy", "as it was");
-  // In the way of the file that budgets are written to first.
-  std::filesystem::create_directory(folder.File("b.npy.part"));
-  const CommandOutcome outcome =
-      RunCommand({"--policy", "knorm", "--keep-ratio", "0.5", "--synthetic",
-                  "1x2x2x64x8", "--output-positions", positions,
-                  "--output-budgets", folder.File("b.npy")});
+  const CommandOutcome outcome = RunCommand(
+      {"--policy", "knorm", "--keep-ratio", "0.5", "--synthetic", "1x2x2x64x8",
+       "--output-positions", positions, "--output-budgets", "/dev/full"});
   EXPECT_EQ(outcome.exit_status, 1);
   EXPECT_THAT(outcome.errors, HasSubstr("--output-budgets: "));
   ASSERT_OK_AND_ASSIGN(const std::string left, ReadFile(positions));
   EXPECT_EQ(left, "as it was");
   EXPECT_FALSE(ReadFile(positions + ".part").ok());
+}
+
+TEST(RunCommandTest, OneFileByTwoNamesIsRefused) {
+  const TempFolder folder;
+  const CommandOutcome outcome =
+      RunCommand({"--policy", "knorm", "--keep-ratio", "0.5", "--synthetic",
+                  "1x2x2x64x8", "--output-positions", folder.File("a.npy"),
+                  "--output-budgets", folder.File("./a.npy")});
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.errors,
+              HasSubstr("--output-budgets: expected a file of its own"));
 }
 
 TEST(RunCommandTest, OutputFilesAreCheckedBeforeTheRun) {

@@ -73,6 +73,9 @@ TEST(FillerTest, ErrorsNameTheFile) {
   EXPECT_THAT(ReadFiller({folder.File("none.txt")}),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(StartsWith("--filler"), HasSubstr("none.txt"))));
+  EXPECT_THAT(ReadFiller({folder.path()}),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(StartsWith("--filler"), HasSubstr("a folder"))));
   EXPECT_THAT(ReadFiller({folder.Write("text.txt", kProse)}),
               IsInvalid("20 paragraphs of prose, got 1"));
 }

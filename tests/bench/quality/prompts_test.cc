@@ -242,6 +242,8 @@ TEST(PromptsTest, ErrorsOfAFileNameLineAndField) {
   }
   EXPECT_THAT(ReadQualityPrompts(ByteSource(), folder.File("none")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("--prompts")));
+  EXPECT_THAT(ReadQualityPrompts(ByteSource(), folder.path()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("a folder")));
   EXPECT_FALSE(ReadQualityPrompts(ByteSource(), folder.Write("e", "")).ok());
 }
 

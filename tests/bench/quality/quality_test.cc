@@ -110,6 +110,7 @@ TEST(QualityTest, CellsAreChosenByName) {
 TEST(QualityTest, PromptsOfAFile) {
   const TempFolder folder;
   QualityOptions options = SmallOptions(folder);
+  options.num_prompts.reset();
   options.prompts = folder.Write(
       "prompts.jsonl",
       "{\"context\": \"" + std::string(300, 'x') +
@@ -119,6 +120,60 @@ TEST(QualityTest, PromptsOfAFile) {
   ASSERT_EQ(report["groups"].size(), 2u);
   EXPECT_EQ(report["groups"][0]["task"], "prompts");
   EXPECT_EQ(report["groups"][0]["num_contexts"], 1);
+}
+
+TEST(QualityTest, AllPromptsOfAFileOrTheFirstOnes) {
+  const TempFolder folder;
+  QualityOptions options = SmallOptions(folder);
+  options.num_prompts.reset();
+  options.cells = {.modes = {"agnostic"},
+                   .policies = {"streaming"},
+                   .keep_ratios = {"0.5"},
+                   .keep_tokens = {}};
+  std::string lines;
+  for (int i = 0; i < 22; ++i) {
+    absl::StrAppend(&lines, "{\"context\": \"", std::string(40, 'x'), i,
+                    "\", \"questions\": [\"?\"], \"answers\": [\"N\"]}\n");
+  }
+  options.prompts = folder.Write("prompts.jsonl", lines);
+  ASSERT_OK_AND_ASSIGN(const Json all, MeasureQuality(options, ByteSubject()));
+  EXPECT_EQ(all["groups"][0]["num_contexts"], 22);
+  options.num_prompts = 23;
+  EXPECT_THAT(MeasureQuality(options, ByteSubject()),
+              IsInvalid("--num-prompts: expected at most 22", "got 23"));
+  options.num_prompts = 2;
+  options.output = folder.File("first");
+  ASSERT_OK_AND_ASSIGN(const Json first,
+                       MeasureQuality(options, ByteSubject()));
+  EXPECT_EQ(first["groups"][0]["num_contexts"], 2);
+}
+
+TEST(QualityTest, PromptsOfAFileRefuseTheFlagsOfMadeOnes) {
+  for (const char* flag :
+       {"--tasks=fact", "--lengths=512", "--turns=2", "--continuation-tokens=9",
+        "--seed=1", "--filler=a.txt"}) {
+    CLI::App app;
+    QualityOptions options;
+    AddQualityFlags(&app, &options);
+    EXPECT_THAT(
+        ParseFlags(&app, {"--model", "m", "--prompts", "p.jsonl", flag}),
+        IsInvalid("--prompts", " excludes "))
+        << flag;
+  }
+}
+
+// Their times differ.
+TEST(QualityTest, GoesOnOnlyWithAsManyThreads) {
+  const TempFolder folder;
+  QualityOptions options = SmallOptions(folder);
+  options.num_prompts = 1;
+  options.only = "fact/512/agnostic/0.5/streaming";
+  ASSERT_OK_AND_ASSIGN(const Json report,
+                       MeasureQuality(options, ByteSubject()));
+  EXPECT_TRUE(report["configuration"]["version"].is_string());
+  options.num_threads = 2;
+  EXPECT_THAT(MeasureQuality(options, ByteSubject()),
+              IsInvalid("threads: expected 2, got 1", "--output"));
 }
 
 // Samples of other prompts, or of another model, are no samples of these.
@@ -132,6 +187,7 @@ TEST(QualityTest, GoesOnOnlyWithTheSameContents) {
                              "[\"" +
                              answer + "\"]}\n");
   };
+  options.num_prompts.reset();
   write("No");
   ASSERT_OK(MeasureQuality(options, ByteSubject()));
   EXPECT_OK(MeasureQuality(options, ByteSubject()));
@@ -154,6 +210,10 @@ TEST(QualityTest, ErrorsComeBeforeTheWork) {
   };
   EXPECT_THAT(error_of([](QualityOptions* o) { o->lengths = {64}; }),
               HasSubstr("--lengths"));
+  EXPECT_THAT(error_of([](QualityOptions* o) {
+                o->lengths = {512, 600};
+              }),
+              HasSubstr("--lengths: expected multiples of 16, got 600"));
   EXPECT_THAT(error_of([](QualityOptions* o) { o->cells.modes = {"x"}; }),
               HasSubstr("--modes"));
   EXPECT_THAT(error_of([](QualityOptions* o) { o->query_stats = {"a"}; }),

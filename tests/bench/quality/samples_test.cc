@@ -15,6 +15,7 @@
 namespace blockmgr {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -96,6 +97,41 @@ TEST(SamplesTest, ALineThatWasCutOffIsDropped) {
   ASSERT_OK_AND_ASSIGN(const SampleFile file,
                        SampleFile::Open(name, Configuration(1)));
   EXPECT_THAT(file.samples(), IsEmpty());
+}
+
+// An interruption while the file is opened loses no sample: the file is never
+// emptied, so that another name of it has all lines, too.
+TEST(SamplesTest, WhatIsThereIsNotWrittenAgain) {
+  const TempFolder folder;
+  const std::string name = folder.File("samples.jsonl");
+  ASSERT_OK_AND_ASSIGN(SampleFile first,
+                       SampleFile::Open(name, Configuration(1)));
+  EXPECT_OK(first.Add(Example(0)));
+  const std::string whole = ReadAll(name);
+  // The first program may go on writing: both append.
+  ASSERT_OK_AND_ASSIGN(SampleFile second,
+                       SampleFile::Open(name, Configuration(1)));
+  EXPECT_OK(second.Add(Example(1)));
+  EXPECT_OK(first.Add(Example(2)));
+  EXPECT_TRUE(ReadAll(name).starts_with(whole));
+  ASSERT_OK_AND_ASSIGN(const SampleFile file,
+                       SampleFile::Open(name, Configuration(1)));
+  EXPECT_THAT(file.samples(), ElementsAre(Example(0), Example(1), Example(2)));
+}
+
+TEST(SamplesTest, WhatCannotBeReadIsNotReplaced) {
+  const TempFolder folder;
+  EXPECT_THAT(SampleFile::Open(folder.path(), Configuration(1)),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("--output"), HasSubstr("a folder"))));
+}
+
+TEST(SamplesTest, TheErrorNamesWhatDiffers) {
+  const TempFolder folder;
+  const std::string name = folder.File("samples.jsonl");
+  ASSERT_OK(SampleFile::Open(name, Configuration(1)));
+  EXPECT_THAT(SampleFile::Open(name, Configuration(2)),
+              IsInvalid("line 1: seed: expected 2, got 1; name another"));
 }
 
 TEST(SamplesTest, RefusesOtherFiles) {

@@ -1,5 +1,7 @@
 #include "blockmgr/base/run_main.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 
 #include <gmock/gmock.h>
@@ -34,6 +36,22 @@ TEST_F(RunMainTest, TellsWhatNobodyCaught) {
             1);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("program: no more of it"));
+}
+
+// /dev/full takes nothing, which shows when the stream is flushed.
+TEST_F(RunMainTest, OutputThatIsLostIsAnError) {
+  const auto run_into_full = [this](int (*run)(int, char**)) {
+    EXPECT_NE(std::freopen("/dev/full", "w", stdout), nullptr);
+    std::exit(Run(run));
+  };
+  EXPECT_EXIT(
+      run_into_full([](int, char**) { return std::puts("a") < 0 ? 2 : 0; }),
+      testing::ExitedWithCode(1), "program: standard output cannot be written");
+  EXPECT_EXIT(
+      run_into_full([](int, char**) { return std::puts("a") < 0 ? 0 : 3; }),
+      testing::ExitedWithCode(3), "");
+  EXPECT_EXIT(run_into_full([](int, char**) { return 0; }),
+              testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
