@@ -9,8 +9,8 @@
 #include <absl/strings/str_cat.h>
 
 #include "blockmgr/base/check.h"
-#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/server/sequence_limits.h"
 
 namespace blockmgr {
 namespace {
@@ -122,7 +122,9 @@ absl::Status Core::Submit(SubmitCommand* command) {
   BM_RETURN_IF_ERROR(CheckEngine());
   // The scheduler knows its own limit, and not the model's.
   if (model_ != nullptr && model_->context_tokens > 0) {
-    BM_RETURN_IF_ERROR(LimitTokens(/*all_tokens=*/false, &command->request));
+    BM_RETURN_IF_ERROR(LimitTokens(options_.scheduler, model_.get(),
+                                   scheduler_->layout(), /*all_tokens=*/false,
+                                   &command->request));
   }
   const auto client = clients_.find(command->session);
   if (client == clients_.end()) {
@@ -160,7 +162,9 @@ void Core::Do(GenerateCommand& command) {
 absl::Status Core::Generate(GenerateCommand* command) {
   if (draining_) return ShuttingDown();
   BM_RETURN_IF_ERROR(CheckEngine());
-  BM_RETURN_IF_ERROR(LimitTokens(command->all_tokens, &command->request));
+  BM_RETURN_IF_ERROR(LimitTokens(options_.scheduler, model_.get(),
+                                 scheduler_->layout(), command->all_tokens,
+                                 &command->request));
   // A gateway finds the strings itself. An engine that cannot goes on longer.
   if (!scheduler_->options().sampling.Supports(SamplingField::kStop) &&
       command->request.sampling.has_value()) {
@@ -193,49 +197,6 @@ absl::Status Core::Generate(GenerateCommand* command) {
   client->second->call = call;
   calls_[call] = session;
   return absl::OkStatus();
-}
-
-int32_t Core::MaxSequenceTokens() const {
-  const int32_t max_model_len = options_.scheduler.max_model_len;
-  if (model_ == nullptr || model_->context_tokens == 0) return max_model_len;
-  return std::min(max_model_len, model_->context_tokens);
-}
-
-absl::Status Core::LimitTokens(bool all_tokens, Request* request) const {
-  const int64_t num_prompt = std::ssize(request->prompt);
-  const int64_t most = MaxSequenceTokens();
-  if (num_prompt >= most) {
-    return Invalid("prompt: expected at most ", most - 1,
-                   " tokens (a sequence has ", most, "), got ", num_prompt);
-  }
-  if (all_tokens) {
-    request->max_tokens = std::min(
-        request->max_tokens, MostTokens(num_prompt, request->scope.tenant));
-  } else if (request->max_tokens > most - num_prompt) {
-    return Invalid("max_tokens: expected at most ", most - num_prompt,
-                   " (a sequence has ", most, " tokens, the prompt ",
-                   num_prompt, "), got ", request->max_tokens);
-  }
-  return absl::OkStatus();
-}
-
-int32_t Core::MostTokens(int64_t num_prompt_tokens,
-                         const std::string& tenant) const {
-  // As if every group needed a block for every page.
-  const ModelLayout& layout = scheduler_->layout();
-  auto usable = static_cast<int64_t>((layout.num_blocks - 1) *
-                                     (1.0 - options_.scheduler.watermark));
-  const auto own = options_.scheduler.tenants.find(tenant);
-  const TenantLimits& limits = own == options_.scheduler.tenants.end()
-                                   ? options_.scheduler.tenant_limits
-                                   : own->second;
-  if (limits.max_blocks > 0) {
-    usable = std::min<int64_t>(usable, limits.max_blocks);
-  }
-  const int64_t pages = usable / layout.num_groups() - 2;
-  const int64_t most =
-      std::min<int64_t>(MaxSequenceTokens(), pages * layout.page_size);
-  return static_cast<int32_t>(std::max<int64_t>(most - num_prompt_tokens, 1));
 }
 
 void Core::Do(AbortCommand& command) {
@@ -452,7 +413,8 @@ void Core::Do(GetStats& command) {
     stats.sampling = scheduler_->options().sampling;
   }
   stats.model = model_;
-  stats.max_sequence_tokens = MaxSequenceTokens();
+  stats.max_sequence_tokens =
+      MaxSequenceTokens(options_.scheduler, model_.get());
   stats.draining = draining_;
   stats.requests = metrics_;
   stats.running_request_seconds = running_request_seconds_;
