@@ -36,6 +36,11 @@ struct DurationHistogram {
 };
 
 struct RequestMetrics {
+  // Counts a submission that the core has answered with an error.
+  void CountRefusal(const absl::Status& status) {
+    if (!status.ok()) ++refused[static_cast<size_t>(status.code())];
+  }
+
   // From submission to the first step.
   DurationHistogram queue;
   // From submission to the first token.
