@@ -210,7 +210,7 @@ void ClientSessions::BeginEviction(
 
 void ClientSessions::EndEvictions(Effects* effects) {
   for (EvictionEffect& effect : effects->evictions) {
-    if (effect.command == 0) continue;  // part of the request: nobody asked
+    if (effect.command == 0) continue;  // not ordered by a command
     const auto live = requests_.find(effect.request);
     if (live == requests_.end() || live->second.eviction != effect.command) {
       continue;

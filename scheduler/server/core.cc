@@ -23,7 +23,7 @@ absl::Status ShuttingDown() {
 }
 
 // Returns what the forks of `parent` in one call have in common. Forks do not
-// tell of the prompt, because the first answer does.
+// ask for log-probabilities of the prompt, because the first answer has them.
 Request ForkOf(const Request& parent) {
   Request fork = parent;
   fork.fork_of = parent.id;
@@ -131,7 +131,8 @@ void Core::DeliverEffects() {
 
 void Core::CancelAll(const std::vector<RequestId>& requests) {
   for (const RequestId request : requests) {
-    // NotFound: it ended earlier in this pass, its effect is still to come.
+    // NotFound says that the request has ended earlier in this pass. Its effect
+    // is not delivered yet.
     const absl::Status status = scheduler_->Cancel(request, &effects_);
     BM_CHECK(status.ok() || absl::IsNotFound(status));
   }
@@ -142,7 +143,7 @@ void Core::CancelAll(const std::vector<RequestId>& requests) {
 absl::Status Core::Do(SubmitCommand& command) {
   if (draining_) return ShuttingDown();
   BM_RETURN_IF_ERROR(seat_.CheckTaken());
-  // The scheduler knows its own limit, and not the model's.
+  // The scheduler checks its own limit, but does not know that of the model.
   if (seat_.model() != nullptr && seat_.model()->context_tokens > 0) {
     BM_RETURN_IF_ERROR(LimitTokens(options_.scheduler, seat_.model().get(),
                                    scheduler_->layout(), /*all_tokens=*/false,
@@ -170,7 +171,8 @@ absl::Status Core::Do(GenerateCommand& command) {
   BM_RETURN_IF_ERROR(LimitTokens(options_.scheduler, seat_.model().get(),
                                  scheduler_->layout(), command.all_tokens,
                                  &command.request));
-  // A gateway finds the strings itself. An engine that cannot goes on longer.
+  // The gateway finds stop strings itself. An engine that does not look for
+  // them only generates more tokens.
   if (!scheduler_->options().sampling.Supports(SamplingField::kStop) &&
       command.request.sampling.has_value()) {
     command.request.sampling->stop.clear();
@@ -180,7 +182,8 @@ absl::Status Core::Do(GenerateCommand& command) {
   const Request fork =
       command.num_answers > 1 ? ForkOf(command.request) : Request();
   for (int32_t index = 0; index < command.num_answers; ++index) {
-    // Made one by one, so that a refusal of the first costs no more than one.
+    // The forks are made one by one, so that none is made if the first request
+    // is refused.
     SubmitCommand submit{
         command.session,
         index == 0 ? std::move(command.request) : AnswerOf(fork, index),
@@ -220,7 +223,7 @@ absl::Status Core::Do(CancelCommand& command) {
 absl::StatusOr<int64_t> Core::Do(CountScores& command) {
   BM_RETURN_IF_ERROR(seat_.CheckTaken());
   BM_RETURN_IF_ERROR(scheduler_->Find(command.request_id).status());
-  // At most 2^31 pages of 2^31 positions: fits.
+  // The product of at most 2^31 pages and 2^31 positions fits.
   return int64_t{scheduler_->layout().pages_per_block()} * command.cut;
 }
 
@@ -289,7 +292,8 @@ absl::StatusOr<Attachment> Core::Do(AttachEngine& command) {
     }
   }
   if (!difference.empty()) {
-    // Their requests are numbered from 1 on again.
+    // A new scheduler numbers its requests from 1 on again, so it needs another
+    // seed.
     scheduler.sampling_seed =
         SplitMix64(options_.scheduler.sampling_seed + num_schedulers_);
     BM_CHECK(sessions_.LiveRequests().empty());
@@ -350,7 +354,7 @@ void Core::Do(EngineResult& command) {
   if (!seat_.IsTakenBy(command.sink)) return;  // of an engine that is gone
   const absl::Status status = scheduler_->Update(*command.result, &effects_);
   if (!status.ok()) {
-    // The two no longer agree on what the pool holds.
+    // The engine and the scheduler no longer agree on what the pool holds.
     seat_.Close(status);
     DropEngine(status.message());
     return;
