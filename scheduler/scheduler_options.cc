@@ -11,8 +11,10 @@
 
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
+#include <absl/strings/str_join.h>
 #include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
+#include <absl/strings/string_view.h>
 
 #include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
@@ -54,6 +56,33 @@ absl::Status ValidateQueryStats(
   return absl::OkStatus();
 }
 
+// Returns how users write the name of a limit.
+std::string LimitName(absl::string_view field) {
+  return absl::StrReplaceAll(field, {{"_", "-"}});
+}
+
+// A visitor of TenantLimits that collects the names and meanings of the limits.
+struct LimitTexts {
+  std::vector<std::string> names;
+  std::string meanings;
+
+  template <typename T>
+  void Number(absl::string_view field, T /*limit*/,
+              std::type_identity_t<T> /*min*/, std::type_identity_t<T> /*max*/,
+              const char* help) {
+    names.push_back(LimitName(field));
+    absl::StrAppend(&meanings, meanings.empty() ? "" : ". ", names.back(), ": ",
+                    help);
+  }
+};
+
+LimitTexts TextsOfLimits() {
+  LimitTexts texts;
+  const TenantLimits limits;
+  VisitTenantLimits(limits, texts);
+  return texts;
+}
+
 // A visitor of TenantLimits that sets the limit of one name. `problem` is empty
 // afterwards, or says why there is nothing to set.
 struct LimitSetter {
@@ -64,7 +93,7 @@ struct LimitSetter {
   template <typename T>
   void Number(absl::string_view field, T& limit, std::type_identity_t<T> min,
               std::type_identity_t<T> max, const char* /*help*/) {
-    if (absl::StrReplaceAll(field, {{"_", "-"}}) != name) return;
+    if (LimitName(field) != name) return;
     const bool fits = value >= min && value <= max;
     problem = fits ? "" : absl::StrCat(name, ": expected ", min, " to ", max);
     if (fits) limit = static_cast<T>(value);
@@ -112,9 +141,12 @@ int32_t SchedulerOptions::max_query_window() const {
 
 absl::Status ParseTenant(const std::string& text, SchedulerOptions* options) {
   const auto error = [&text](const std::string& what) {
+    std::vector<std::string> names = TextsOfLimits().names;
+    const std::string last = names.back();
+    names.pop_back();
     return Invalid("tenant: expected NAME:LIMIT=N[,LIMIT=N...] with limits ",
-                   "weight, max-blocks, max-requests or max-queued-tokens, ",
-                   "got '", text, "': ", what);
+                   absl::StrJoin(names, ", "), " or ", last, ", got '", text,
+                   "': ", what);
   };
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return error("there is no ':'");
@@ -143,5 +175,7 @@ absl::Status ParseTenant(const std::string& text, SchedulerOptions* options) {
   if (name == "*") options->tenant_limits = limits;
   return absl::OkStatus();
 }
+
+std::string DescribeTenantLimits() { return TextsOfLimits().meanings; }
 
 }  // namespace blockmgr

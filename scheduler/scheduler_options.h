@@ -109,7 +109,7 @@ struct TenantLimits {
 template <typename Limits, typename Visitor>
 void VisitTenantLimits(Limits& limits, Visitor&& visitor) {
   visitor.Number("weight", limits.weight, 1, 1000,
-                 "The tenant's part of a fair share");
+                 "The tenant's part of a fair share, 1 to 1000");
   // A running request counts with the most blocks that it will hold from now
   // on. At first this number is the peak of the request. The number falls when
   // the request is compressed, except in models with windows. A request whose
@@ -119,10 +119,11 @@ void VisitTenantLimits(Limits& limits, Visitor&& visitor) {
                  "take; more requests wait, while other tenants go on (0: no "
                  "limit)");
   visitor.Number("max_requests", limits.max_requests, 0, INT32_MAX,
-                 "Requests, waiting and running; more are refused (0: no "
-                 "limit)");
+                 "Requests, waiting and running; more are refused with "
+                 "RESOURCE_EXHAUSTED (0: no limit)");
   visitor.Number("max_queued_tokens", limits.max_queued_tokens, 0, INT64_MAX,
-                 "Tokens of prompts that wait; more are refused (0: no limit)");
+                 "Tokens of prompts that wait; more are refused with "
+                 "RESOURCE_EXHAUSTED (0: no limit)");
 }
 
 // TenantUse is the present use of a tenant that the options name, or of all
@@ -323,6 +324,8 @@ void VisitSchedulerOptions(Options& options, Visitor&& visitor) {
 // into tenant_limits. InvalidArgument, with nothing changed, names what is
 // wrong.
 absl::Status ParseTenant(const std::string& text, SchedulerOptions* options);
+// Returns the limits that ParseTenant reads, each with its meaning.
+std::string DescribeTenantLimits();
 
 }  // namespace blockmgr
 

@@ -1,5 +1,6 @@
-// AdminService: what operators ask. Threads: thread-safe. The CoreThread must
-// outlive every call.
+// AdminService: the calls of operators, for statistics and the prefix cache.
+//
+// Threads: thread-safe. The CoreThread must outlive every call.
 #ifndef SCHEDULER_SERVER_ADMIN_SERVICE_H_
 #define SCHEDULER_SERVER_ADMIN_SERVICE_H_
 

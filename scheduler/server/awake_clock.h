@@ -30,7 +30,8 @@ class AwakeClock {
   static constexpr double kMaxGapSeconds = 1;
   static constexpr double kGraceSeconds = 2;
 
-  // Seconds counted since the first look.
+  // Looks at a clock that shows `now_seconds`. Returns the awake time since the
+  // first look.
   double Look(double now_seconds) {
     awake_seconds_ +=
         std::clamp(now_seconds - last_seconds_, 0.0, kMaxGapSeconds);

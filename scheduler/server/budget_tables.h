@@ -1,5 +1,6 @@
-// The budget tables that policies name: headkv(profile=NAME), lukv(profile=
-// NAME). Loaded when the daemon starts, unchanged afterwards.
+// The budget tables that policies name, as in headkv(profile=NAME) and
+// lukv(profile=NAME). The daemon loads them when it starts and does not change
+// them afterwards.
 #ifndef SCHEDULER_SERVER_BUDGET_TABLES_H_
 #define SCHEDULER_SERVER_BUDGET_TABLES_H_
 
@@ -17,7 +18,7 @@ namespace blockmgr {
 using BudgetTables =
     absl::flat_hash_map<std::string, std::shared_ptr<const BudgetTable>>;
 
-// Reads "NAME=FILE" arguments; DecodeBudgetTable decodes the files.
+// Reads the files of "NAME=FILE" arguments with DecodeBudgetTable.
 // InvalidArgument if a name comes twice or a file is malformed; NotFound if a
 // file cannot be read. Both name the argument.
 absl::StatusOr<BudgetTables> LoadBudgetTables(

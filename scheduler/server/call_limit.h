@@ -16,13 +16,14 @@ namespace blockmgr {
 // Thread-safe.
 class CallLimit {
  public:
-  // Whoever holds it is one of the open calls. It may outlive the CallLimit.
+  // A Place counts as one open call until its last copy is gone. It may outlive
+  // the CallLimit.
   using Place = std::shared_ptr<void>;
 
-  // `name` is what the calls are called in errors.
+  // Errors call the calls by `name`. At most `most` may be open.
   CallLimit(const char* name, int32_t most) : name_(name), most_(most) {}
 
-  // ResourceExhausted if as many calls as may be are open.
+  // Counts one more open call. ResourceExhausted if `most` calls are open.
   absl::StatusOr<Place> Take() {
     if (num_open_->fetch_add(1) >= most_) {
       num_open_->fetch_sub(1);

@@ -48,7 +48,8 @@ void AnswerOnce(Reply<T>* reply, Value&& value) {
 // that a step's tokens find their chunk without a search.
 struct RequestStream : std::enable_shared_from_this<RequestStream> {
   std::string id;
-  int32_t index = 0;  // among the requests of its GenerateCommand
+  // The number of the request among those of its GenerateCommand.
+  int32_t index = 0;
   uint64_t batch = 0;
   int32_t chunk = 0;
 };
@@ -65,7 +66,7 @@ struct TokenItem {
   const LogProbsEffect* logprobs = nullptr;
 };
 
-// The token stream of one client. Called by the core thread only.
+// TokenSink is the token stream of one client. Only the core thread calls it.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
@@ -80,19 +81,21 @@ class TokenSink {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-// The step stream of one engine. Called by the core thread only.
+// EngineSink is the step stream of one engine. Only the core thread calls it.
 class EngineSink {
  public:
   virtual ~EngineSink() = default;
   virtual void SendPlan(const StepPlan& plan) = 0;
-  // The result of the last EngineResult is no longer needed.
+  // Says that the result of the last EngineResult is no longer needed. The sink
+  // may read the next one.
   virtual void ReadNext() = 0;
   virtual void Close(const absl::Status& status) = 0;
 };
 
 // --- Frontends ---
 
-// FailedPrecondition if the session has no stream; otherwise the errors of
+// Submits a request, whose tokens go to the stream of its session. Errors are
+// FailedPrecondition, if the session has no open stream, and those of
 // Scheduler::Submit.
 struct SubmitCommand {
   std::string session;
@@ -103,9 +106,10 @@ struct SubmitCommand {
 };
 
 // Opens a session for one call and submits its request and, for further
-// answers, forks of it: all of them, or none if one is refused. The request
-// names the call. Errors are those of SubmitCommand, and InvalidArgument if the
-// tokens are more than a sequence may have.
+// answers, forks of the request. If one of them is refused, none is submitted.
+// The id of the request is also that of the call. Errors are those of
+// SubmitCommand, and InvalidArgument if the tokens are more than a sequence may
+// have.
 struct GenerateCommand {
   std::string session;
   std::shared_ptr<TokenSink> sink;
@@ -138,14 +142,14 @@ struct CountScores {
   Reply<absl::StatusOr<int64_t>> done;
 };
 
-// The reply comes when the eviction ends.
+// Orders an eviction of a live request. The reply comes when the eviction ends.
 struct EvictCommand {
   std::string request_id;
   EvictionCommand eviction;
   Reply<absl::StatusOr<EvictionEffect>> done;
 };
 
-// AlreadyExists if the session has a stream.
+// Opens a session with its stream. AlreadyExists if the session is open.
 struct OpenClient {
   std::string session;
   std::shared_ptr<TokenSink> sink;
@@ -168,6 +172,8 @@ struct Attachment {
   SchedulerOptions options;
 };
 
+// Makes the engine the one whose step stream may open next. AlreadyExists if
+// another engine has an open step stream.
 struct AttachEngine {
   ModelLayout layout;
   std::string name;
@@ -177,17 +183,20 @@ struct AttachEngine {
   bool supports_window_evictions = false;
   std::map<std::string, std::string> query_stats = {};
   EngineSampling sampling = {};
-  std::shared_ptr<const ServedModel> model = nullptr;  // null: it told nothing
-  // Whether to take the place of an engine with an open step stream, which ends
-  // with Aborted when this engine's stream opens. PermissionDenied without
-  // `may_replace`.
+  // Null if the engine has told nothing of its model.
+  std::shared_ptr<const ServedModel> model = nullptr;
+  // Whether to take the place of an engine with an open step stream, instead of
+  // an error. The other stream ends with Aborted when this engine's stream
+  // opens. PermissionDenied without `may_replace`.
   bool replace = false;
   bool may_replace = false;
 };
 
+// Opens the step stream of the engine that has attached last.
 // FailedPrecondition STALE_EPOCH if the epoch is not the daemon's, or the
-// session is not that of the last attachment. PermissionDenied if the session
-// takes the place of an engine and the caller may not (`may_replace`).
+// session is not that of the last attachment. AlreadyExists if the session has
+// an open step stream. PermissionDenied if the session takes the place of an
+// engine and the caller may not (`may_replace`).
 struct OpenSteps {
   uint64_t epoch = 0;
   uint64_t session = 0;
@@ -196,15 +205,17 @@ struct OpenSteps {
   bool may_replace = false;
 };
 
-// The sink owns `result` and leaves it unchanged until ReadNext.
+// Brings the answer to the oldest plan. The sink owns `result` and leaves it
+// unchanged until ReadNext.
 struct EngineResult {
   std::shared_ptr<EngineSink> sink;
   const StepResult* result = nullptr;
 };
 
+// Tells that a step stream has ended. Nothing happens unless it is open.
 struct EngineLost {
   std::shared_ptr<EngineSink> sink;
-  std::string why = {};  // for the log, where it is known
+  std::string why = {};  // for the log; empty if it is not known
 };
 
 // --- Operators ---
@@ -222,16 +233,19 @@ struct CoreStats {
   int32_t max_sequence_tokens = 0;
   bool draining = false;
   uint64_t epoch = 0;
-  uint64_t generation = 0;  // of the scheduler, whose counts begin at 0
+  // The number of the scheduler. The counts of a new scheduler begin at 0.
+  uint64_t generation = 0;
   SchedulerStats scheduler;
-  RequestMetrics requests;  // of this process, whatever engines came and went
-  // Integral of num_running over time, and the time it covers.
+  // The metrics of all requests since this process began, of every engine.
+  RequestMetrics requests;
+  // The integral of num_running over time, and the time it covers.
   double running_request_seconds = 0;
   double clock_seconds = 0;
-  // Since the last reset_peaks, or the scheduler began.
+  // The peaks since the last GetStats with reset_peaks, or since the scheduler
+  // began, and the value of clock_seconds at that time.
   int32_t max_running = 0;
   int32_t max_used_blocks = 0;
-  double peaks_since_seconds = 0;  // clock_seconds then
+  double peaks_since_seconds = 0;
 };
 
 struct GetStats {
@@ -249,21 +263,24 @@ struct ResetPrefixCache {
 // is the beginning.
 struct PrefixCacheCursor {
   uint64_t epoch = 0;  // of the daemon
-  uint64_t cache = 0;  // changes with the layout; 0: there was none yet
+  // The number of the cache, which changes with the layout. 0 means that there
+  // was no cache yet.
+  uint64_t cache = 0;
   PrefixCachePosition position = {};
 };
 
 struct PrefixCacheReading {
-  PrefixCacheCursor cursor;  // after it
-  int32_t page_size = 0;     // 0: there is no cache yet
+  PrefixCacheCursor cursor;  // the position after this reading
+  int32_t page_size = 0;     // 0 if there is no cache yet
   PrefixCacheDelta delta;
 };
 
-// See PrefixCache::Read. A cursor of another daemon or cache counts as the
-// beginning.
+// Reads the prefix cache from a position on (PrefixCache::Read). A cursor of
+// another daemon or cache counts as the beginning.
 struct ReadPrefixCache {
   PrefixCacheCursor cursor;
-  // The reading stops at either limit, but has at least one block.
+  // The reading stops at the first of these limits, but not before it has one
+  // block.
   int32_t max_blocks = 0;
   int32_t max_tokens = 0;
   Reply<absl::StatusOr<PrefixCacheReading>> done;
@@ -275,8 +292,8 @@ struct Drain {
   StatusReply done;
 };
 
-// Drains, then cancels every request and closes every stream with `reason`. The
-// prefix cache is not read any more.
+// Refuses Submit from now on, cancels every request, and closes every stream
+// with `reason`. From then on, ReadPrefixCache is refused, too.
 struct CloseAll {
   absl::Status reason;
 };

@@ -1,11 +1,11 @@
-// Connections on their way from the listener into gRPC, and what a call knows
-// of its caller.
+// Functions that hand connections from the listener to gRPC, and that tell a
+// call whether its caller is the owner of the daemon.
 //
 // gRPC's name of a peer is the name that the client has bound its socket to. A
-// client can choose that name, so it proves nothing. Here, connections of the
-// daemon's owner enter the server with other credentials than all others. The
-// credentials put a property into the authentication context of every call, to
-// which no peer can write.
+// client can choose that name, so it proves nothing. Therefore connections of
+// the daemon's owner enter the gRPC server with other credentials than all
+// others. The credentials put a property into the authentication context of
+// every call. No peer can write to this context.
 #ifndef SCHEDULER_SERVER_CONNECTIONS_H_
 #define SCHEDULER_SERVER_CONNECTIONS_H_
 

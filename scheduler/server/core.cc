@@ -3,20 +3,27 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
 #include <absl/strings/str_cat.h>
 
+#include "blockmgr/base/bits.h"
 #include "blockmgr/base/check.h"
-#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
+#include "scheduler/server/engine_fit.h"
+#include "scheduler/server/sequence_limits.h"
 
 namespace blockmgr {
 namespace {
 
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the daemon is shutting down");
+}
+
 // Returns what the forks of `parent` in one call have in common. Forks do not
-// tell of the prompt, because the first answer does.
+// ask for log-probabilities of the prompt, because the first answer has them.
 Request ForkOf(const Request& parent) {
   Request fork = parent;
   fork.fork_of = parent.id;
@@ -35,252 +42,188 @@ Request AnswerOf(const Request& fork, int32_t index) {
   return answer;
 }
 
+// Returns Core::prefix_cache_version for the cache of a scheduler, which may be
+// null. `generation` numbers the schedulers.
+uint64_t CacheVersion(const Scheduler* scheduler, uint64_t generation) {
+  if (scheduler == nullptr) return 0;
+  // A cache of another layout begins to count anew.
+  constexpr int kChangeBits = 48;
+  return (generation << kChangeBits) | scheduler->prefix_cache().num_changes();
+}
+
 }  // namespace
 
 Core::Core(CoreOptions options, SchedulerFactory factory)
     : options_(std::move(options)),
       factory_(std::move(factory)),
-      issues_(static_cast<size_t>(options_.scheduler.max_steps_in_flight)) {}
+      seat_(options_.epoch, options_.step_timeout_seconds,
+            options_.scheduler.max_steps_in_flight),
+      sessions_(&metrics_) {}
 
 Core::~Core() {
   const absl::Status status = absl::UnavailableError("the daemon has stopped");
-  for (auto& [id, request] : requests_) {
-    if (request.eviction != 0) request.evicted(status);
-  }
+  sessions_.AbortEvictions(status, scheduler_.get());
   for (StatusReply& done : drained_) done(status);
 }
 
 void Core::BeginPass(double now_seconds) {
-  if (start_seconds_ < 0) {
-    start_seconds_ = now_seconds;
-  } else {
-    now_seconds = std::max(now_seconds, now_seconds_);
-    running_request_seconds_ += num_running_ * (now_seconds - now_seconds_);
-  }
-  now_seconds_ = now_seconds;
-  awake_.Look(now_seconds);
-  TellTime();
-}
-
-void Core::TellTime() {
-  if (scheduler_ == nullptr) return;
-  scheduler_->SetTime(static_cast<int64_t>(now_seconds_ * 1e3));
+  load_.BeginPass(now_seconds);
+  seat_.BeginPass(load_.now_seconds());
+  if (scheduler_ != nullptr) scheduler_->SetTime(load_.now_ms());
 }
 
 void Core::Handle(Command* command) {
-  std::visit([this](auto& alternative) { Do(alternative); }, *command);
+  std::visit(
+      [this]<typename T>(T& alternative) {
+        if constexpr (std::is_void_v<decltype(Do(alternative))>) {
+          Do(alternative);
+        } else {
+          auto answer = Do(alternative);
+          if constexpr (std::is_same_v<T, SubmitCommand> ||
+                        std::is_same_v<T, GenerateCommand>) {
+            metrics_.CountRefusal(answer);
+          }
+          alternative.done(std::move(answer));
+        }
+      },
+      *command);
 }
 
 void Core::EndPass() {
-  CheckStepTimeout();
-  IssuePlans();
-  if (read_next_) {
-    read_next_ = false;
-    if (engine_ != nullptr) engine_->ReadNext();
+  if (const absl::Status late = seat_.CheckStepTimeout(); !late.ok()) {
+    seat_.Close(late);
+    DropEngine(late.message());
   }
+  IssuePlans();
+  seat_.ReadNext();
   DeliverEffects();
-  Sample();
-  if (!drained_.empty() && idle() && HasSentAll()) {
+  if (scheduler_ != nullptr) {
+    load_.EndPass(scheduler_->num_running(), scheduler_->num_used_blocks());
+  }
+  if (!drained_.empty() && idle() && sessions_.HasSentAll()) {
     for (StatusReply& done : drained_) done(absl::OkStatus());
     drained_.clear();
   }
-  cache_version_.store(CountCacheVersion());
+  cache_version_.store(closed_
+                           ? std::numeric_limits<uint64_t>::max()
+                           : CacheVersion(scheduler_.get(), num_schedulers_));
 }
 
-bool Core::HasSentAll() const {
-  return std::all_of(clients_.begin(), clients_.end(), [](const auto& client) {
-    return client.second->sink->HasSentAll();
-  });
-}
-
-void Core::Sample() {
-  if (scheduler_ == nullptr) return;
-  num_running_ = scheduler_->num_running();
-  max_running_ = std::max(max_running_, num_running_);
-  max_used_blocks_ = std::max(max_used_blocks_, scheduler_->num_used_blocks());
-}
-
-absl::Status Core::ShuttingDown() {
-  return absl::UnavailableError("the daemon is shutting down");
-}
-
-// --- Frontends ---
-
-absl::Status Core::CheckEngine() const {
-  if (engine_ == nullptr) return absl::UnavailableError("no engine attached");
-  return absl::OkStatus();
-}
-
-void Core::Do(SubmitCommand& command) {
-  absl::Status status = Submit(&command);
-  if (!status.ok()) ++metrics_.refused[static_cast<size_t>(status.code())];
-  command.done(std::move(status));
-}
-
-absl::Status Core::Submit(SubmitCommand* command) {
-  if (draining_) return ShuttingDown();
-  BM_RETURN_IF_ERROR(CheckEngine());
-  // The scheduler knows its own limit, and not the model's.
-  if (model_ != nullptr && model_->context_tokens > 0) {
-    BM_RETURN_IF_ERROR(LimitTokens(/*all_tokens=*/false, &command->request));
+void Core::IssuePlans() {
+  if (!seat_.is_taken()) return;
+  while (scheduler_->Schedule(&plan_)) {
+    seat_.SendPlan(plan_, load_.now_seconds());
+    sessions_.NoteStarts(plan_, load_.now_seconds());
+    plan_.evictions.clear();  // lets go of callers' scores
   }
-  const auto client = clients_.find(command->session);
-  if (client == clients_.end()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("client_session: expected the session of an open "
-                     "StreamTokens stream, got \"",
-                     command->session, "\""));
-  }
-  RequestEviction& eviction = command->request.eviction;
-  if (command->default_eviction) {
-    eviction = options_.default_eviction;
-  } else if (eviction.mode != EvictionMode::kNone) {
-    BM_ASSIGN_OR_RETURN(eviction.table,
-                        FindBudgetTable(options_.tables, eviction.policy));
-  }
-  if (idle()) NoteModel();
-  std::string id = command->request.id;
-  BM_ASSIGN_OR_RETURN(const RequestId request,
-                      scheduler_->Submit(std::move(command->request)));
-  LiveRequest& live = requests_[request];
-  live.stream->id = std::move(id);
-  live.client = client->second.get();
-  live.session = client->first;
-  live.submitted_seconds = now_seconds_;
-  client->second->requests.insert(request);
-  return absl::OkStatus();
 }
 
-void Core::Do(GenerateCommand& command) {
-  absl::Status status = Generate(&command);
-  if (!status.ok()) ++metrics_.refused[static_cast<size_t>(status.code())];
-  command.done(std::move(status));
+void Core::DeliverEffects() {
+  // Cutting off a client cancels its requests, which brings new effects.
+  while (!effects_.tokens.empty() || !effects_.logprobs.empty() ||
+         !effects_.finished.empty() || !effects_.evictions.empty()) {
+    const std::vector<RequestId> cut_off =
+        sessions_.Deliver(&effects_, load_.now_seconds());
+    effects_.Clear();
+    CancelAll(cut_off);
+  }
 }
 
-absl::Status Core::Generate(GenerateCommand* command) {
-  if (draining_) return ShuttingDown();
-  BM_RETURN_IF_ERROR(CheckEngine());
-  BM_RETURN_IF_ERROR(LimitTokens(command->all_tokens, &command->request));
-  // A gateway finds the strings itself. An engine that cannot goes on longer.
-  if (!scheduler_->options().sampling.Supports(SamplingField::kStop) &&
-      command->request.sampling.has_value()) {
-    command->request.sampling->stop.clear();
-  }
-  const std::string call = command->request.id;
-  const int32_t num_answers = command->num_answers;
-  const auto [client, is_new] = clients_.try_emplace(command->session);
-  BM_CHECK(is_new);
-  client->second = std::make_unique<Client>();
-  client->second->sink = std::move(command->sink);
-  const std::string session = command->session;
-  const Request fork = num_answers > 1 ? ForkOf(command->request) : Request();
-  for (int32_t index = 0; index < num_answers; ++index) {
-    // Made one by one, so that a refusal of the first costs no more than one.
-    SubmitCommand submit{
-        session,
-        index == 0 ? std::move(command->request) : AnswerOf(fork, index),
-        nullptr, command->default_eviction && index == 0};
-    const std::string id = submit.request.id;
-    absl::Status status = Submit(&submit);
-    if (!status.ok()) {
-      RemoveClient(session);
-      return status;
-    }
-    const absl::StatusOr<RequestId> submitted = scheduler_->Find(id);
-    BM_CHECK(submitted.ok());
-    requests_.at(*submitted).stream->index = index;
-  }
-  client->second->call = call;
-  calls_[call] = session;
-  return absl::OkStatus();
-}
-
-int32_t Core::MaxSequenceTokens() const {
-  const int32_t max_model_len = options_.scheduler.max_model_len;
-  if (model_ == nullptr || model_->context_tokens == 0) return max_model_len;
-  return std::min(max_model_len, model_->context_tokens);
-}
-
-absl::Status Core::LimitTokens(bool all_tokens, Request* request) const {
-  const int64_t num_prompt = std::ssize(request->prompt);
-  const int64_t most = MaxSequenceTokens();
-  if (num_prompt >= most) {
-    return Invalid("prompt: expected at most ", most - 1,
-                   " tokens (a sequence has ", most, "), got ", num_prompt);
-  }
-  if (all_tokens) {
-    request->max_tokens = std::min(
-        request->max_tokens, MostTokens(num_prompt, request->scope.tenant));
-  } else if (request->max_tokens > most - num_prompt) {
-    return Invalid("max_tokens: expected at most ", most - num_prompt,
-                   " (a sequence has ", most, " tokens, the prompt ",
-                   num_prompt, "), got ", request->max_tokens);
-  }
-  return absl::OkStatus();
-}
-
-int32_t Core::MostTokens(int64_t num_prompt_tokens,
-                         const std::string& tenant) const {
-  // As if every group needed a block for every page.
-  const ModelLayout& layout = scheduler_->layout();
-  auto usable = static_cast<int64_t>((layout.num_blocks - 1) *
-                                     (1.0 - options_.scheduler.watermark));
-  const auto own = options_.scheduler.tenants.find(tenant);
-  const TenantLimits& limits = own == options_.scheduler.tenants.end()
-                                   ? options_.scheduler.tenant_limits
-                                   : own->second;
-  if (limits.max_blocks > 0) {
-    usable = std::min<int64_t>(usable, limits.max_blocks);
-  }
-  const int64_t pages = usable / layout.num_groups() - 2;
-  const int64_t most =
-      std::min<int64_t>(MaxSequenceTokens(), pages * layout.page_size);
-  return static_cast<int32_t>(std::max<int64_t>(most - num_prompt_tokens, 1));
-}
-
-void Core::Do(AbortCommand& command) {
-  for (const std::string& id : command.request_ids) {
-    const auto call = calls_.find(id);
-    if (call != calls_.end()) {
-      CancelAll(clients_.at(call->second)->requests);
-      calls_.erase(call);  // a repeated id costs nothing
-      continue;
-    }
-    // NotFound: it has ended.
-    (void)Cancel(id);
-  }
-  command.done(absl::OkStatus());
-}
-
-void Core::CancelAll(const absl::flat_hash_set<RequestId>& requests) {
-  std::vector<RequestId> in_order(requests.begin(), requests.end());
-  std::sort(in_order.begin(), in_order.end());
-  for (const RequestId request : in_order) {
-    // NotFound: it ended earlier in this pass, its effect is still to come.
+void Core::CancelAll(const std::vector<RequestId>& requests) {
+  for (const RequestId request : requests) {
+    // NotFound says that the request has ended earlier in this pass. Its effect
+    // is not delivered yet.
     const absl::Status status = scheduler_->Cancel(request, &effects_);
     BM_CHECK(status.ok() || absl::IsNotFound(status));
   }
 }
 
-void Core::Do(CancelCommand& command) {
-  command.done(Cancel(command.request_id));
+// --- Frontends ---
+
+absl::Status Core::Do(SubmitCommand& command) {
+  if (draining_) return ShuttingDown();
+  BM_RETURN_IF_ERROR(seat_.CheckTaken());
+  // The scheduler checks its own limit, but does not know that of the model.
+  if (seat_.model() != nullptr && seat_.model()->context_tokens > 0) {
+    BM_RETURN_IF_ERROR(LimitTokens(options_.scheduler, seat_.model().get(),
+                                   scheduler_->layout(), /*all_tokens=*/false,
+                                   &command.request));
+  }
+  BM_RETURN_IF_ERROR(sessions_.CheckOpen(command.session));
+  RequestEviction& eviction = command.request.eviction;
+  if (command.default_eviction) {
+    eviction = options_.default_eviction;
+  } else if (eviction.mode != EvictionMode::kNone) {
+    BM_ASSIGN_OR_RETURN(eviction.table,
+                        FindBudgetTable(options_.tables, eviction.policy));
+  }
+  if (idle()) seat_.NeedModel(/*idle=*/true);
+  std::string id = command.request.id;
+  BM_ASSIGN_OR_RETURN(const RequestId request,
+                      scheduler_->Submit(std::move(command.request)));
+  sessions_.Add(command.session, request, std::move(id), load_.now_seconds());
+  return absl::OkStatus();
 }
 
-absl::Status Core::Cancel(const std::string& request_id) {
-  if (scheduler_ == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("request_id: no live request \"", request_id, "\""));
+absl::Status Core::Do(GenerateCommand& command) {
+  if (draining_) return ShuttingDown();
+  BM_RETURN_IF_ERROR(seat_.CheckTaken());
+  BM_RETURN_IF_ERROR(LimitTokens(options_.scheduler, seat_.model().get(),
+                                 scheduler_->layout(), command.all_tokens,
+                                 &command.request));
+  // The gateway finds stop strings itself. An engine that does not look for
+  // them only generates more tokens.
+  if (!scheduler_->options().sampling.Supports(SamplingField::kStop) &&
+      command.request.sampling.has_value()) {
+    command.request.sampling->stop.clear();
   }
-  BM_ASSIGN_OR_RETURN(const RequestId request, scheduler_->Find(request_id));
+  const std::string call = command.request.id;
+  BM_CHECK(sessions_.Open(command.session, std::move(command.sink)));
+  const Request fork =
+      command.num_answers > 1 ? ForkOf(command.request) : Request();
+  for (int32_t index = 0; index < command.num_answers; ++index) {
+    // The forks are made one by one, so that none is made if the first request
+    // is refused.
+    SubmitCommand submit{
+        command.session,
+        index == 0 ? std::move(command.request) : AnswerOf(fork, index),
+        nullptr, command.default_eviction && index == 0};
+    absl::Status status = Do(submit);
+    if (!status.ok()) {
+      CancelAll(sessions_.Remove(command.session));
+      return status;
+    }
+  }
+  sessions_.NameCall(command.session, call);
+  return absl::OkStatus();
+}
+
+absl::Status Core::Do(AbortCommand& command) {
+  for (const std::string& id : command.request_ids) {
+    if (const auto call = sessions_.TakeCall(id)) {
+      CancelAll(*call);
+    } else if (scheduler_ != nullptr) {
+      const absl::StatusOr<RequestId> request = scheduler_->Find(id);
+      if (request.ok()) CancelAll({*request});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Core::Do(CancelCommand& command) {
+  if (scheduler_ == nullptr) {
+    return absl::NotFoundError(absl::StrCat("request_id: no live request \"",
+                                            command.request_id, "\""));
+  }
+  BM_ASSIGN_OR_RETURN(const RequestId request,
+                      scheduler_->Find(command.request_id));
   return scheduler_->Cancel(request, &effects_);
 }
 
-void Core::Do(CountScores& command) { command.done(Count(command)); }
-
-absl::StatusOr<int64_t> Core::Count(const CountScores& command) const {
-  BM_RETURN_IF_ERROR(CheckEngine());
+absl::StatusOr<int64_t> Core::Do(CountScores& command) {
+  BM_RETURN_IF_ERROR(seat_.CheckTaken());
   BM_RETURN_IF_ERROR(scheduler_->Find(command.request_id).status());
-  // At most 2^31 pages of 2^31 positions: fits.
+  // The product of at most 2^31 pages and 2^31 positions fits.
   return int64_t{scheduler_->layout().pages_per_block()} * command.cut;
 }
 
@@ -290,7 +233,7 @@ void Core::Do(EvictCommand& command) {
 }
 
 absl::Status Core::StartEviction(EvictCommand* command) {
-  BM_RETURN_IF_ERROR(CheckEngine());
+  BM_RETURN_IF_ERROR(seat_.CheckTaken());
   BM_ASSIGN_OR_RETURN(const RequestId request,
                       scheduler_->Find(command->request_id));
   BM_ASSIGN_OR_RETURN(
@@ -298,149 +241,155 @@ absl::Status Core::StartEviction(EvictCommand* command) {
       FindBudgetTable(options_.tables, command->eviction.policy));
   BM_ASSIGN_OR_RETURN(const uint64_t eviction,
                       scheduler_->Evict(request, std::move(command->eviction)));
-  LiveRequest& live = requests_.at(request);
-  // The one before is over, or this one would have been refused: it ended in
-  // this pass, or the request was preempted and its step has yet to say so.
-  for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
-  if (live.eviction != 0) {
-    AnswerOnce(&live.evicted,
-               absl::AbortedError("the request was preempted first"));
-  }
-  live.eviction = eviction;
-  live.evicted = std::move(command->done);
+  // The eviction before this one is over, or this one would have been refused.
+  // Either it ended in this pass, or the request was preempted and its step has
+  // yet to say so.
+  sessions_.EndEvictions(&effects_);
+  sessions_.BeginEviction(request, eviction, std::move(command->done));
   return absl::OkStatus();
 }
 
-void Core::Do(OpenClient& command) {
-  if (draining_) {
-    command.done(ShuttingDown());
-    return;
-  }
-  const auto [client, is_new] = clients_.try_emplace(command.session);
-  if (!is_new) {
-    command.done(absl::AlreadyExistsError(
+absl::Status Core::Do(OpenClient& command) {
+  if (draining_) return ShuttingDown();
+  if (!sessions_.Open(command.session, std::move(command.sink))) {
+    return absl::AlreadyExistsError(
         absl::StrCat("client_session: \"", command.session,
-                     "\" has an open StreamTokens stream")));
-    return;
+                     "\" has an open StreamTokens stream"));
   }
-  client->second = std::make_unique<Client>();
-  client->second->sink = std::move(command.sink);
-  command.done(absl::OkStatus());
+  return absl::OkStatus();
 }
 
 void Core::Do(ClientGone& command) {
-  const auto client = clients_.find(command.session);
-  if (client == clients_.end() || client->second->sink != command.sink) return;
-  RemoveClient(command.session);
+  if (!sessions_.HasStream(command.session, command.sink)) return;
+  CancelAll(sessions_.Remove(command.session));
 }
 
-void Core::RemoveClient(const std::string& session) {
-  const auto node = clients_.extract(session);
-  BM_CHECK(!node.empty());
-  const Client& client = *node.mapped();
-  const auto call = calls_.find(client.call);
-  if (call != calls_.end() && call->second == session) calls_.erase(call);
-  for (const RequestId request : client.requests) {
-    requests_.at(request).client = nullptr;
+// --- The engine ---
+
+absl::StatusOr<Attachment> Core::Do(AttachEngine& command) {
+  if (draining_ && idle()) return ShuttingDown();
+  BM_RETURN_IF_ERROR(seat_.CheckAttach(command));
+  SchedulerOptions scheduler = options_.scheduler;
+  scheduler.num_scorer_states = command.num_scorer_states;
+  scheduler.num_host_blocks = command.num_host_blocks;
+  scheduler.supports_window_evictions = command.supports_window_evictions;
+  scheduler.query_stats = std::move(command.query_stats);
+  scheduler.sampling = std::move(command.sampling);
+  BM_RETURN_IF_ERROR(scheduler.Validate());
+  const std::string difference =
+      scheduler_ == nullptr
+          ? "there was none"
+          : DescribeDifference(scheduler_->layout(), scheduler_->options(),
+                               command.layout, scheduler);
+  const std::string other_model = seat_.DescribeOtherModel(command.model.get());
+  std::unique_ptr<Scheduler> made;
+  if (!difference.empty() || !other_model.empty()) {
+    // Effects name requests of the Scheduler that may be about to go.
+    DeliverEffects();
+    if (!idle()) {
+      return absl::FailedPreconditionError(difference.empty() ? other_model
+                                                              : difference);
+    }
   }
-  CancelAll(client.requests);
+  if (!difference.empty()) {
+    // A new scheduler numbers its requests from 1 on again, so it needs another
+    // seed.
+    scheduler.sampling_seed =
+        SplitMix64(options_.scheduler.sampling_seed + num_schedulers_);
+    BM_CHECK(sessions_.LiveRequests().empty());
+    BM_ASSIGN_OR_RETURN(made, factory_(command.layout, scheduler));
+    const absl::Status takes_default =
+        made->ValidateEviction(options_.default_eviction);
+    if (!takes_default.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the daemon's default eviction is not for this engine: ",
+                       takes_default.message()));
+    }
+  }
+  Attachment attachment = seat_.Attach(&command, scheduler, std::move(made));
+  if (!seat_.is_taken()) TakeNextScheduler();
+  return attachment;
 }
 
-// --- Effects ---
-
-void Core::DeliverEffects() {
-  // Cutting off a client cancels its requests, which brings new effects.
-  while (!effects_.tokens.empty() || !effects_.logprobs.empty() ||
-         !effects_.finished.empty() || !effects_.evictions.empty()) {
-    FillOutboxes();
-    std::vector<std::string> cut_off;
-    for (std::string& session : touched_) {
-      Client& client = *clients_.at(session);
-      if (!client.sink->Deliver(client.outbox)) cut_off.push_back(session);
-      client.outbox.clear();
+absl::Status Core::Do(OpenSteps& command) {
+  BM_RETURN_IF_ERROR(seat_.CheckOpen(command));
+  if (draining_ && idle()) return ShuttingDown();
+  if (seat_.NeedsNoRequests()) {
+    // No request was live when the engine attached, but one may have come.
+    DeliverEffects();
+    if (!idle()) {
+      return absl::FailedPreconditionError(
+          "session: expected no live request that was scheduled for an engine "
+          "of another geometry or model");
     }
-    touched_.clear();
-    for (const FinishEffect& finish : effects_.finished) {
-      const auto live = requests_.find(finish.request);
-      if (live->second.client != nullptr) {
-        live->second.client->requests.erase(finish.request);
-      }
-      requests_.erase(live);
-    }
-    effects_.Clear();
-    for (const std::string& session : cut_off) RemoveClient(session);
   }
+  std::string what = seat_.attaching_name();
+  if (seat_.is_taken()) {
+    absl::StrAppend(&what, ", in the place of ", seat_.name());
+    seat_.Close(absl::AbortedError(absl::StrCat(
+        "engine \"", seat_.attaching_name(), "\" has taken its place")));
+    LoseEngine();
+  }
+  TakeNextScheduler();
+  scheduler_->TakeAbilities(seat_.attaching_options());
+  seat_.Open(std::move(command.sink));
+  seat_.NeedModel(idle());
+  if (options_.on_engine_change) options_.on_engine_change(true, what);
+  return absl::OkStatus();
 }
 
-void Core::FillOutboxes() {
-  const auto add = [this](LiveRequest* live, TokenItem item) {
-    if (live->client == nullptr) return;
-    if (live->client->outbox.empty()) touched_.push_back(live->session);
-    item.stream = live->stream.get();
-    live->client->outbox.push_back(item);
-  };
-  for (const LogProbsEffect& effect : effects_.logprobs) {
-    add(&requests_.at(effect.request),
-        TokenItem{.index = effect.num_outputs, .logprobs = &effect});
-  }
-  auto data = effects_.token_data.begin();
-  for (const TokenEffect& effect : effects_.tokens) {
-    LiveRequest& live = requests_.at(effect.request);
-    if (effect.index == 0) {
-      live.first_token_seconds = now_seconds_;
-      metrics_.first_token.Observe(now_seconds_ - live.submitted_seconds);
-    }
-    TokenItem item{.token = effect.token, .index = effect.index};
-    if (data != effects_.token_data.end() && data->request == effect.request &&
-        data->index == effect.index) {
-      item.data = &data++->data;
-    }
-    add(&live, item);
-  }
-  for (EvictionEffect& effect : effects_.evictions) EndEviction(&effect);
-  for (const FinishEffect& effect : effects_.finished) {
-    LiveRequest& live = requests_.at(effect.request);
-    if (live.eviction != 0) {
-      live.eviction = 0;
-      AnswerOnce(&live.evicted, absl::AbortedError("the request ended first"));
-    }
-    ObserveEnd(live, effect);
-    add(&live, TokenItem{.finish = &effect});
-  }
+void Core::TakeNextScheduler() {
+  std::unique_ptr<Scheduler> next = seat_.TakeNextScheduler();
+  if (next == nullptr) return;
+  // The effects name requests of the scheduler that goes.
+  DeliverEffects();
+  scheduler_ = std::move(next);
+  scheduler_->SetTime(load_.now_ms());
+  ++num_schedulers_;
+  // The peaks so far were counted in blocks of the other geometry.
+  load_.ResetPeaks(0, 0);
 }
 
-void Core::ObserveEnd(const LiveRequest& live, const FinishEffect& effect) {
-  ++metrics_.finished[static_cast<size_t>(effect.reason)];
-  if (effect.reason != FinishReason::kLength &&
-      effect.reason != FinishReason::kStop) {
+void Core::Do(EngineResult& command) {
+  if (!seat_.IsTakenBy(command.sink)) return;  // of an engine that is gone
+  const absl::Status status = scheduler_->Update(*command.result, &effects_);
+  if (!status.ok()) {
+    // The engine and the scheduler no longer agree on what the pool holds.
+    seat_.Close(status);
+    DropEngine(status.message());
     return;
   }
-  metrics_.request.Observe(now_seconds_ - live.submitted_seconds);
-  if (effect.num_output_tokens < 2) return;
-  metrics_.output_token.Observe((now_seconds_ - live.first_token_seconds) /
-                                (effect.num_output_tokens - 1));
+  metrics_.step.Observe(seat_.EndStep(load_.now_seconds()));
 }
 
-void Core::EndEviction(EvictionEffect* effect) {
-  if (effect->command == 0) return;  // part of the request: nobody asked
-  const auto live = requests_.find(effect->request);
-  if (live == requests_.end() || live->second.eviction != effect->command) {
-    return;
+void Core::Do(EngineLost& command) {
+  if (!seat_.IsTakenBy(command.sink)) return;
+  DropEngine(command.why.empty() ? "its stream has ended" : command.why);
+}
+
+void Core::DropEngine(absl::string_view why) {
+  LoseEngine();
+  if (options_.on_engine_change) {
+    options_.on_engine_change(false, absl::StrCat(seat_.name(), ": ", why));
   }
-  live->second.eviction = 0;
-  if (effect->status.ok()) {
-    AnswerOnce(&live->second.evicted, std::move(*effect));
-  } else {
-    AnswerOnce(&live->second.evicted, effect->status);
-  }
+}
+
+void Core::LoseEngine() {
+  seat_.Leave();
+  scheduler_->LoseEngine(&effects_);
+  sessions_.EndEvictions(&effects_);
+  // The other evictions have not been part of a step. They are withdrawn, so
+  // that none is carried out after its caller was told that it has failed.
+  sessions_.AbortEvictions(absl::AbortedError("the engine is gone"),
+                           scheduler_.get());
 }
 
 // --- Operators ---
 
-void Core::Do(GetStats& command) {
+CoreStats Core::Do(GetStats& command) {
   CoreStats stats;
-  stats.engine_attached = engine_ != nullptr;
-  stats.engine_name = engine_name_;
+  stats.engine_attached = seat_.is_taken();
+  stats.engine_name = seat_.name();
   stats.epoch = options_.epoch;
   stats.generation = num_schedulers_;
   if (scheduler_ != nullptr) {
@@ -451,39 +400,26 @@ void Core::Do(GetStats& command) {
     }
     stats.sampling = scheduler_->options().sampling;
   }
-  stats.model = model_;
-  stats.max_sequence_tokens = MaxSequenceTokens();
+  stats.model = seat_.model();
+  stats.max_sequence_tokens =
+      MaxSequenceTokens(options_.scheduler, seat_.model().get());
   stats.draining = draining_;
   stats.requests = metrics_;
-  stats.running_request_seconds = running_request_seconds_;
-  stats.clock_seconds = now_seconds_ - start_seconds_;
-  stats.max_running = std::max(max_running_, stats.scheduler.num_running);
-  stats.max_used_blocks =
-      std::max(max_used_blocks_, stats.scheduler.blocks.used_blocks);
-  stats.peaks_since_seconds = peaks_since_seconds_;
+  load_.Report(&stats);
   if (command.reset_peaks) {
-    peaks_since_seconds_ = stats.clock_seconds;
-    max_running_ = stats.scheduler.num_running;
-    max_used_blocks_ = stats.scheduler.blocks.used_blocks;
+    load_.ResetPeaks(stats.scheduler.num_running,
+                     stats.scheduler.blocks.used_blocks);
     if (scheduler_ != nullptr) scheduler_->ForgetKeptEntries();
   }
-  command.done(std::move(stats));
+  return stats;
 }
 
-void Core::Do(ResetPrefixCache& command) {
-  command.done(scheduler_ == nullptr ? CacheReset{}
-                                     : scheduler_->ResetPrefixCache());
+CacheReset Core::Do(ResetPrefixCache& /*command*/) {
+  return scheduler_ == nullptr ? CacheReset{} : scheduler_->ResetPrefixCache();
 }
 
-void Core::Do(ReadPrefixCache& command) {
-  if (closed_) {
-    command.done(ShuttingDown());
-  } else {
-    command.done(Read(command));
-  }
-}
-
-PrefixCacheReading Core::Read(const ReadPrefixCache& command) const {
+absl::StatusOr<PrefixCacheReading> Core::Do(ReadPrefixCache& command) {
+  if (closed_) return ShuttingDown();
   PrefixCacheReading reading;
   reading.cursor = {.epoch = options_.epoch, .cache = num_schedulers_};
   if (scheduler_ == nullptr) {
@@ -503,15 +439,6 @@ PrefixCacheReading Core::Read(const ReadPrefixCache& command) const {
   return reading;
 }
 
-uint64_t Core::CountCacheVersion() const {
-  if (closed_) return std::numeric_limits<uint64_t>::max();
-  if (scheduler_ == nullptr) return 0;
-  // A cache of another layout begins to count anew.
-  constexpr int kChangeBits = 48;
-  return (num_schedulers_ << kChangeBits) |
-         scheduler_->prefix_cache().num_changes();
-}
-
 void Core::Do(Drain& command) {
   draining_ = true;
   drained_.push_back(std::move(command.done));
@@ -524,19 +451,13 @@ void Core::Do(CloseAll& command) {
   // their requests are cancelled, so that cancelled answers do not look as if
   // they were complete.
   DeliverEffects();
-  for (auto& [session, client] : clients_) {
-    if (!client->call.empty()) client->sink->Close(command.reason);
-  }
-  absl::flat_hash_set<RequestId> requests;
-  for (const auto& [id, request] : requests_) requests.insert(id);
-  CancelAll(requests);
+  sessions_.CloseCalls(command.reason);
+  CancelAll(sessions_.LiveRequests());
   DeliverEffects();
-  for (auto& [session, client] : clients_) client->sink->Close(command.reason);
-  clients_.clear();
-  calls_.clear();
-  if (engine_ != nullptr) {
-    engine_->Close(command.reason);
-    DropEngine(std::string(command.reason.message()));
+  sessions_.CloseAll(command.reason);
+  if (seat_.is_taken()) {
+    seat_.Close(command.reason);
+    DropEngine(command.reason.message());
   }
 }
 

@@ -6,7 +6,7 @@
 // round a full queue, so that they are never refused for want of room: those
 // that report what has already happened (ClientGone, EngineResult, EngineLost)
 // and those that end the service (Drain, CloseAll). Commands of one poster are
-// handled in order, except those that went round.
+// handled in order, except those that went round the queue.
 //
 // The thread waits for work by a short spin, then by a sleep. The spin saves a
 // step the time to wake a sleeping thread.
@@ -33,10 +33,10 @@ namespace blockmgr {
 
 struct CoreThreadOptions {
   CoreOptions core;
-  int32_t queue_capacity = 4096;  // commands, 1..65000
-  int32_t spin_us = 50;           // taken as 0 on a single processor
-  // A pass over the queue begins no command after so many seconds. So the
-  // result of a step waits for this time and one command at most.
+  int32_t queue_capacity = 4096;  // in commands, from 1 to 65000
+  int32_t spin_us = 50;           // counts as 0 on a single processor
+  // A pass over the queue begins no command after this time. So the result of a
+  // step waits at most for this time and for one command.
   double max_pass_s = 0.002;
 };
 
@@ -48,7 +48,7 @@ class CoreThread {
 
   void Post(Command command);
 
-  // See Core.
+  // Core::prefix_cache_version.
   uint64_t prefix_cache_version() const { return core_.prefix_cache_version(); }
 
   // Carries out what has been posted, refuses what comes after, and joins.
@@ -71,9 +71,9 @@ class CoreThread {
   const int32_t spin_us_;
   const double max_pass_s_;
 
-  // Synchronise themselves.
+  // Thread-safe by themselves.
   boost::lockfree::queue<Command*> queue_;
-  std::atomic<uint64_t> signals_{0};  // grows with everything worth waking for
+  std::atomic<uint64_t> signals_{0};  // grows when the thread must wake
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<int32_t> num_posting_{0};  // calls of Post that may still push

@@ -22,7 +22,7 @@ namespace blockmgr {
 
 // The folders where a default socket may be. Tests use folders of their own.
 struct SocketPlaces {
-  std::string runtime;  // $XDG_RUNTIME_DIR; empty: not set
+  std::string runtime;  // $XDG_RUNTIME_DIR, or empty if it is not set
   std::string service = "/run/blockmgr";
   std::string temporary;
 };

@@ -33,8 +33,9 @@ constexpr size_t kMaxNameBytes = 256;
 constexpr int64_t kMaxAttachBytes =
     kMaxTokenizerZipBytes + 2 * kMaxSmallMessageBytes;
 
-// One engine's stream: a gRPC reactor for the engine, a sink for the core.
-// Owned by itself until gRPC says OnDone, and by whoever holds a pointer.
+// The stream of one engine: a gRPC reactor for the engine, and a sink for the
+// core. It owns itself until gRPC calls OnDone, together with everybody who
+// holds a shared pointer to it.
 class EngineStream final
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
       public EngineSink,
@@ -53,7 +54,7 @@ class EngineStream final
     StartRead(&bytes_);
   }
 
-  // From the core thread.
+  // Called by the core thread.
   void SendPlan(const StepPlan& plan) override {
     ToProto(plan, &plan_);
     grpc::ByteBuffer bytes;
@@ -112,8 +113,8 @@ class EngineStream final
     return absl::OkStatus();
   }
 
-  // The end of a stream overtakes its beginning when the core's queue is full:
-  // then the core has yet to hear of it.
+  // The end of a stream overtakes its beginning when the core's queue is full.
+  // Then the core has not heard of the stream yet.
   void OnOpened(const absl::Status& status) {
     if (!status.ok()) {
       End(ToGrpc(status));

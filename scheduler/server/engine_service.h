@@ -1,7 +1,7 @@
 // EngineService: an engine attaches, then runs the steps of one stream.
 //
-// Results go straight from the stream's read to the core queue, and plans from
-// the core thread to the stream's write. No thread is in between.
+// A result goes straight from the stream's read to the core queue, and a plan
+// goes from the core thread to the stream's write. No other thread is involved.
 //
 // Threads: thread-safe. The CoreThread and this service must outlive every
 // stream.
@@ -39,7 +39,7 @@ class EngineService final
  private:
   CoreThread* const core_;
   const int64_t max_result_bytes_;
-  RateLimitedWarning refusals_;  // of evictions, by any engine
+  RateLimitedWarning refusals_;  // an engine has refused an eviction
 };
 
 }  // namespace blockmgr

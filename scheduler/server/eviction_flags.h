@@ -1,5 +1,6 @@
-// An eviction as flags of a program: what every request of a run asks for, or
-// what those have that ask for none.
+// Flags that describe an eviction. In a simulation or a load test, every
+// request asks for this eviction. In the daemon, requests that ask for none get
+// it.
 #ifndef SCHEDULER_SERVER_EVICTION_FLAGS_H_
 #define SCHEDULER_SERVER_EVICTION_FLAGS_H_
 
@@ -27,31 +28,34 @@ constexpr std::span<const absl::string_view> EnumNames<EvictionMode>() {
   return kEvictionModeNames;
 }
 
-// As typed. Flags without a meaning together are errors.
+// The flags as the user has typed them. A text is empty, and compress_every is
+// 0, if the flag is not given. ResolveEviction refuses flags that have no
+// meaning together.
 struct EvictionFlags {
-  std::string policy = {};      // --eviction; empty: none or the default
-  std::string keep_ratio = {};  // decimal text; empty: not given
+  std::string policy = {};                  // --eviction
+  std::string keep_ratio = {};              // decimal text
   std::optional<int32_t> keep_tokens = {};  // per head
-  std::string window_keep_ratio = {};       // likewise; empty: not given
-  // --eviction-mode. Unset: every-chunk if there is a compress_every, else
-  // after-prefill.
+  std::string window_keep_ratio = {};       // decimal text
+  // --eviction-mode. If it is not given, the mode is every-chunk with a
+  // compress_every, and after-prefill without one.
   std::optional<EvictionMode> mode = {};
-  int32_t compress_every = 0;  // tokens; 0: not given
-  bool share_prefix = false;   // compressed ones, between requests
-  int32_t share_multiple = 0;  // tokens; 0: the page size
+  int32_t compress_every = 0;  // in tokens
+  bool share_prefix = false;   // share compressed prefixes between requests
+  int32_t share_multiple = 0;  // in tokens; 0 means the page size
 };
 
-// Adds a flag per field, under a heading. `flags` is borrowed and must outlive
-// the parsing.
+// Adds a flag for each field, under the heading `group`. `flags` is borrowed
+// and must outlive the parsing.
 void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                       const std::string& group = "Eviction");
 
-// Returns the fields of a RequestEviction that these flags set.
+// Returns which flag sets which field of a RequestEviction.
 FieldFlags EvictionFields();
 
-// The eviction that they ask for. A keep ratio or number alone means
-// keydiff | adakv | topk after the prompt; any other flag without one of the
-// two is an error that names it.
+// Returns the eviction that the flags ask for. --keep-ratio or --keep-tokens
+// says how much to keep; without further flags, the policy is keydiff | adakv |
+// topk, after the prompt. InvalidArgument names a flag that needs another one,
+// or whose value is wrong.
 absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags);
 
 }  // namespace blockmgr

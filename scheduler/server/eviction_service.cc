@@ -62,9 +62,9 @@ Reply<absl::StatusOr<EvictionEffect>> AnswerTo(
 }
 
 // One call of EvictByScores: header, count of the scores, scores, command.
-// Each stage starts the next, so that one thing happens at a time, but for the
-// timeout. Owned by itself until gRPC says OnDone, and by whoever holds a
-// pointer.
+// Each stage starts the next, so that one thing happens at a time, besides the
+// timeout. A call owns itself until gRPC calls OnDone, together with everybody
+// who holds a shared pointer to it.
 class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
                           public std::enable_shared_from_this<ScoreUpload> {
  public:

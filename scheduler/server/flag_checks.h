@@ -18,8 +18,9 @@
 
 namespace blockmgr {
 
-// For CLI::Option::transform: takes one of EnumNames<Enum>(), from the value
-// `first` on. (CLI::CheckedTransformer prints enums of a byte as bytes.)
+// A check for CLI::Option::transform that accepts the names of an enum's
+// values, from `first` on. (CLI::CheckedTransformer prints enums of a byte as
+// bytes.)
 template <typename Enum>
 CLI::Validator NameIn(Enum first = Enum{}) {
   const std::string choices =
@@ -36,7 +37,7 @@ CLI::Validator NameIn(Enum first = Enum{}) {
   return validator;
 }
 
-// A check for CLI::Option::check that accepts every value of the type; the
+// A check for CLI::Option::check that accepts every value of the type. The
 // range is checked elsewhere. (CLI11's own message does not say what it
 // expects.)
 template <typename Number>
@@ -56,8 +57,9 @@ CLI::Validator AnyNumber() {
   return validator;
 }
 
-// For CLI::Option::check: takes a finite number of least to most. (CLI::Range
-// lets nan pass, which is below and above nothing.)
+// A check for CLI::Option::check that accepts finite numbers from `least` to
+// `most`. (CLI::Range also accepts nan, because every comparison with nan is
+// false.)
 inline CLI::Validator NumberIn(
     double least, double most = std::numeric_limits<double>::max()) {
   const bool is_bounded = most < std::numeric_limits<double>::max();
@@ -76,8 +78,9 @@ inline CLI::Validator NumberIn(
   return validator;
 }
 
-// A check for CLI::Option::check that accepts valid UTF-8 only, for values
-// which become strings of protobuf messages: peers could not parse others.
+// A check for CLI::Option::check that accepts valid UTF-8 only. Values that
+// become strings of protobuf messages need it, because peers cannot parse a
+// message with other bytes in a string.
 inline CLI::Validator Utf8Text() {
   CLI::Validator validator("");
   validator.operation([](std::string& input) {

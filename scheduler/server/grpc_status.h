@@ -7,7 +7,7 @@
 
 namespace blockmgr {
 
-// The codes of both are the same numbers; the message is shortened
+// Returns the status with the same code and a shortened message
 // (scheduler/server/peer_text.h). Thread-safe.
 grpc::Status ToGrpc(const absl::Status& status);
 

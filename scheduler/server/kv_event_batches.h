@@ -2,12 +2,14 @@
 // gateways for vLLM understand (proto/smg/grpc/common.proto).
 //
 // The stream begins with a batch that tells the subscriber to forget what it
-// knew. Then every block is stored, parents before their children, and after
-// that every change is told. Batches with events have consecutive numbers. The
-// events, and the hashes of blocks, are those of KvEventIndex, as on ZeroMQ.
+// knew. The next batches store every cached block, parents before their
+// children. Later batches tell every change. Batches with events have
+// consecutive numbers. The events, and the hashes of blocks, are those of
+// KvEventIndex, as on ZeroMQ.
 //
-// Left out are compressed prefixes and the blocks behind them, for which there
-// is no event, and blocks of tenants, of which the messages know nothing.
+// The stream does not tell of compressed prefixes and of blocks behind them,
+// because there is no event for them. It does not tell of blocks of tenants,
+// because the messages have no field for a tenant.
 #ifndef SCHEDULER_SERVER_KV_EVENT_BATCHES_H_
 #define SCHEDULER_SERVER_KV_EVENT_BATCHES_H_
 
@@ -39,14 +41,14 @@ class KvEventBatches final : public PrefixCacheTeller {
                                             double age) override;
 
  private:
-  // Takes out what is about blocks of tenants.
+  // Removes blocks of tenants from the event.
   void LeaveOutTenants(KvEvent* event);
   // Add the blocks of `event` from block_ on to the batch, about max_bytes but
   // at least one block. Return an upper bound of the bytes added.
   int64_t AddRemoved(const KvEvent& event, int64_t max_bytes);
   int64_t AddStored(const KvEvent& event, int64_t max_bytes);
   smg::grpc::common::KvCacheEvent* AddEvent();
-  // Sets what every batch has.
+  // Sets the fields that every batch has.
   void FinishBatch(bool load_only);
 
   // Constant.
@@ -60,7 +62,7 @@ class KvEventBatches final : public PrefixCacheTeller {
   uint64_t num_events_ = 0;
   uint64_t num_samples_ = 0;
   smg::grpc::common::EngineLoad load_;
-  double load_seconds_ = 0;  // when it was taken
+  double load_seconds_ = 0;  // the time at which load_ was taken
 
   // The most memory of a stream is its own index of all cached blocks.
   KvEventIndex index_{/*tells_prefixes=*/false};

@@ -46,9 +46,9 @@ namespace blockmgr {
 struct KvEvent {
   enum class Kind {
     kCleared,  // nothing is cached
-    kRemoved,  // `hashes`
-    kBlocks,   // `hashes`, each after the one before
-    kPrefix,   // hashes[0]: a piece of a compressed prefix
+    kRemoved,  // the items `hashes` are removed
+    kBlocks,   // the blocks `hashes` are cached, each behind the one before
+    kPrefix,   // a piece of the compressed prefix hashes[0] is cached
   };
 
   Kind kind = Kind::kCleared;
@@ -77,7 +77,7 @@ struct KvEventLists {
 
 class KvEventIndex {
  public:
-  // An event has so many blocks at most, and a piece so many tokens.
+  // The most blocks of an event, and the most tokens of a piece.
   static constexpr size_t kMaxRunBlocks = 128;
   static constexpr size_t kMaxPieceTokens = 4096;
 
@@ -99,7 +99,7 @@ class KvEventIndex {
     EntrySerial parent = kNoSerial;
     EntrySerial next = kNoSerial;
     EntrySerial previous = kNoSerial;
-    // Set when it is told.
+    // The following members are set when the item is told.
     EntrySerial scope = kNoSerial;
     uint64_t hash = 0;
     bool is_told = false;

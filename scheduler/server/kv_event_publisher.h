@@ -12,8 +12,8 @@
 //   "" | number, 8 bytes, big-endian [| topic; the blocks' if there is none]
 //
 // and gets the kept batches from that number on, each as "" | topic | number |
-// batch, and at the end "" | "" | -1 | "". Of a topic that is not published it
-// gets the end only.
+// batch, and at the end "" | "" | -1 | "". For a topic that is not published,
+// it gets the end only.
 //
 // The publisher reads the cache as a router's stream does: at most one reading
 // a millisecond, or every 20 ms if it knows all. Sockets never block. A
@@ -41,13 +41,13 @@
 namespace blockmgr {
 
 struct KvEventOptions {
-  // If empty, nothing is published, there is no replay socket, or compressed
-  // prefixes are not published.
+  // Each of these may be empty. Then nothing is published, there is no replay
+  // socket, or compressed prefixes are not published.
   std::string endpoint = {};
   std::string replay_endpoint = {};
   std::string compressed_topic = {};
   std::string topic = {};
-  bool remote = false;  // endpoints may be reached from elsewhere
+  bool remote = false;  // other machines may reach the endpoints
 
   // InvalidArgument, with the name of the flag's field (kv_events_topic ..).
   absl::Status Validate() const;
@@ -55,10 +55,11 @@ struct KvEventOptions {
 
 class KvEventPublisher {
  public:
-  // A subscriber may leave so many batches unread, of about kMaxBatchBytes.
+  // The most batches that a subscriber may leave unread, and the approximate
+  // size of a batch.
   static constexpr int kMaxUnreadBatches = 512;
   static constexpr int64_t kMaxBatchBytes = int64_t{64} << 10;
-  // The batches of a topic that are kept for replays.
+  // The most batches of a topic, and their bytes, that are kept for replays.
   static constexpr int64_t kMaxKeptBatches = 4096;
   static constexpr int64_t kMaxKeptBytes = int64_t{32} << 20;
 
@@ -86,7 +87,7 @@ class KvEventPublisher {
   std::string endpoint_;
   std::string replay_endpoint_;
   std::atomic<bool> stopping_{false};
-  std::unique_ptr<Sockets> sockets_;  // the thread's
+  std::unique_ptr<Sockets> sockets_;  // used by thread_ while it runs
   std::thread thread_;
 };
 

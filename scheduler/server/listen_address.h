@@ -18,8 +18,8 @@
 namespace blockmgr {
 
 struct ListenAddress {
-  std::string target;  // what clients connect to
-  std::string path;    // of the unix socket; empty: TCP
+  std::string target;  // the address that clients connect to
+  std::string path;    // of the unix socket; empty for TCP
 };
 
 struct HostPort {
@@ -61,8 +61,8 @@ class SocketLock {
   // file cannot be made. REQUIRES: the address has a path.
   static absl::StatusOr<SocketLock> Take(const ListenAddress& address);
 
-  SocketLock() = default;  // of nothing
-  ~SocketLock();           // gives it back
+  SocketLock() = default;  // holds no lock
+  ~SocketLock();           // gives the lock back
   SocketLock(SocketLock&& other) noexcept;
   SocketLock& operator=(SocketLock&& other) noexcept;
 

@@ -62,8 +62,9 @@ class Listener {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // The receiver of a connection may close it without a word. Its descriptor
-  // then names nothing, or another file; the inode tells.
+  // A connection that was handed on. Its receiver closes it without telling
+  // the listener. Then the descriptor names no file or another one, so its
+  // inode has changed.
   struct Connection {
     int descriptor = -1;
     ino_t inode = 0;
@@ -75,23 +76,26 @@ class Listener {
   absl::Status ListenTcp(const ListenAddress& address);
 
   void Run();
-  // Returns false if no connection waits any more, or there is no room now.
+  // Accepts one connection, and hands it on or closes it. Returns false if no
+  // connection waits, or if none can be accepted now.
   bool Accept(int listening);
+  // Returns whether one more connection may be open.
   bool HasRoom();
+
   // Constant after Open.
   const int32_t max_connections_;
   std::string address_;
-  std::string path_;  // of the unix socket; empty: TCP
+  std::string path_;  // of the unix socket; empty for TCP
   ino_t path_inode_ = 0;
-  SocketLock lock_;  // of path_, until the socket is gone
+  SocketLock lock_;  // the lock of path_, held until the socket is removed
   std::vector<int> sockets_;
   int wake_ = -1;
 
   // Used by the listener's thread only.
   Take take_;
   std::vector<Connection> connections_;
-  Clock::time_point next_look_;     // for connections that have ended
-  Clock::time_point paused_until_;  // accepting
+  Clock::time_point next_look_;     // when to look for closed connections
+  Clock::time_point paused_until_;  // when to accept again
   RateLimitedWarning failures_;
   RateLimitedWarning refusals_;
 

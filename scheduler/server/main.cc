@@ -112,12 +112,9 @@ void AddOptionFlags(CLI::App* app, Flags* flags) {
   const std::string clients = "Clients";
   VisitClientOptions(options, OptionFlags(app, clients));
   app->add_option("--tenant", flags->tenants,
-                  "Limits of a tenant, or of each other tenant for the name *: "
-                  "weight (its part of a fair share, 1 to 1000), max-blocks "
-                  "(that its running requests have or may still take; more "
-                  "requests wait), max-requests and max-queued-tokens (of "
-                  "prompts; more are refused with RESOURCE_EXHAUSTED); may be "
-                  "repeated")
+                  absl::StrCat("Limits of a tenant, or of each other tenant "
+                               "for the name *; may be repeated. ",
+                               DescribeTenantLimits()))
       ->check(Utf8Text())
       ->type_name("NAME:LIMIT=N[,LIMIT=N...]")
       ->group(clients);

@@ -52,8 +52,8 @@ class MetricsExporter {
   MetricsExporter() = default;
 
   std::string address_;
-  std::shared_ptr<prometheus::Collectable>
-      collectable_;  // exposer_ has it weak
+  // exposer_ holds only a weak pointer to it.
+  std::shared_ptr<prometheus::Collectable> collectable_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

@@ -1,4 +1,5 @@
-// Options as flags: a visitor of the rows in scheduler_options.h and server.h.
+// OptionFlags: a visitor of the options in scheduler_options.h and server.h
+// that makes flags of them.
 #ifndef SCHEDULER_SERVER_OPTION_FLAGS_H_
 #define SCHEDULER_SERVER_OPTION_FLAGS_H_
 
@@ -19,8 +20,8 @@ namespace blockmgr {
 // Adds a flag for every option it visits, under the heading `group`. The flag
 // of max_num_seqs is --max-num-seqs, the one of step_timeout_s is
 // --step-timeout. Defaults are the values of the options, which are borrowed
-// and must outlive the parsing. The parser checks the names of choices; ranges
-// are checked later (SchedulerOptions::Validate).
+// and must outlive the parsing. The parser checks the names of choices.
+// SchedulerOptions::Validate checks ranges later.
 class OptionFlags {
  public:
   OptionFlags(CLI::App* app, std::string group)

@@ -37,9 +37,11 @@ class PrefixCacheUpdates {
   bool has_head_ = false;  // the head is not added yet
   size_t block_ = 0;       // index of the next block
   size_t region_ = 0;      // index of the next region, or the one of parts_
-  std::vector<const RegionContent*> parts_;  // the next one last
-  int32_t token_ = 0;                        // the next of that part
-  std::vector<MediaItem> media_;             // of that part, the next one last
+  // The parts of the region that are not added yet. The next part is the last
+  // element.
+  std::vector<const RegionContent*> parts_;
+  int32_t token_ = 0;             // index of the next token of the next part
+  std::vector<MediaItem> media_;  // of the next part; the next one is last
 };
 
 v1::PrefixCachePosition ToProto(const PrefixCacheCursor& cursor);

@@ -1,10 +1,11 @@
-// PrefixCacheWatches: streams of what the prefix cache has, for routers.
+// PrefixCacheWatches: streams that tell routers which prefixes are cached.
 //
 // A stream reads the cache from where it left off. It reads when there is
 // something new and its client has taken what came before. So a slow client
 // costs the memory of one reading, a few MB at most, and nobody waits for it.
 // A PrefixCacheTeller may hold more (kv_event_batches.h).
-// Streams that have something to read stand in a line. The core thread is asked
+//
+// Streams that have something to read wait in a line. The core thread is asked
 // for one reading at a time, with pauses between readings, whatever the number
 // of streams.
 //
@@ -34,15 +35,16 @@ namespace blockmgr {
 class PrefixCacheTeller {
  public:
   virtual ~PrefixCacheTeller() = default;
-  // Takes the next reading. No message of the one before is left.
+  // Takes the next reading. REQUIRES: Next has returned null for the reading
+  // before.
   virtual void Take(PrefixCacheReading reading) = 0;
-  // Returns the next message of the reading, of about `max_bytes`, which lives
-  // until the next call; or null if none is left.
+  // Returns the next message of the reading, of about `max_bytes`. The message
+  // lives until the next call. Returns null if no message is left.
   virtual const google::protobuf::Message* Next(int64_t max_bytes) = 0;
-  // Whether the stream tells of the load as well, all the time.
+  // Returns whether the stream also tells of the load, again and again.
   virtual bool tells_load() const { return false; }
-  // Takes a load that is `age` seconds old. Returns a message about it; or null
-  // if it cannot be told yet.
+  // Takes a load that is `age` seconds old. Returns a message about it, or null
+  // if the stream cannot tell it yet.
   virtual const google::protobuf::Message* TakeLoad(const CoreStats& /*stats*/,
                                                     double /*age*/) {
     return nullptr;
@@ -82,14 +84,14 @@ class PrefixCacheWatches {
   CoreThread* const core_;
   std::atomic<int32_t> num_streams_{0};
 
-  // The worker's.
+  // Only the worker uses these.
   std::deque<std::shared_ptr<Stream>> line_;
-  bool is_reading_ = false;  // or waits for next_read_ to do so
+  bool is_reading_ = false;  // a reading is under way, or due at next_read_
   Worker::Clock::time_point next_read_;
   absl::StatusOr<CoreStats> load_;
   Worker::Clock::time_point load_taken_;
-  Worker::Clock::time_point next_load_;  // load_ is not asked for before
-  std::vector<std::shared_ptr<Stream>> load_line_;  // who wait for it
+  Worker::Clock::time_point next_load_;  // the earliest time to ask for load_
+  std::vector<std::shared_ptr<Stream>> load_line_;  // streams that wait for it
 
   Worker worker_;
 };

@@ -36,6 +36,11 @@ struct DurationHistogram {
 };
 
 struct RequestMetrics {
+  // Counts a submission that the core has answered with an error.
+  void CountRefusal(const absl::Status& status) {
+    if (!status.ok()) ++refused[static_cast<size_t>(status.code())];
+  }
+
   // From submission to the first step.
   DurationHistogram queue;
   // From submission to the first token.
@@ -45,8 +50,8 @@ struct RequestMetrics {
   DurationHistogram output_token;
   // From submission to the end, for the same requests.
   DurationHistogram request;
-  // From the issue of a step's plan to its result. Steps that the engine had
-  // before are included.
+  // From the issue of a step's plan to its result. The time includes that of
+  // earlier steps which the engine had to finish first.
   DurationHistogram step;
 
   std::array<uint64_t, kNumFinishReasons> finished{};  // by FinishReason

@@ -55,7 +55,7 @@ class ClientStream final : public TokenStream {
         std::static_pointer_cast<ClientStream>(shared_from_this());
     core()->Post(
         OpenClient{session(), self, [self](const absl::Status& opened) {
-                     // Empty: the client knows that the stream is open.
+                     // An empty message: it says that the stream is open.
                      self->OnOpened(opened, &self->message_);
                    }});
   }
@@ -110,7 +110,7 @@ class ClientStream final : public TokenStream {
     chunk->set_num_preemptions(finish.num_preemptions);
   }
 
-  // Whoever is busy.
+  // Used by the thread that has set busy_ of TokenStream.
   v1::TokenBatch message_;
   uint64_t num_messages_ = 0;
 };

@@ -1,7 +1,7 @@
 // RequestService: frontends submit requests and read their tokens.
 //
-// The stream of a client (token_stream.h) joins the tokens that it has not yet
-// taken by request.
+// The stream of a client (token_stream.h) joins the tokens of each request that
+// the client has not yet taken.
 //
 // Threads: thread-safe. The CoreThread must outlive every stream.
 #ifndef SCHEDULER_SERVER_REQUEST_SERVICE_H_
@@ -47,7 +47,7 @@ class RequestService final
   const int64_t max_pending_bytes_;
   const int64_t max_submit_bytes_;
   Worker worker_;  // makes and writes the messages of token streams
-  RateLimitedWarning sharing_;  // of compressed prefixes, by any client
+  RateLimitedWarning sharing_;  // a client shares compressed prefixes
 };
 
 }  // namespace blockmgr

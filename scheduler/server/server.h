@@ -1,10 +1,11 @@
-// The daemon without its process: core thread, services, health, one listener.
+// Server: all of the daemon but its process: the core thread, the services, the
+// health, and one listener.
 //
 // Health is grpc.health.v1: "" is SERVING while the core thread turns, and
 // "blockmgr.v1.RequestService" and "vllm.grpc.engine.VllmEngine" while, in
 // addition, an engine is attached.
 //
-// Threads: one thread calls everything, except drained(). An error of Start
+// Threads: one thread calls everything, except drained(). If Start fails, it
 // leaves nothing behind.
 #ifndef SCHEDULER_SERVER_SERVER_H_
 #define SCHEDULER_SERVER_SERVER_H_
@@ -31,9 +32,10 @@ class Server;
 namespace blockmgr {
 
 struct ServerOptions {
-  std::string listen;  // see listen_address.h; port 0: any
-  // HOST:PORT at which metrics are served (metrics_exporter.h). Empty: none
-  // are.
+  // The address to listen at (listen_address.h). Port 0 means any port.
+  std::string listen;
+  // HOST:PORT at which metrics are served (metrics_exporter.h). If empty, no
+  // metrics are served.
   std::string metrics_listen;
   KvEventOptions kv_events;
   SchedulerOptions scheduler;
@@ -41,9 +43,11 @@ struct ServerOptions {
   std::vector<std::string> budget_tables;
   // The eviction of requests that do not mention one. Start looks its table up.
   RequestEviction default_eviction;
-  // See VisitServerOptions for meanings and ranges.
+  // The most commands that wait for the core thread. No flag sets it. A test
+  // sets it to a low number, so that the queue is full.
+  int32_t queue_capacity = 4096;
+  // VisitServerOptions has the meanings and ranges of the following options.
   int32_t max_connections = 1024;
-  int32_t queue_capacity = 4096;  // commands waiting for the core thread
   int32_t spin_us = 50;
   double step_timeout_s = 300;
   int64_t max_score_bytes = int64_t{256} << 20;
@@ -53,8 +57,8 @@ struct ServerOptions {
   absl::Status Validate() const;
 };
 
-// The options that a flag sets, as in scheduler_options.h. An AwakeClock
-// measures the timeouts: a pause of the daemon does not count, and
+// Visits the options that a flag sets, as in scheduler_options.h. An AwakeClock
+// measures the timeouts. So a pause of the daemon does not count, and
 // kGraceSeconds are added.
 template <typename Options, typename Visitor>
 void VisitServerOptions(Options& options, Visitor&& visitor) {
@@ -95,7 +99,7 @@ class Server {
 
   // The address that clients connect to.
   const std::string& address() const { return listener_->address(); }
-  // HOST:PORT of the metrics; empty: none are served.
+  // HOST:PORT of the metrics, or "" if no metrics are served.
   std::string metrics_address() const {
     return metrics_ == nullptr ? "" : metrics_->address();
   }
@@ -108,15 +112,15 @@ class Server {
   // draining, because the core thread looks at timeouts when it turns.
   bool UpdateHealth();
 
-  // NOT_SERVING, and no new requests.
+  // Sets the health to NOT_SERVING, and refuses new requests from now on.
   void BeginDrain();
-  // After BeginDrain: returns whether, at the last UpdateHealth, no request was
-  // unfinished and all tokens had been sent.
+  // Returns whether BeginDrain was called and then, at the last UpdateHealth,
+  // no request was unfinished and all tokens had been sent.
   bool drained() const { return drained_.load(); }
 
-  // Cancels all requests, gives streams up to `grace` to read what was sent,
-  // and stops. Takes little more than `grace` (with metrics 2 s), whatever
-  // peers do.
+  // Cancels all requests, gives clients up to `grace` to read what was sent,
+  // and stops. Takes little more than `grace`, and with metrics up to 2 s more,
+  // whatever peers do.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:
@@ -126,12 +130,13 @@ class Server {
   std::atomic<bool> drained_{false};
   std::atomic<bool> engine_attached_{false};  // written by the core thread
   bool draining_ = false;
-  // Told of engines by the core thread, while the gRPC server lives.
+  // The server whose health the core thread sets when engines come and go. Null
+  // while there is no gRPC server.
   std::atomic<grpc::Server*> health_{nullptr};
-  // Outlives the services, which outlive the gRPC server.
+  // The core thread outlives the services, which outlive the gRPC server.
   std::unique_ptr<CoreThread> core_;
-  std::unique_ptr<MetricsExporter> metrics_;     // null: none
-  std::unique_ptr<KvEventPublisher> kv_events_;  // null: none
+  std::unique_ptr<MetricsExporter> metrics_;     // null if none are served
+  std::unique_ptr<KvEventPublisher> kv_events_;  // null if none are published
   std::unique_ptr<Services> services_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Listener> listener_;

@@ -18,7 +18,8 @@ namespace blockmgr {
 // a line that says how many were lost. Thread-safe.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  explicit StderrSink(int descriptor);  // which stays the caller's
+  // Borrows the descriptor.
+  explicit StderrSink(int descriptor);
   ~StderrSink() override;
   StderrSink(const StderrSink&) = delete;
   StderrSink& operator=(const StderrSink&) = delete;
@@ -34,9 +35,11 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   ssize_t WriteOnce(const char* data, size_t size) const;
 
   const int given_;
-  const int own_;  // the same file, that does not block; -1: there is none
+  // The same file, opened again so that it does not block. -1 if it was not
+  // opened again.
+  const int own_;
   const bool is_socket_;
-  std::string rest_;  // of a line that has begun
+  std::string rest_;  // the end of a line that is written in part
   int64_t num_lost_ = 0;
 };
 

@@ -13,23 +13,25 @@
 namespace blockmgr {
 namespace {
 
-// A client gets at most one message in this time: steps that are shorter are
-// collected. Those of a real model are longer, and their tokens leave at once.
+// A client gets at most one message in this time. The tokens of shorter steps
+// are collected. Steps of a real model are longer, so their tokens leave at
+// once.
 constexpr std::chrono::microseconds kMinWriteInterval{1000};
-// So many bytes are taken from a call that writes at its end: its answer needs
-// far less for them.
+// When so many bytes are pending in a call that writes at its end, NextMessage
+// takes them, because the call's answer stores them in far less memory.
 constexpr int64_t kCompactBytes = int64_t{1} << 20;
-// On the wire: a varint token; and tags, lengths, index, reason of a chunk.
+// The bytes of a token on the wire, as a varint.
 constexpr int64_t kWireTokenBytes = 5;
+// The bytes of a chunk's tags, lengths, index and reason.
 constexpr int64_t kChunkBytes = 40;
-// A varint token and a float.
+// The bytes of a token, as a varint, and a float.
 constexpr int64_t kWireLogProbBytes = 9;
 
 }  // namespace
 
 bool TokenStream::Deliver(std::span<const TokenItem> items) {
   MutexLock lock(&mutex_);
-  if (finished_ || closing_) return true;  // ClientGone is on its way
+  if (finished_ || closing_) return true;  // the core will hear ClientGone
   bool writes = !writes_at_end_;
   for (const TokenItem& item : items) {
     Entry entry{.stream = item.stream->shared_from_this(),
@@ -57,7 +59,8 @@ bool TokenStream::Deliver(std::span<const TokenItem> items) {
                      " bytes of tokens wait for this client to read them")));
     return false;
   }
-  // Or rather compacts, if nothing has ended.
+  // If no request has ended, NextMessage only stores the entries in less
+  // memory.
   writes |= pending_bytes_ > std::min(kCompactBytes, max_pending_bytes_ / 2);
   if (!busy_ && writes) {
     busy_ = true;
@@ -112,7 +115,8 @@ void TokenStream::OnOpened(const absl::Status& status,
       return;
     }
   }
-  // Its end has overtaken its beginning, whose queue was full.
+  // The call has ended already. Its ClientGone came before the command that
+  // opened the session, because ClientGone goes round a full queue.
   core_->Post(ClientGone{session_, shared_from_this()});
 }
 
@@ -167,7 +171,7 @@ void TokenStream::OnWriteDone(bool ok) {
     PostWrite();
     return;
   }
-  MutexLock lock(&mutex_);  // broken: OnDone follows
+  MutexLock lock(&mutex_);  // the stream is broken, and OnDone follows
   busy_ = false;
 }
 

@@ -6,9 +6,9 @@
 // RESOURCE_EXHAUSTED. When the call ends, the core is told that the session is
 // gone, and cancels its requests.
 //
-// A stream is owned by itself until gRPC says OnDone, and by whoever holds a
-// pointer. The core thread only queues what a step brought. A worker makes and
-// writes the messages.
+// A stream owns itself until gRPC calls OnDone, together with everybody who
+// holds a shared pointer to it. The core thread only queues what a step
+// brought. A worker makes and writes the messages.
 #ifndef SCHEDULER_SERVER_TOKEN_STREAM_H_
 #define SCHEDULER_SERVER_TOKEN_STREAM_H_
 
@@ -36,7 +36,7 @@ class TokenStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                     public TokenSink,
                     public std::enable_shared_from_this<TokenStream> {
  public:
-  // From the core thread.
+  // Called by the core thread.
   bool Deliver(std::span<const TokenItem> items) override;
   bool HasSentAll() const override;
   void Close(const absl::Status& status) override;
@@ -48,15 +48,18 @@ class TokenStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     int32_t token = 0;
     int32_t index = 0;
     std::unique_ptr<FinishEffect> finish = nullptr;
-    std::unique_ptr<std::string> data = nullptr;  // of this token and others
+    // Bytes that the engine adds to the tokens from this one on.
+    std::unique_ptr<std::string> data = nullptr;
     std::unique_ptr<LogProbsEffect> logprobs = nullptr;
   };
 
-  // An upper bound of an entry on the wire: it has a chunk of its own.
+  // Returns an upper bound of the entry's bytes on the wire. The bound assumes
+  // that the entry has a chunk of its own.
   static int64_t BytesOf(const Entry& entry);
 
-  // `writes_at_end`: whether nothing is written before a request ends. Then
-  // NextMessage takes the entries when there are many, all the same.
+  // With `writes_at_end`, the worker waits for the end of a request before it
+  // asks for messages. If many entries are pending, it asks earlier, so that
+  // NextMessage can take the entries and store them in less memory.
   TokenStream(CoreThread* core, Worker* worker, std::string session,
               int64_t max_pending_bytes, bool writes_at_end)
       : core_(core),
@@ -69,35 +72,37 @@ class TokenStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   CoreThread* core() const { return core_; }
   int64_t max_pending_bytes() const { return max_pending_bytes_; }
 
-  // Keeps the stream alive until OnDone. It comes first.
+  // Keeps the stream alive until OnDone. The subclass calls it first.
   void Begin() { self_ = shared_from_this(); }
-  // The answer of the core to the opening of the session. `first` is written at
-  // once; null: nothing is.
+  // Takes the core's answer to the opening of the session. `first` is a message
+  // to be written at once, or null if there is none.
   void OnOpened(const absl::Status& status,
                 const google::protobuf::Message* first);
   // Ends the call, unless it has ended.
   void End(const grpc::Status& status);
 
-  // Entries that are to be written, in order, for NextMessage.
+  // The entries that NextMessage may take, in order.
   bool has_entry() const { return next_ < taken_.size(); }
   const Entry& entry() const { return taken_[next_]; }
   void PopEntry() { ++next_; }
 
-  // Returns the next message, of some of the entries, which lives until the
-  // next call; or null if there is none to write before more entries come.
+  // Takes some entries and returns the next message, which lives until the next
+  // call. Returns null if there is nothing to write until more entries come.
   // Called by the worker.
   virtual const google::protobuf::Message* NextMessage() = 0;
-  // Returns whether everything has been written that ever will be. Called by
-  // the worker after NextMessage has returned null.
+  // Returns whether the call has no more messages. Called by the worker after
+  // NextMessage has returned null.
   virtual bool IsComplete() const { return false; }
 
  private:
-  // REQUIRES: busy_, set by the caller, and no write is out.
+  // Asks the worker to call WriteNext.
+  // REQUIRES: the caller has set busy_, and no write is out.
   void PostWrite();
-  // REQUIRES: as PostWrite.
+  // Writes the next message, or clears busy_ if there is none.
+  // REQUIRES: busy_ is set, and no write is out.
   void WriteNext();
-  // Takes the entries that have come meanwhile. Returns false if there are
-  // none, or the call has ended.
+  // Takes the pending entries. Returns false, with busy_ cleared, if there are
+  // none or if the call has ended.
   bool TakePending();
   void FinishClosing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -114,9 +119,10 @@ class TokenStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   std::shared_ptr<TokenStream> self_;  // from Begin to OnDone
 
-  // Whoever has set busy_.
-  Worker::Clock::time_point next_write_;  // not before this
-  std::vector<Entry> taken_;              // from next_ on not in a message yet
+  // One thread at a time uses these while busy_ is set: the thread that has set
+  // it, the worker, or a thread of gRPC that ends a write.
+  Worker::Clock::time_point next_write_;  // the earliest time of the next write
+  std::vector<Entry> taken_;  // those from next_ on are in no message yet
   size_t next_ = 0;
   grpc::ByteBuffer bytes_;  // of the message, while a write is out
 

@@ -18,14 +18,14 @@
 namespace blockmgr {
 
 // A call has a session of its own, so its end cancels its requests. Each answer
-// ends with a complete message, and the call ends with the last answer. If a
-// request fails, the call ends with its error. So it does when its answers take
-// more than max_pending_bytes before they are told, or when an engine leaves
-// out log-probabilities between others.
+// ends with a complete message, and the call ends with the last answer. The
+// call ends with an error in three cases: one of its requests fails; its
+// answers take more than max_pending_bytes while they wait to be sent; or the
+// engine leaves out the log-probabilities of a token between others.
 class GenerateStream final : public TokenStream {
  public:
-  // `session` is one that nobody else has. The call ends at once if `call` is
-  // an error.
+  // No other call has this `session`. The call ends at once if `call` is an
+  // error.
   GenerateStream(CoreThread* core, Worker* worker, std::string session,
                  int64_t max_pending_bytes,
                  const absl::StatusOr<GenerateCall>& call);
@@ -35,8 +35,8 @@ class GenerateStream final : public TokenStream {
   // One answer of the call, as far as it has come.
   struct Answer {
     std::vector<int32_t> outputs;
-    // The log-probabilities of outputs from index first_row on. Rows that a
-    // message has are removed.
+    // The log-probabilities of outputs from index first_row on. Rows are
+    // removed when they are put into a message.
     int32_t first_row = 0;
     TokenLogProbs rows;
     bool has_ended = false;  // and its complete message is due
@@ -54,8 +54,8 @@ class GenerateStream final : public TokenStream {
   bool TellsPrompt(int32_t index) const {
     return index == 0 && next_output_ == 0 && !prompt_.empty();
   }
-  // Takes the entries of one answer that come next, as many as a chunk has room
-  // for, up to its end, which stays.
+  // Takes the next entries, as long as they belong to this answer and a chunk
+  // has room for them. The entry that ends the answer stays.
   void TakeEntries(int32_t index, Answer* answer);
   void FillChunk(int32_t index, Answer* answer);
   void FillComplete(int32_t index, Answer* answer);

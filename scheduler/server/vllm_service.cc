@@ -140,9 +140,9 @@ class Flush : public std::enable_shared_from_this<Flush> {
   grpc::ByteBuffer* const response_;
 };
 
-// One call of GetTokenizer. Owned by itself until gRPC says OnDone, and by
-// whoever holds a pointer. Messages are made by a thread that has nothing else
-// to do: a digest takes milliseconds.
+// One call of GetTokenizer. It owns itself until gRPC calls OnDone, together
+// with everybody who holds a shared pointer to it. A thread that has no other
+// work makes the messages, because a digest takes milliseconds.
 class TokenizerStream final
     : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       public std::enable_shared_from_this<TokenizerStream> {
@@ -219,11 +219,11 @@ class TokenizerStream final
 
   std::shared_ptr<TokenizerStream> self_;  // from Start to OnDone
 
-  // Whoever acts: one thing happens at a time.
+  // Used by one thread at a time, because one operation starts the next.
   Worker* worker_ = nullptr;
-  TokenizerDigest* digest_ = nullptr;  // the worker's
+  TokenizerDigest* digest_ = nullptr;  // used by the worker only
   std::shared_ptr<const ServedModel> model_;
-  size_t next_ = 0;  // byte
+  size_t next_ = 0;  // index of the next byte
   grpc::ByteBuffer bytes_;
 
   Mutex mutex_;

@@ -1,8 +1,9 @@
 // VllmService: the service by which gateways use an engine of vLLM
 // (proto/vllm/grpc/engine.proto), for frontends that know nothing of blockmgr.
 //
-// What its messages have no field for is the daemon's default, above all the
-// eviction, unless the metadata of a call say otherwise (GenerateOptions).
+// The messages have no field for some settings of a request, above all its
+// eviction. Such a setting has the daemon's default, unless the metadata of the
+// call set it (GenerateOptions).
 //
 // Threads: thread-safe. The CoreThread must outlive every call.
 #ifndef SCHEDULER_SERVER_VLLM_SERVICE_H_
@@ -47,14 +48,14 @@ template <typename Base>
 using WithCache = VllmEngine::WithRawCallbackMethod_FlushCache<
     VllmEngine::WithRawCallbackMethod_SubscribeKvEvents<Base>>;
 
-// The digest of the tokenizer that an engine has announced, computed once.
-// Thread-compatible.
+// Computes the digest of the tokenizer that an engine has announced, once for
+// each model. Thread-compatible.
 class TokenizerDigest {
  public:
   const std::string& Of(const std::shared_ptr<const ServedModel>& model);
 
  private:
-  std::weak_ptr<const ServedModel> model_;  // whose digest it is
+  std::weak_ptr<const ServedModel> model_;  // the model of digest_
   std::string digest_;
 };
 
@@ -63,9 +64,10 @@ class VllmService final
           WithCalls<WithFacts<WithState<WithCache<VllmEngine::Service>>>>> {
  public:
   struct Options {
-    int64_t max_pending_bytes = 0;         // as of RequestService
-    int64_t max_generate_bytes = 0;        // of a GenerateRequest
-    int64_t generate_allowance_bytes = 0;  // MessageLimits
+    int64_t max_pending_bytes = 0;  // as in RequestService
+    // The MessageLimits of a GenerateRequest.
+    int64_t max_generate_bytes = 0;
+    int64_t generate_allowance_bytes = 0;
     int32_t max_num_seqs = 0;
   };
   // `watches` must outlive every call, too.
@@ -113,11 +115,13 @@ class VllmService final
   TokenRate rate_;
   CallLimit flushes_{"FlushCache", 16};
   CallLimit tokenizers_{"GetTokenizer", 16};
-  // A stream may hold all that the prefix cache has until it has been told.
+  // This limit is low, because a stream may hold a copy of all that the prefix
+  // cache has, until its client has read it.
   CallLimit subscriptions_{"SubscribeKvEvents", 8};
-  TokenizerDigest tokenizer_digest_;  // tokenizer_worker_'s
-  Worker worker_;            // makes and writes the messages of token streams
-  Worker tokenizer_worker_;  // the same for tokenizers, which takes longer
+  TokenizerDigest tokenizer_digest_;  // used by tokenizer_worker_ only
+  Worker worker_;  // makes and writes the messages of token streams
+  // Makes and writes the messages of tokenizers, which takes longer.
+  Worker tokenizer_worker_;
 };
 
 }  // namespace blockmgr

@@ -16,6 +16,9 @@
 namespace blockmgr {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
 TEST(SchedulerOptionsTest, DefaultsAreValid) {
   EXPECT_THAT(SchedulerOptions().Validate(), IsOk());
 }
@@ -157,10 +160,22 @@ TEST(ParseTenantTest, RejectsWhatItCannotRead) {
     EXPECT_EQ(options.tenants.at("taken").weight, 5);
   }
   SchedulerOptions options;
+  EXPECT_EQ(ParseTenant("a:speed=3", &options).message(),
+            "tenant: expected NAME:LIMIT=N[,LIMIT=N...] with limits weight, "
+            "max-blocks, max-requests or max-queued-tokens, got 'a:speed=3': "
+            "there is no limit 'speed'");
   EXPECT_THAT(ParseTenant("*:weight=2", &options), IsOk());
   EXPECT_THAT(ParseTenant("*:weight=3", &options),
               IsInvalid("'*' comes twice"));
   EXPECT_EQ(options.tenant_limits.weight, 2);
+}
+
+TEST(DescribeTenantLimitsTest, HasTheMeaningOfEveryLimit) {
+  const std::string text = DescribeTenantLimits();
+  EXPECT_THAT(text, StartsWith("weight: The tenant's part of a fair share"));
+  EXPECT_THAT(text, HasSubstr(". max-blocks: Blocks that "));
+  EXPECT_THAT(text, HasSubstr(". max-requests: Requests, "));
+  EXPECT_THAT(text, HasSubstr(". max-queued-tokens: Tokens of prompts "));
 }
 
 }  // namespace
