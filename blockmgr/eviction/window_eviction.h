@@ -26,8 +26,9 @@ struct WindowEviction {
   // REQUIRES: IsCovered(window, cut, length).
   static WindowEviction Of(const EvictionPolicy& policy, int32_t window,
                            int32_t cut, int32_t length);
+  // A window of 0 means all tokens, as in ModelLayout::window_of.
   static int32_t FirstOf(int32_t window, int32_t length) {
-    return length + 1 <= window ? 0 : length + 1 - window;
+    return window == 0 || length + 1 <= window ? 0 : length + 1 - window;
   }
   // Returns whether the window has a position below the cut.
   static bool IsCovered(int32_t window, int32_t cut, int32_t length) {

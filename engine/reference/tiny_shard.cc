@@ -220,14 +220,13 @@ EntryIndex TinyShard::EntriesOf(const EvictionOrder& order) const {
       std::span(group.blocks)
           .subspan(static_cast<size_t>((now.tail_begin - group.region.cut) /
                                        layout_.page_size));
-  const int32_t window = layout_.window_of(order.group);
   return IndexEntries(
       layout_, now,
       now.region == nullptr
           ? std::span<const int32_t>()
           : std::span(sequence(order.slot).regions[index]->positions),
       table.num_computed,
-      window == 0 ? 0 : WindowEviction::FirstOf(window, order.length));
+      WindowEviction::FirstOf(layout_.window_of(order.group), order.length));
 }
 
 KeepSets TinyShard::SelectIn(const EvictionOrder& order,

@@ -30,6 +30,11 @@ TEST(WindowEvictionTest, AllOfAShortSequenceIsInTheWindow) {
   EXPECT_EQ(WindowEviction::FirstOf(INT32_MAX, INT32_MAX - 1), 0);
 }
 
+TEST(WindowEvictionTest, AWindowOfZeroIsAllTokens) {
+  EXPECT_EQ(WindowEviction::FirstOf(0, 40), 0);
+  EXPECT_TRUE(WindowEviction::IsCovered(0, 16, 40));
+}
+
 TEST(WindowEvictionTest, SinksThatHaveFallenOutProtectNothing) {
   for (const char* text : {"streaming(sinks=6)", "knorm | protect(sinks=6)"}) {
     ASSERT_OK_AND_ASSIGN(const EvictionPolicy policy, ParsePolicy(text));
