@@ -78,9 +78,14 @@ inline CLI::Validator NumberIn(
 
 // A check for CLI::Option::check that accepts valid UTF-8 only, for values
 // which become strings of protobuf messages: peers could not parse others.
-inline CLI::Validator Utf8Text() {
+inline CLI::Validator Utf8Text(
+    size_t max_bytes = std::numeric_limits<size_t>::max()) {
   CLI::Validator validator("");
-  validator.operation([](std::string& input) {
+  validator.operation([max_bytes](std::string& input) {
+    if (input.size() > max_bytes) {
+      return absl::StrCat("expected at most ", max_bytes, " bytes, got ",
+                          input.size());
+    }
     using Utf8 = boost::locale::utf::utf_traits<char>;
     for (auto at = input.begin(); at != input.end();) {
       if (!boost::locale::utf::is_valid_codepoint(
