@@ -184,6 +184,14 @@ refuses '--served-model-name: expected at most 256 bytes, got 300' \
 # The host blocks have to fit beside the rest.
 refuses '--num-host-blocks: expected at most .* beside weights and pool' \
   "$engine_program" --page-size 16384 --num-blocks 2 --num-host-blocks 16777216
+# The system may refuse threads, here for want of room for their stacks. (There
+# is none for a program with a sanitizer.)
+confined='ulimit -v 900000; exec "$0" "$@"'
+if bash -c "$confined" "$engine_program" --version >"$work/version.log" 2>&1
+then
+  refuses ' --threads: expected at most .*, as the system refuses more' \
+    bash -c "$confined" "$engine_program" --threads 1024
+fi
 # The shortest time to look for a daemon is not without end.
 refuses ' within 1 ms: ' timeout 60 \
   "$engine_program" --address "unix:$work/none.sock" --attach-timeout 0.0001
