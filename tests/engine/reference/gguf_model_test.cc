@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <span>
@@ -14,11 +15,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/gguf/gguf_file.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/gguf_reference.h"
 #include "tests/engine/reference/test_util.h"
+#include "tests/testing/gguf_writer.h"
 #include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -200,6 +204,20 @@ TEST(GgufModelLoaderTest, CountsWindowsBeforeItReadsThem) {
                         "615"));
   pattern = std::vector<uint64_t>();
   EXPECT_THAT(LoadSpec(spec), IsInvalid("for each of 7 layers, got 0"));
+}
+
+// A sparse file takes no room on the disk, and its values would take 512 GiB.
+TEST(GgufModelLoaderTest, AHugeArrayOfWindowsTakesNoMemory) {
+  const uint64_t num_values = uint64_t{1} << 36;
+  GgufWriter writer;
+  writer.Add("general.architecture", "gemma3");
+  writer.AddArray("gemma3.attention.sliding_window_pattern",
+                  GgufValueType<uint8_t>(), num_values, "");
+  const TempFolder folder;
+  const std::string path = folder.Write("sparse.gguf", writer.Finish());
+  std::filesystem::resize_file(path, num_values + 4096);
+  ASSERT_OK_AND_ASSIGN(const auto file, GgufFile::Open(path));
+  EXPECT_THAT(LoadGgufModel(*file), StatusIs(absl::StatusCode::kNotFound));
 }
 
 TEST(GgufModelLoaderTest, APartOfASplitModelIsCalledThat) {
