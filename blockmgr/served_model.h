@@ -2,12 +2,16 @@
 #ifndef BLOCKMGR_SERVED_MODEL_H_
 #define BLOCKMGR_SERVED_MODEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace blockmgr {
+
+inline constexpr size_t kMaxModelNameBytes = 256;
+inline constexpr int64_t kMaxTokenizerZipBytes = int64_t{15} << 20;
 
 // The comments of the message of this name in proto/blockmgr/v1/engine.proto
 // give the meaning and the limit of each field.

@@ -63,8 +63,9 @@ struct RequestInfo {
   std::string engine_data;        // from the frontend; means nothing here
   // Without a value, tokens are chosen greedily. The seed is set.
   std::optional<SamplingParams> sampling = std::nullopt;
-  // With sampling->min_tokens: the tokens that end the request, ascending. The
-  // first min_tokens outputs are none of them. Empty without min_tokens.
+  // With sampling->min_tokens: the tokens that the first min_tokens outputs are
+  // none of, ascending. Stop tokens and the engine's end tokens, even with
+  // ignore_eos. Empty without min_tokens.
   std::vector<int32_t> stop_token_ids = {};
 };
 

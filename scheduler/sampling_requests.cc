@@ -197,9 +197,10 @@ absl::Status ValidateSampling(const Request& request,
 }
 
 std::vector<int32_t> StopTokensOf(const Request& request,
-                                  const EngineSampling& engine) {
+                                  const EngineSampling& engine,
+                                  bool ignore_eos) {
   std::vector<int32_t> tokens = request.stop_token_ids;
-  if (!request.sampling.has_value() || !request.sampling->ignore_eos) {
+  if (!ignore_eos) {
     tokens.insert(tokens.end(), engine.end_token_ids.begin(),
                   engine.end_token_ids.end());
   }

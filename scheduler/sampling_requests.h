@@ -31,9 +31,11 @@ absl::Status ValidateTokens(absl::string_view field,
 absl::Status ValidateSampling(const Request& request,
                               const EngineSampling& engine);
 
-// Returns the tokens that end the request, ascending.
+// Returns the tokens that end the request, ascending: its own, and the engine's
+// unless `ignore_eos`.
 std::vector<int32_t> StopTokensOf(const Request& request,
-                                  const EngineSampling& engine);
+                                  const EngineSampling& engine,
+                                  bool ignore_eos);
 
 }  // namespace blockmgr
 

@@ -98,7 +98,11 @@ std::shared_ptr<const RequestInfo> TakeInfo(const RequestState& state,
     info.sampling->seed = static_cast<int64_t>(
         SplitMix64(options.sampling_seed ^ SplitMix64(Index(state.id))));
   }
-  if (state.min_tokens > 0) info.stop_token_ids = state.stop_token_ids;
+  if (state.min_tokens > 0) {
+    // As in vLLM, end tokens do not come early even if they are ignored.
+    info.stop_token_ids =
+        StopTokensOf(*request, options.sampling, /*ignore_eos=*/false);
+  }
   return std::make_shared<const RequestInfo>(std::move(info));
 }
 
@@ -240,7 +244,9 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
 
   RequestState* state =
       state_.requests.Add(RequestId{state_.next_request++}, request.id);
-  state->stop_token_ids = StopTokensOf(request, options().sampling);
+  state->stop_token_ids = StopTokensOf(
+      request, options().sampling,
+      request.sampling.has_value() && request.sampling->ignore_eos);
   if (request.sampling.has_value()) {
     const SamplingParams& sampling = *request.sampling;
     state->min_tokens = sampling.min_tokens;

@@ -14,7 +14,6 @@
 namespace blockmgr {
 namespace {
 
-constexpr size_t kMaxNameBytes = 256;
 constexpr size_t kMaxTypeBytes = 64;
 constexpr int kMaxArchitectures = 8;
 // The first bytes of every zip archive that is not empty.
@@ -36,7 +35,7 @@ absl::Status CheckToken(absl::string_view field, uint32_t token) {
 }  // namespace
 
 absl::StatusOr<ServedModel> FromProto(const v1::ServedModel& proto) {
-  BM_RETURN_IF_ERROR(CheckText("model.name", proto.name(), kMaxNameBytes));
+  BM_RETURN_IF_ERROR(CheckText("model.name", proto.name(), kMaxModelNameBytes));
   BM_RETURN_IF_ERROR(
       CheckText("model.model_type", proto.model_type(), kMaxTypeBytes));
   if (proto.architectures_size() > kMaxArchitectures) {

@@ -4,16 +4,12 @@
 #ifndef WIRE_MODEL_WIRE_H_
 #define WIRE_MODEL_WIRE_H_
 
-#include <cstdint>
-
 #include <absl/status/statusor.h>
 
 #include "blockmgr/served_model.h"
 #include "proto/blockmgr/v1/engine.pb.h"
 
 namespace blockmgr {
-
-inline constexpr int64_t kMaxTokenizerZipBytes = int64_t{15} << 20;
 
 // The errors are InvalidArgument and name the field.
 absl::StatusOr<ServedModel> FromProto(const v1::ServedModel& proto);

@@ -1,8 +1,6 @@
 #include "bench/evict/model_file.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <thread>
 
 #include <absl/status/status.h>
 #include <absl/strings/string_view.h>
@@ -12,10 +10,6 @@
 #include "engine/reference/gguf_model.h"
 
 namespace blockmgr {
-
-int32_t DefaultThreads() {
-  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
-}
 
 absl::StatusOr<ModelFile> OpenModel(const std::string& path,
                                     int32_t num_threads) {

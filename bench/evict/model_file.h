@@ -23,9 +23,6 @@ struct ModelFile {
   std::unique_ptr<ThreadPool> threads;
 };
 
-// Returns all threads of the machine.
-int32_t DefaultThreads();
-
 // Opens the file and loads its model. Errors name --model.
 absl::StatusOr<ModelFile> OpenModel(const std::string& path,
                                     int32_t num_threads);

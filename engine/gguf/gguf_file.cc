@@ -598,6 +598,12 @@ absl::StatusOr<absl::string_view> GgufFile::String(
   return value.bytes;
 }
 
+std::optional<uint64_t> GgufFile::ArrayLength(absl::string_view key) const {
+  const auto found = values_.find(key);
+  if (found == values_.end() || !found->second.is_array) return std::nullopt;
+  return found->second.count;
+}
+
 absl::StatusOr<std::vector<int64_t>> GgufFile::Integers(
     absl::string_view key) const {
   BM_ASSIGN_OR_RETURN(const Value value,

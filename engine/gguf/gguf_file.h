@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -71,6 +72,8 @@ class GgufFile {
   absl::StatusOr<bool> Boolean(absl::string_view key) const;
   absl::StatusOr<absl::string_view> String(absl::string_view key) const;
 
+  // Returns how many values an array has, or nothing if the value is none.
+  std::optional<uint64_t> ArrayLength(absl::string_view key) const;
   // The values of an array. Each function returns errors as those above do.
   // Takes bools too: 0 and 1.
   absl::StatusOr<std::vector<int64_t>> Integers(absl::string_view key) const;

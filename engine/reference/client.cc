@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <deque>
+#include <exception>
+#include <future>
 #include <optional>
-#include <thread>
 #include <utility>
 
+#include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 #include <grpcpp/create_channel.h>
 #include <spdlog/spdlog.h>
@@ -29,10 +31,10 @@ absl::Status ToAbsl(const grpc::Status& status) {
 
 // Whether a failed attachment is worth another attempt: no daemon yet, one that
 // is starting or overloaded, or our own last stream not yet noticed to be dead.
+// A message that is too large (RESOURCE_EXHAUSTED) stays so.
 bool MayRetry(grpc::StatusCode code) {
   return code == grpc::StatusCode::UNAVAILABLE ||
          code == grpc::StatusCode::DEADLINE_EXCEEDED ||
-         code == grpc::StatusCode::RESOURCE_EXHAUSTED ||
          code == grpc::StatusCode::ALREADY_EXISTS;
 }
 
@@ -90,6 +92,7 @@ class PlanQueue {
 using Stream = grpc::ClientReaderWriter<v1::EngineMessage, v1::StepPlan>;
 
 void ReadPlans(Stream* stream, PlanQueue* queue) {
+  const absl::Cleanup close = [queue] { queue->Close(); };
   v1::StepPlan message;
   while (stream->Read(&message)) {
     StepPlan plan;
@@ -99,7 +102,6 @@ void ReadPlans(Stream* stream, PlanQueue* queue) {
         good ? queue->Push(std::move(plan)) : queue->Push(std::move(status));
     if (!good || !open) break;
   }
-  queue->Close();
 }
 
 }  // namespace
@@ -211,27 +213,36 @@ absl::Status EngineClient::RunStream(const Attachment& attachment,
 
   PlanQueue queue(
       static_cast<size_t>(std::clamp(session.max_steps_in_flight(), 1, 64)));
-  std::thread reader(ReadPlans, stream.get(), &queue);
+  std::future<void> reader =
+      std::async(std::launch::async, ReadPlans, stream.get(), &queue);
   absl::Status engine_status;
-  StepResult result;
-  while (std::optional<absl::StatusOr<StepPlan>> plan = queue.Pop()) {
-    *served = true;
-    engine_status = plan->ok() ? handlers.run(**plan, &result) : plan->status();
-    if (!engine_status.ok()) break;
-    message.clear_result();
-    ToProto(result, message.mutable_result());
-    // A failed write means that the stream is over; Finish says why.
-    if (!stream->Write(message)) break;
+  std::exception_ptr thrown;
+  try {
+    StepResult result;
+    while (std::optional<absl::StatusOr<StepPlan>> plan = queue.Pop()) {
+      *served = true;
+      engine_status =
+          plan->ok() ? handlers.run(**plan, &result) : plan->status();
+      if (!engine_status.ok()) break;
+      message.clear_result();
+      ToProto(result, message.mutable_result());
+      // A failed write means that the stream is over; Finish says why.
+      if (!stream->Write(message)) break;
+    }
+  } catch (...) {
+    thrown = std::current_exception();
   }
-  if (!engine_status.ok()) context.TryCancel();
+  if (!engine_status.ok() || thrown != nullptr) context.TryCancel();
   queue.Close();
   stream->WritesDone();
-  reader.join();
+  reader.wait();
   // Finish waits for the daemon to end the call; unread plans would hold it up.
   v1::StepPlan unread;
   while (stream->Read(&unread)) {
   }
   const grpc::Status status = stream->Finish();
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+  reader.get();
   if (!engine_status.ok()) return engine_status;
   return ToAbsl(status);
 }

@@ -79,6 +79,7 @@ class EngineClient {
   //
   // Returns OK after Stop. If attaching fails, returns the daemon's error when
   // another attempt would not help, or DeadlineExceeded after attach_timeout.
+  // An exception of a handler ends the stream, too, and is thrown on.
   absl::Status Serve(const ModelLayout& layout, const EngineHandlers& handlers);
 
   // Ends Serve soon: cancels its calls.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include <absl/status/status.h>
@@ -77,8 +76,7 @@ absl::StatusOr<std::unique_ptr<DeviceForward>> DeviceForward::Create(
     const LanguageModel* model, const ModelLayout& layout,
     DeviceRuntime* runtime) {
   BM_RETURN_IF_ERROR(CudaBackend::CheckLayout(layout.ShardLayout()));
-  ThreadPool threads(
-      std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency())));
+  ThreadPool threads(ThreadPool::HardwareThreads());
   BM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWeights> weights,
                       DeviceWeights::Create(*model, runtime, &threads));
   const absl::StatusOr<std::string> library = runtime->UseProductLibrary();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -99,10 +100,11 @@ class Reader {
   int64_t Integer(absl::string_view key) {
     return Take(file_.Integer(Key(key)), int64_t{0});
   }
-  // Returns nothing if the key is not an array of integers.
-  std::vector<int64_t> IntegersIfArray(absl::string_view key) const {
-    absl::StatusOr<std::vector<int64_t>> values = file_.Integers(Key(key));
-    return values.ok() ? *std::move(values) : std::vector<int64_t>();
+  std::optional<uint64_t> ArrayLength(absl::string_view key) const {
+    return file_.ArrayLength(Key(key));
+  }
+  std::vector<int64_t> Integers(absl::string_view key) {
+    return Take(file_.Integers(Key(key)), std::vector<int64_t>());
   }
   // Reads a number above `min`.
   double NumberAbove(double min, absl::string_view key) {
@@ -257,21 +259,24 @@ void ReadWindows(Reader* reader, ModelShape* shape) {
   const int32_t window = reader->Count("attention.sliding_window");
   const std::string key = "attention.sliding_window_pattern";
   // Files may say which layers have a window, or the distance of those without.
-  std::vector<int64_t> is_window = reader->IntegersIfArray(key);
-  if (is_window.empty()) {
+  const std::optional<uint64_t> length = reader->ArrayLength(key);
+  if (!length.has_value()) {
     const int64_t pattern =
         reader->Has(key) ? reader->Count(key) : kWindowPattern;
     for (int64_t i = 1; i <= shape->num_layers; ++i) {
-      is_window.push_back(i % pattern != 0 ? 1 : 0);
+      shape->windows.push_back(i % pattern != 0 ? window : 0);
     }
+    return;
   }
-  if (std::ssize(is_window) != shape->num_layers) {
+  // Before the values, of which a file may have any number.
+  if (*length != static_cast<uint64_t>(shape->num_layers)) {
     reader->Fail(
         Wrong(reader->Key(key),
               absl::StrCat("one for each of ", shape->num_layers, " layers"),
-              absl::StrCat(is_window.size())));
+              absl::StrCat(*length)));
+    return;
   }
-  for (const int64_t has_window : is_window) {
+  for (const int64_t has_window : reader->Integers(key)) {
     shape->windows.push_back(has_window != 0 ? window : 0);
   }
 }
@@ -318,8 +323,10 @@ void ReadHeads(Reader* reader, ModelShape* shape) {
 ModelShape ReadShape(const Architecture& architecture, Reader* reader) {
   for (const char* key :
        {"expert_count", "attn_logit_softcapping", "final_logit_softcapping"}) {
-    if (!reader->Has(key) || reader->NumberAbove(-1.0, key) == 0.0) continue;
-    reader->Fail(Wrong(reader->Key(key), "0 or no such key", "another value"));
+    const double value = reader->Has(key) ? reader->NumberAbove(-1.0, key) : 0;
+    if (value == 0.0) continue;
+    reader->Fail(
+        Wrong(reader->Key(key), "0 or no such key", absl::StrCat(value)));
   }
   if (!architecture.has_windows && reader->Has("attention.sliding_window")) {
     reader->Fail(

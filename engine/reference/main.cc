@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <exception>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -13,8 +14,6 @@
 #include <thread>
 #include <utility>
 #include <vector>
-
-#include <unistd.h>
 
 #include <absl/status/status.h>
 #include <absl/strings/match.h>
@@ -30,11 +29,13 @@
 #include "blockmgr/base/run_main.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/query_stats_table.h"
+#include "blockmgr/served_model.h"
 #include "engine/gguf/gguf_file.h"
 #include "engine/reference/client.h"
 #include "engine/reference/default_blocks.h"
 #include "engine/reference/forward_pass.h"
 #include "engine/reference/gguf_model.h"
+#include "engine/reference/host_memory.h"
 #include "engine/reference/sampler.h"
 #include "engine/reference/served_gguf.h"
 #include "engine/reference/sim_engine.h"
@@ -233,7 +234,7 @@ void AddLlamaFlags(CLI::App* app, Flags* flags) {
   app->add_option("--served-model-name", flags->served_model_name,
                   "Name of the model for gateways (default: that of the file, "
                   "without .gguf)")
-      ->check(Utf8Text())
+      ->check(Utf8Text(kMaxModelNameBytes))
       ->group(kLlamaGroup);
   std::vector<std::string> names;
   for (const RandomShape& random : RandomShapes()) {
@@ -321,6 +322,12 @@ absl::Status CheckModeFlags(const CLI::App& app, const Flags& flags) {
     }
     if (flags.backend != "cuda" && absl::StartsWith(name, "--cuda-")) {
       return Invalid(name, ": has no effect without --backend cuda");
+    }
+    if (flags.backend == "cuda" && name == "--threads") {
+      return Invalid(name, ": has no effect with --backend cuda");
+    }
+    if (!flags.model_file.empty() && name == "--seed") {
+      return Invalid(name, ": has no effect with --model");
     }
   }
   if (flags.mode != "llama") return absl::OkStatus();
@@ -427,21 +434,17 @@ absl::Status ReadServedModel(Flags* flags) {
   return absl::OkStatus();
 }
 
-// Returns the bytes of the machine's memory.
-int64_t MemoryBytes() {
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)};
-}
-
-// Refuses more host blocks than the machine's memory holds. REQUIRES: the
-// layout is valid.
-absl::Status CheckHostBlocks(const ModelLayout& layout,
-                             int32_t num_host_blocks) {
-  const int64_t most = MemoryBytes() / layout.block_bytes();
-  if (num_host_blocks <= most) return absl::OkStatus();
-  return Invalid("--num-host-blocks: expected at most ", most,
-                 ", as the machine has ", MemoryBytes(),
-                 " bytes of memory and a block ", layout.block_bytes(),
-                 "; got ", num_host_blocks);
+// Names the flags behind an error of backends.
+absl::Status NameBackendFlags(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--num-blocks: ", status.message()));
+  }
+  if (absl::IsUnavailable(status)) {
+    return absl::UnavailableError(
+        absl::StrCat(status.message(), "; --backend cpu needs none"));
+  }
+  return status;
 }
 
 absl::Status ServeModel(const Flags& flags,
@@ -459,32 +462,27 @@ absl::Status ServeModel(const Flags& flags,
   ModelLayout layout = MakeLayout(model->shape(), flags.page_size, dtype,
                                   flags.num_blocks.value_or(default_blocks));
   layout.num_shards = flags.num_shards;
-  absl::StatusOr<std::vector<std::unique_ptr<Backend>>> created =
+  absl::StatusOr<std::vector<std::unique_ptr<Backend>>> backends =
       CreateTinyBackends(layout, BackendOptions(flags));
-  if (absl::IsResourceExhausted(created.status())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("--num-blocks: ", created.status().message()));
+  BM_RETURN_IF_ERROR(NameBackendFlags(backends.status()));
+  const int64_t pool_bytes = flags.backend == "cpu" ? layout.pool_bytes() : 0;
+  BM_RETURN_IF_ERROR(CheckHostBlocks(layout, flags.client.num_host_blocks,
+                                     MemoryBytes(),
+                                     ResidentBytes() + pool_bytes));
+  absl::StatusOr<std::unique_ptr<ForwardPass>> forward =
+      CreateTinyForward(model.get(), layout, *backends);
+  BM_RETURN_IF_ERROR(NameBackendFlags(forward.status()));
+  if (*forward != nullptr) {
+    spdlog::info("matrix products: {}", (*forward)->device()->products());
   }
-  if (absl::IsUnavailable(created.status())) {
-    return absl::UnavailableError(
-        absl::StrCat(created.status().message(), "; --backend cpu needs none"));
-  }
-  BM_RETURN_IF_ERROR(created.status());
-  std::vector<std::unique_ptr<Backend>> backends = *std::move(created);
-  BM_RETURN_IF_ERROR(CheckHostBlocks(layout, flags.client.num_host_blocks));
-  BM_ASSIGN_OR_RETURN(std::unique_ptr<ForwardPass> forward,
-                      CreateTinyForward(model.get(), layout, backends));
-  if (forward != nullptr) {
-    spdlog::info("matrix products: {}", forward->device()->products());
-  }
-  TinyEngine engine(model, layout, std::move(backends),
+  TinyEngine engine(model, layout, *std::move(backends),
                     {.max_sequences = kMaxSequenceSlots,
                      .num_host_blocks = flags.client.num_host_blocks,
                      .max_drafts = flags.num_drafts,
                      .num_threads = flags.num_threads,
                      .query_stats = flags.query_stats_tables,
                      .token_texts = flags.token_texts},
-                    std::move(forward));
+                    *std::move(forward));
   return client->Serve(layout, {.reset = [&] { engine.Reset(); },
                                 .run = [&](const StepPlan& plan,
                                            StepResult* result) -> absl::Status {
@@ -547,7 +545,9 @@ void WatchSignals(const std::stop_token& stop, const sigset_t& signals,
 // Returns the fields of the model that flags set in a mode. The daemon names
 // them as members of "layout".
 FieldFlags ModelFields(const CLI::App& app, const std::string& mode) {
-  FieldFlags fields = {{"device", "--cuda-device"}};
+  FieldFlags fields = {{"device", "--cuda-device"},
+                       {"engine_name", "--name"},
+                       {"model.name", "--served-model-name"}};
   if (mode == "sim") fields.merge(FieldsBehind(app, "--sim-"));
   if (mode == "tiny") {
     fields.merge(FieldsBehind(app, "--tiny-"));
@@ -587,8 +587,9 @@ int Main(int argc, char** argv) {
   if (flags.client.engine_name.empty()) {
     flags.client.engine_name = "blockmgr-engine/" + flags.mode;
   }
-  flags.client.attach_timeout = std::chrono::milliseconds(
-      static_cast<int64_t>(flags.attach_timeout_s * 1000));
+  // Rounded up: no milliseconds are for ever.
+  flags.client.attach_timeout = std::chrono::ceil<std::chrono::milliseconds>(
+      std::chrono::duration<double>(flags.attach_timeout_s));
 
   // Takes a while, so before signals are blocked.
   const absl::StatusOr<std::shared_ptr<const LanguageModel>> model =
@@ -611,9 +612,13 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   EngineClient client(flags.client);
   const std::jthread watcher(WatchSignals, signals, &client);
-  const absl::Status status = flags.mode == "sim"
-                                  ? ServeSim(flags, &client)
-                                  : ServeModel(flags, *model, &client);
+  absl::Status status;
+  try {
+    status = flags.mode == "sim" ? ServeSim(flags, &client)
+                                 : ServeModel(flags, *model, &client);
+  } catch (const std::exception& error) {
+    status = absl::InternalError(error.what());
+  }
   if (!status.ok()) return Fail(app, flags, status);
   spdlog::info("detached");
   return 0;

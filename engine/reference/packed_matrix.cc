@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/dtype.h"
@@ -192,10 +193,11 @@ std::shared_ptr<uint8_t[]> WeightMemory::Allocate(size_t bytes) {
     const size_t size = std::max(bytes, chunk_bytes_);
     const size_t page =
         size < kHugePageBytes ? kCacheLineBytes : kHugePageBytes;
-    chunk_size_ = RoundUp(size, page);
+    const size_t chunk_size = RoundUp(size, page);
+    void* memory = std::aligned_alloc(page, chunk_size);
+    if (memory == nullptr) throw std::bad_alloc();
+    chunk_size_ = chunk_size;
     num_used_ = 0;
-    void* memory = std::aligned_alloc(page, chunk_size_);
-    BM_CHECK(memory != nullptr);
     // A system without huge pages refuses, which is no mistake.
     if (page == kHugePageBytes) madvise(memory, chunk_size_, MADV_HUGEPAGE);
     chunk_.reset(static_cast<uint8_t*>(memory), std::free);

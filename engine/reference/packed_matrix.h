@@ -23,7 +23,7 @@ class WeightMemory {
   explicit WeightMemory(size_t chunk_bytes = size_t{16} << 20)
       : chunk_bytes_(chunk_bytes) {}
 
-  // Returns zeros, aligned to a cache line.
+  // Returns zeros, aligned to a cache line. Throws std::bad_alloc.
   std::shared_ptr<uint8_t[]> Allocate(size_t bytes);
 
  private:

@@ -410,8 +410,10 @@ void Sampler::AddLogProbs(std::span<const float> logits, int32_t token,
   const auto num_top = static_cast<size_t>(rows->num_top);
   size_t size = 0;
   for (size_t i = 0; i < vocabulary_ && num_top > 0; ++i) {
+    // NaN is never above, and below everything else.
     const auto is_below = [&](size_t place) {
-      return logits[i] > logits[static_cast<size_t>(top[place])];
+      const float other = logits[static_cast<size_t>(top[place])];
+      return logits[i] > other || (std::isnan(other) && !std::isnan(logits[i]));
     };
     if (size == num_top && !is_below(size - 1)) continue;
     size_t place = size < num_top ? size++ : size - 1;

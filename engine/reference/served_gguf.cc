@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
 
+#include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/tokenizer/tokenizer_files.h"
 #include "engine/tokenizer/utf8.h"
@@ -79,6 +81,10 @@ absl::StatusOr<ServedModel> DescribeGguf(const GgufFile& file,
                                 .context_tokens = model.context_tokens});
   absl::StatusOr<std::string> zip =
       files.ok() ? ZipTokenizerFiles(*files) : files.status();
+  if (zip.ok() && std::ssize(*zip) > kMaxTokenizerZipBytes) {
+    zip = Invalid("tokenizer_zip: expected at most ", kMaxTokenizerZipBytes,
+                  " bytes, got ", zip->size());
+  }
   *tokenizer_error = std::string(zip.status().message());
   if (zip.ok()) model.tokenizer_zip = *std::move(zip);
   return model;

@@ -21,8 +21,9 @@ TinyShard::TinyShard(const LanguageModel* model, const EngineTables* tables,
       layout_(backend_->layout()),
       scale_(model->score_scale()),
       scoring_(model, tables->layout(), shard, backend_.get(), max_drafts),
-      host_(static_cast<size_t>(tables->num_host_blocks() *
-                                layout_.block_bytes())) {
+      host_size_(static_cast<size_t>(tables->num_host_blocks() *
+                                     layout_.block_bytes())),
+      host_(std::make_unique_for_overwrite<std::byte[]>(host_size_)) {
   BM_CHECK(layout_ == tables->layout().ShardLayout());
 }
 

@@ -117,6 +117,7 @@ class TinyShard {
     absl::flat_hash_map<HostBlockId, BlockId> blocks;  // the old block of each
   };
 
+  std::span<std::byte> host() { return {host_.get(), host_size_}; }
   // RunLayer for rows that are on the backend's device (tiny_shard_device.cc).
   void RunLayerOnDevice(const StepPlan& plan, const TinyBatch& batch,
                         int32_t layer, DevicePass* pass);
@@ -176,7 +177,9 @@ class TinyShard {
   // Regions that other sequences may start with, by name.
   absl::flat_hash_map<RegionId, Regions> regions_;
   absl::flat_hash_map<SwapId, Swapped> swapped_;
-  std::vector<std::byte> host_;
+  const size_t host_size_;
+  // A host block that was never written costs no memory.
+  const std::unique_ptr<std::byte[]> host_;
 
   // The current step. The vectors keep their memory.
   std::vector<SequenceKv> kv_;                      // [scheduled]

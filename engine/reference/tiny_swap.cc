@@ -25,7 +25,7 @@ void TinyShard::Leave(const StepPlan& plan) {
     }
   }
   if (!plan.transfers_out.empty()) {
-    backend_->CopyToHost(plan.transfers_out, host_);
+    backend_->CopyToHost(plan.transfers_out, host());
   }
 }
 
@@ -37,7 +37,7 @@ void TinyShard::SwapIn(const StepPlan& plan, const SequenceStart& start) {
   const auto transfers = std::span(plan.transfers_in)
                              .subspan(static_cast<size_t>(start.transfer_begin),
                                       static_cast<size_t>(start.num_transfers));
-  backend_->CopyFromHost(transfers, host_);
+  backend_->CopyFromHost(transfers, host());
   const SequenceTable& table = tables_.row(start.slot);
   Sequence& state = sequence(start.slot);
   std::vector<BlockId> before;
@@ -65,8 +65,8 @@ void TinyShard::LoseHost(std::span<const HostBlockId> blocks) {
   for (const HostBlockId block : blocks) {
     // All bits set is a NaN.
     std::ranges::fill(
-        std::span(host_).subspan(
-            static_cast<size_t>(Index(block)) * block_bytes, block_bytes),
+        host().subspan(static_cast<size_t>(Index(block)) * block_bytes,
+                       block_bytes),
         std::byte{0xFF});
   }
 }

@@ -1,5 +1,6 @@
 #include "engine/tokenizer/tokenizer_data.h"
 
+#include <cstddef>
 #include <utility>
 
 #include <absl/status/status.h>
@@ -25,8 +26,15 @@ absl::StatusOr<TokenizerData> ReadTokenizerData(const GgufFile& file) {
   TokenizerData data;
   BM_ASSIGN_OR_RETURN(data.pre, file.String("tokenizer.ggml.pre"));
   BM_ASSIGN_OR_RETURN(data.tokens, file.Strings("tokenizer.ggml.tokens"));
-  BM_ASSIGN_OR_RETURN(data.token_type,
-                      file.Integers("tokenizer.ggml.token_type"));
+  constexpr char kTypes[] = "tokenizer.ggml.token_type";
+  // Before the values, of which a file may have any number.
+  const size_t num_types =
+      file.ArrayLength(kTypes).value_or(data.tokens.size());
+  if (num_types != data.tokens.size()) {
+    return Invalid(kTypes, ": expected ", data.tokens.size(),
+                   ", as many as tokenizer.ggml.tokens; got ", num_types);
+  }
+  BM_ASSIGN_OR_RETURN(data.token_type, file.Integers(kTypes));
   BM_ASSIGN_OR_RETURN(data.merges, file.Strings("tokenizer.ggml.merges"));
   for (const auto& [key, id] :
        {std::pair("tokenizer.ggml.bos_token_id", &data.bos_token_id),

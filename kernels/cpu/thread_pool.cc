@@ -1,5 +1,11 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include <absl/strings/str_cat.h>
+
 #include "blockmgr/base/check.h"
 
 namespace blockmgr {
@@ -10,7 +16,6 @@ constexpr uint64_t kInsideMask = 0xffff;
 constexpr uint64_t kOpen = 1 << 16;
 constexpr uint64_t kStop = 1 << 17;
 constexpr uint64_t kLoop = uint64_t{1} << 32;
-constexpr int32_t kMaxThreads = 1024;
 
 // Looks at the state before a thread gives way to others: some 50 us, more than
 // what lies between two matrix products.
@@ -26,10 +31,23 @@ void Pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int32_t num_threads) {
+int32_t ThreadPool::HardwareThreads(unsigned num_processors) {
+  return static_cast<int32_t>(
+      std::clamp<unsigned>(num_processors, 1, kMaxThreads));
+}
+
+// Delegates, so that an exception ends the helpers that there are.
+ThreadPool::ThreadPool(int32_t num_threads) : ThreadPool() {
   BM_CHECK(num_threads >= 1 && num_threads <= kMaxThreads);
-  for (int32_t i = 1; i < num_threads; ++i) {
-    helpers_.emplace_back([this] { Help(); });
+  try {
+    for (int32_t i = 1; i < num_threads; ++i) {
+      helpers_.emplace_back([this] { Help(); });
+    }
+  } catch (const std::system_error& error) {
+    throw std::system_error(
+        error.code(),
+        absl::StrCat("threads: expected at most ", this->num_threads(),
+                     ", as the system refuses more, got ", num_threads));
   }
 }
 
@@ -56,13 +74,20 @@ void ThreadPool::ParallelFor(int32_t num_pieces,
   for (int32_t spin = 0; (state_.load() & kInsideMask) != 0; ++spin) {
     spin < kSpins ? Pause() : std::this_thread::yield();
   }
+  if (!has_thrown_.exchange(false)) return;
+  std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
 void ThreadPool::RunPieces() {
-  for (;;) {
-    const int32_t i = next_piece_.fetch_add(1, std::memory_order_relaxed);
-    if (i >= num_pieces_) return;
-    (*piece_)(i);
+  try {
+    for (;;) {
+      const int32_t i = next_piece_.fetch_add(1, std::memory_order_relaxed);
+      if (i >= num_pieces_) return;
+      (*piece_)(i);
+    }
+  } catch (...) {
+    next_piece_.store(num_pieces_, std::memory_order_relaxed);
+    if (!has_thrown_.exchange(true)) thrown_ = std::current_exception();
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -20,8 +21,13 @@ namespace blockmgr {
 
 class ThreadPool {
  public:
-  // The caller of ParallelFor is one of the threads. REQUIRES: num_threads
-  // >= 1.
+  static constexpr int32_t kMaxThreads = 1024;
+  // Returns how many threads are worth having on so many processors.
+  static int32_t HardwareThreads(
+      unsigned num_processors = std::thread::hardware_concurrency());
+
+  // The caller of ParallelFor is one of the threads. Throws std::system_error
+  // if the system refuses a thread. REQUIRES: 1 <= num_threads <= kMaxThreads.
   explicit ThreadPool(int32_t num_threads);
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -32,11 +38,14 @@ class ThreadPool {
   }
 
   // Calls piece(0) .. piece(num_pieces - 1), each once, in any order and on any
-  // thread. Returns when all calls have returned. REQUIRES: `piece` does not
-  // throw, and does not call this pool.
+  // thread. Returns when all calls have returned. If a call throws, the pieces
+  // that have not begun are left out, and one of the exceptions is thrown on.
+  // REQUIRES: `piece` does not call this pool.
   void ParallelFor(int32_t num_pieces, absl::FunctionRef<void(int32_t)> piece);
 
  private:
+  ThreadPool() = default;
+
   void Help();
   void RunPieces();
   // Returns the state once it is not `seen` any more.
@@ -46,6 +55,9 @@ class ThreadPool {
   const absl::FunctionRef<void(int32_t)>* piece_ = nullptr;
   int32_t num_pieces_ = 0;
   std::atomic<int32_t> next_piece_ = 0;
+  // Written by the first thread that sets has_thrown_.
+  std::exception_ptr thrown_;
+  std::atomic<bool> has_thrown_ = false;
 
   // |number of the loop: 32 bits|...|stop|open|helpers inside: 16 bits|
   std::atomic<uint64_t> state_ = 0;

@@ -71,8 +71,12 @@ void CoreThread::Post(Command command) {
   if (posted) Signal();
   num_posting_.fetch_sub(1);
   if (!posted) {
+    // To an engine, ResourceExhausted means that its message is too large.
+    const auto code = std::holds_alternative<AttachEngine>(*owned)
+                          ? absl::StatusCode::kUnavailable
+                          : absl::StatusCode::kResourceExhausted;
     Refuse(owned.get(),
-           absl::ResourceExhaustedError("the daemon's command queue is full"));
+           absl::Status(code, "the daemon's command queue is full"));
   }
 }
 

@@ -2,11 +2,12 @@
 //
 // Every posted command is answered exactly once, whatever happens. It is
 // carried out, or it is refused at once because the queue is full
-// (ResourceExhausted) or the thread has stopped (Unavailable). Some commands go
-// round a full queue, so that they are never refused for want of room: those
-// that report what has already happened (ClientGone, EngineResult, EngineLost)
-// and those that end the service (Drain, CloseAll). Commands of one poster are
-// handled in order, except those that went round the queue.
+// (ResourceExhausted, to AttachEngine Unavailable) or the thread has stopped
+// (Unavailable). Some commands go round a full queue, so that they are never
+// refused for want of room: those that report what has already happened
+// (ClientGone, EngineResult, EngineLost) and those that end the service (Drain,
+// CloseAll). Commands of one poster are handled in order, except those that
+// went round the queue.
 //
 // The thread waits for work by a short spin, then by a sleep. The spin saves a
 // step the time to wake a sleeping thread.

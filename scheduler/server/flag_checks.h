@@ -78,12 +78,17 @@ inline CLI::Validator NumberIn(
   return validator;
 }
 
-// A check for CLI::Option::check that accepts valid UTF-8 only. Values that
-// become strings of protobuf messages need it, because peers cannot parse a
-// message with other bytes in a string.
-inline CLI::Validator Utf8Text() {
+// A check for CLI::Option::check that accepts valid UTF-8 only, of at most so
+// many bytes. Values that become strings of protobuf messages need it, because
+// peers cannot parse a message with other bytes in a string.
+inline CLI::Validator Utf8Text(
+    size_t max_bytes = std::numeric_limits<size_t>::max()) {
   CLI::Validator validator("");
-  validator.operation([](std::string& input) {
+  validator.operation([max_bytes](std::string& input) {
+    if (input.size() > max_bytes) {
+      return absl::StrCat("expected at most ", max_bytes, " bytes, got ",
+                          input.size());
+    }
     using Utf8 = boost::locale::utf::utf_traits<char>;
     for (auto at = input.begin(); at != input.end();) {
       if (!boost::locale::utf::is_valid_codepoint(

@@ -121,6 +121,8 @@ wait "$engine" || status=$?
 # Its request waits for an engine of the same shape.
 refuses ' --tiny-layers: live requests need 16, got 4' \
   "$engine_program" --mode tiny
+refuses ' --name: expected at most 256 bytes, got 300' \
+  "$engine_program" --name "$(printf 'x%.0s' {1..300})"
 kill "$client" "$daemon"
 wait "$daemon" || fail "the daemon did not end cleanly without its engine"
 
@@ -172,6 +174,27 @@ refuses '--tiny-windows\[0\]: expected at least --page-size' \
 refuses --tiny-layers "$engine_program" --mode sim --tiny-layers 3
 refuses '--cuda-device: has no effect without --backend cuda' \
   "$engine_program" --cuda-device 1
+refuses '--threads: has no effect with --backend cuda' \
+  "$engine_program" --backend cuda --threads 8
+refuses '--seed: has no effect with --model' \
+  "$engine_program" --mode llama --model "$work/none.gguf" --seed 7
+refuses '--served-model-name: expected at most 256 bytes, got 300' \
+  "$engine_program" --mode llama --random-weights smollm2-135m \
+  --served-model-name "$(printf 'x%.0s' {1..300})"
+# The host blocks have to fit beside the rest.
+refuses '--num-host-blocks: expected at most .* beside weights and pool' \
+  "$engine_program" --page-size 16384 --num-blocks 2 --num-host-blocks 16777216
+# The system may refuse threads, here for want of room for their stacks. (There
+# is none for a program with a sanitizer.)
+confined='ulimit -v 900000; exec "$0" "$@"'
+if bash -c "$confined" "$engine_program" --version >"$work/version.log" 2>&1
+then
+  refuses ' --threads: expected at most .*, as the system refuses more' \
+    bash -c "$confined" "$engine_program" --threads 1024
+fi
+# The shortest time to look for a daemon is not without end.
+refuses ' within 1 ms: ' timeout 60 \
+  "$engine_program" --address "unix:$work/none.sock" --attach-timeout 0.0001
 # A language model needs its file, and one that can be read.
 refuses '--model: expected either a GGUF file or --random-weights' \
   "$engine_program" --mode llama

@@ -3,10 +3,20 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <gtest/gtest.h>
+
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
@@ -48,6 +58,49 @@ TEST(ThreadPoolTest, WakesThreadsThatSleep) {
     });
     EXPECT_EQ(num_inside.load(), 2);
   }
+}
+
+// The other threads may have pieces of their own when one throws.
+TEST(ThreadPoolTest, AnExceptionReachesTheCaller) {
+  for (const int32_t num_threads : {1, 4}) {
+    ThreadPool pool(num_threads);
+    for (int32_t loop = 0; loop < 100; ++loop) {
+      const auto fail = [](int32_t piece) {
+        if (piece % 3 == 1) throw std::runtime_error("no room");
+      };
+      EXPECT_THROW(pool.ParallelFor(16, fail), std::runtime_error);
+      std::atomic<int32_t> num_calls = 0;
+      pool.ParallelFor(16, [&](int32_t) { num_calls.fetch_add(1); });
+      EXPECT_EQ(num_calls.load(), 16);
+    }
+  }
+}
+
+TEST(ThreadPoolTest, HardwareThreadsArePossible) {
+  EXPECT_EQ(ThreadPool::HardwareThreads(0), 1);
+  EXPECT_EQ(ThreadPool::HardwareThreads(48), 48);
+  EXPECT_EQ(ThreadPool::HardwareThreads(4096), ThreadPool::kMaxThreads);
+}
+
+TEST(ThreadPoolTest, AThreadThatIsRefusedIsAnError) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer ends the process";
+  const auto exit_with_error = [] {
+    // Room for the stacks of some threads.
+    int64_t num_pages = 0;
+    std::ifstream("/proc/self/statm") >> num_pages;
+    const auto used = static_cast<rlim_t>(num_pages * sysconf(_SC_PAGESIZE));
+    const rlimit limit{used + (rlim_t{64} << 20), RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      const ThreadPool pool(ThreadPool::kMaxThreads);
+    } catch (const std::system_error& error) {
+      std::fprintf(stderr, "%s", error.what());
+      std::exit(3);
+    }
+  };
+  EXPECT_EXIT(exit_with_error(), testing::ExitedWithCode(3),
+              "threads: expected at most .*, as the system refuses more, got "
+              "1024");
 }
 
 TEST(ThreadPoolTest, EndsWhileThreadsSpinOrSleep) {

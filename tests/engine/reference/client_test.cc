@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,9 +47,7 @@ class FakeDaemon final : public v1::EngineService::Service {
 
   grpc::Status Attach(grpc::ServerContext*, const v1::AttachRequest* request,
                       v1::AttachResponse* response) override {
-    if (refusals-- > 0) {
-      return {grpc::StatusCode::ALREADY_EXISTS, "another engine is attached"};
-    }
+    if (refusals-- > 0) return refusal;
     if (request->layout().num_blocks() != kLayout.num_blocks) {
       return {grpc::StatusCode::FAILED_PRECONDITION, "num_blocks differs"};
     }
@@ -82,6 +81,8 @@ class FakeDaemon final : public v1::EngineService::Service {
   }
 
   std::atomic<int> refusals = 0;
+  grpc::Status refusal{grpc::StatusCode::ALREADY_EXISTS,
+                       "another engine is attached"};
   std::atomic<uint64_t> num_sessions = 0;
   bool hold = false;
   bool bad_policy = false;
@@ -153,6 +154,16 @@ TEST_F(EngineClientTest, ReportsARefusalThatStays) {
   EXPECT_EQ(num_resets_, 0);
 }
 
+TEST_F(EngineClientTest, DoesNotRepeatAMessageThatIsTooLarge) {
+  FakeDaemon daemon(options_.address);
+  daemon.refusals = 1;
+  daemon.refusal = {grpc::StatusCode::RESOURCE_EXHAUSTED, "at most 8 bytes"};
+  EngineClient client(options_);
+  EXPECT_THAT(client.Serve(kLayout, handlers_),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("at most 8 bytes")));
+}
+
 TEST_F(EngineClientTest, GivesUpAfterTheAttachTimeout) {
   options_.attach_timeout = std::chrono::milliseconds(50);
   EngineClient client(options_);
@@ -219,6 +230,17 @@ TEST_F(EngineClientTest, EndsWithTheEnginesOwnError) {
     return absl::InvalidArgumentError("no such slot");
   };
   EXPECT_THAT(client.Serve(kLayout, handlers_), IsInvalid("no such slot"));
+}
+
+TEST_F(EngineClientTest, ThrowsOnWhatTheEngineThrows) {
+  FakeDaemon daemon(options_.address);
+  daemon.hold = true;
+  options_.reconnect = true;
+  EngineClient client(options_);
+  handlers_.run = [](const StepPlan&, StepResult*) -> absl::Status {
+    throw std::bad_alloc();
+  };
+  EXPECT_THROW((void)client.Serve(kLayout, handlers_), std::bad_alloc);
 }
 
 TEST_F(EngineClientTest, EndsWithAPlanThatCannotBeRead) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <span>
@@ -14,10 +15,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/gguf/gguf_file.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/gguf_reference.h"
 #include "tests/engine/reference/test_util.h"
+#include "tests/testing/gguf_writer.h"
+#include "tests/testing/is_invalid.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -185,6 +190,36 @@ TEST(GgufModelLoaderTest, KeysSayWhatTheFileLeavesOpen) {
             (std::vector<int32_t>{0, 20, 20, 0, 0, 0, 20}));
 }
 
+// There may be so many values that they must not even be read.
+TEST(GgufModelLoaderTest, CountsWindowsBeforeItReadsThem) {
+  GgufSpec spec = RandomSpec("gemma3", TensorType::kF32, 1);
+  auto& pattern = spec.keys["gemma3.attention.sliding_window_pattern"];
+  pattern = std::vector<uint64_t>(8, ~uint64_t{0});
+  EXPECT_THAT(LoadSpec(spec),
+              IsInvalid("gemma3.attention.sliding_window_pattern: expected one "
+                        "for each of 7 layers, got 8"));
+  pattern = std::vector<uint64_t>(7, ~uint64_t{0});
+  EXPECT_THAT(LoadSpec(spec),
+              IsInvalid("expected an integer below 2^63, got 18446744073709551"
+                        "615"));
+  pattern = std::vector<uint64_t>();
+  EXPECT_THAT(LoadSpec(spec), IsInvalid("for each of 7 layers, got 0"));
+}
+
+// A sparse file takes no room on the disk, and its values would take 512 GiB.
+TEST(GgufModelLoaderTest, AHugeArrayOfWindowsTakesNoMemory) {
+  const uint64_t num_values = uint64_t{1} << 36;
+  GgufWriter writer;
+  writer.Add("general.architecture", "gemma3");
+  writer.AddArray("gemma3.attention.sliding_window_pattern",
+                  GgufValueType<uint8_t>(), num_values, "");
+  const TempFolder folder;
+  const std::string path = folder.Write("sparse.gguf", writer.Finish());
+  std::filesystem::resize_file(path, num_values + 4096);
+  ASSERT_OK_AND_ASSIGN(const auto file, GgufFile::Open(path));
+  EXPECT_THAT(LoadGgufModel(*file), StatusIs(absl::StatusCode::kNotFound));
+}
+
 TEST(GgufModelLoaderTest, APartOfASplitModelIsCalledThat) {
   GgufSpec spec = RandomSpec("llama", TensorType::kF32, 1);
   spec.keys["split.count"] = uint32_t{1};
@@ -243,7 +278,7 @@ TEST(GgufModelLoaderTest, NamesWhatIsWrong) {
       {[](GgufSpec& s) { s.keys["llama.rope.freq_base"] = NAN; },
        "llama.rope.freq_base: expected a number > 1"},
       {[](GgufSpec& s) { s.keys["llama.expert_count"] = uint32_t{8}; },
-       "llama.expert_count: expected 0 or no such key"},
+       "llama.expert_count: expected 0 or no such key, got 8"},
       {[](GgufSpec& s) {
          s.keys["llama.attention.sliding_window"] = uint32_t{64};
        },

@@ -28,7 +28,8 @@ struct SpecTensor {
 // The keys and tensors of a file.
 struct GgufSpec {
   std::map<std::string,
-           std::variant<uint32_t, float, std::string, std::vector<int32_t>>>
+           std::variant<uint32_t, float, std::string, std::vector<int32_t>,
+                        std::vector<uint64_t>>>
       keys;
   std::map<std::string, SpecTensor> tensors;
 

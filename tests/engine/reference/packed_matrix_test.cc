@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "kernels/cpu/thread_pool.h"
 #include "tests/kernels/every_target.h"
 #include "tests/testing/random.h"
+#include "tests/testing/sanitizers.h"
 
 namespace blockmgr {
 namespace {
@@ -220,6 +222,12 @@ TEST(WeightMemoryTest, GivesZerosSideBySide) {
                 static_cast<ptrdiff_t>(bytes));
     }
   }
+}
+
+TEST(WeightMemoryTest, ThrowsWhenTheSystemRefuses) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer ends the process";
+  WeightMemory memory(size_t{1} << 62);
+  EXPECT_THROW(memory.Allocate(1), std::bad_alloc);
 }
 
 TEST(WeightMemoryTest, MatricesOutliveIt) {

@@ -301,6 +301,17 @@ TEST(SamplerTest, LogitsThatAreNoNumbersAreNeverChosen) {
   EXPECT_EQ(sampler.Sample(&info, tokens, none), 0);
 }
 
+TEST(SamplerTest, LogitsThatAreNoNumbersAreTheLeastLikely) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  Sampler sampler(3);
+  TokenLogProbs rows{.num_top = 1};
+  sampler.AddLogProbs(std::vector<float>{kNan, 1, 2}, 1, &rows);
+  EXPECT_THAT(rows.tokens, ElementsAre(1, 2));
+  rows = {.num_top = 3};
+  sampler.AddLogProbs(std::vector<float>{kNan, 1, kNan}, 1, &rows);
+  EXPECT_THAT(rows.tokens, ElementsAre(1, 1, 0, 2));
+}
+
 TEST(SamplerTest, TokensBeyondTheVocabularyCountForNothing) {
   Sampler sampler(3);
   const std::vector<float> logits = {1, 2, 3};

@@ -10,6 +10,7 @@
 
 #include "engine/gguf/gguf_file.h"
 #include "tests/testing/gguf_writer.h"
+#include "tests/testing/random.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
@@ -61,6 +62,27 @@ TEST(ServedGgufTest, AModelWithoutOurTokenizerIsServedWithoutOne) {
   EXPECT_THAT(error, HasSubstr("tokenizer.ggml.model"));
   EXPECT_THAT(model.tokenizer_zip, IsEmpty());
   EXPECT_EQ(model.model_type, "gemma3_text");
+}
+
+// The daemon would refuse the attachment.
+TEST(ServedGgufTest, ATokenizerThatIsTooLargeIsLeftOut) {
+  GgufWriter writer;
+  writer.Add("general.architecture", "qwen2");
+  writer.Add("qwen2.context_length", uint32_t{4096});
+  writer.Add("tokenizer.ggml.model", "gpt2");
+  writer.Add("tokenizer.ggml.pre", "qwen2");
+  writer.Add("tokenizer.ggml.tokens", std::vector<std::string>{"a"});
+  writer.Add("tokenizer.ggml.token_type", std::vector<int32_t>{1});
+  writer.Add("tokenizer.ggml.merges", std::vector<std::string>{});
+  // A zip needs 6 of 8 bits for such text.
+  std::string text(size_t{21} << 20, '\0');
+  Rng rng(1);
+  for (char& c : text) c = static_cast<char>('0' + rng() % 64);
+  writer.Add("tokenizer.chat_template", text);
+  std::string error;
+  ASSERT_OK_AND_ASSIGN(const ServedModel model, Describe(writer, &error));
+  EXPECT_THAT(error, HasSubstr("expected at most 15728640 bytes, got 1"));
+  EXPECT_THAT(model.tokenizer_zip, IsEmpty());
 }
 
 // A file may have any name, but the daemon refuses a message with one that is

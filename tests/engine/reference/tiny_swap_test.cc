@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/reference/host_memory.h"
 #include "engine/reference/tiny_engine.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
@@ -157,6 +158,16 @@ TEST_P(TinySwapTest, ReportsCopiesOfLostBlocks) {
   const StepResult left = Leave(0);
   EXPECT_THAT(left.lost_host_blocks,
               ElementsAre(HostBlockId{static_cast<int32_t>(num_region_)}));
+}
+
+TEST(TinyHostTierTest, BlocksCostNoMemoryBeforeTheyAreWritten) {
+  const int64_t before = ResidentBytes();
+  const int32_t num_host_blocks = 1 << 16;
+  EngineHarness host(SmallModel(31), DType::kFloat32, 16, 1, num_host_blocks);
+  const int64_t host_bytes =
+      num_host_blocks * host.engine().tables().layout().block_bytes();
+  EXPECT_GT(host_bytes, int64_t{1} << 28);
+  EXPECT_LT(ResidentBytes() - before, host_bytes / 4);
 }
 
 }  // namespace

@@ -142,5 +142,16 @@ TEST(TokenizerDataTest, NamesAKeyWhoseValueIsOfAnotherType) {
   }
 }
 
+// There may be so many values that they must not even be read.
+TEST(TokenizerDataTest, CountsTypesBeforeItReadsThem) {
+  const SmallFile small("tokenizer.ggml.token_type", [](GgufWriter& writer) {
+    writer.Add("tokenizer.ggml.token_type",
+               std::vector<uint64_t>(5, ~uint64_t{0}));
+  });
+  EXPECT_THAT(ReadTokenizerData(small.file()),
+              IsInvalid("tokenizer.ggml.token_type: expected 4, as many as "
+                        "tokenizer.ggml.tokens; got 5"));
+}
+
 }  // namespace
 }  // namespace blockmgr

@@ -275,6 +275,13 @@ TEST(CoreThreadTest, FullQueueRefusesAtOnceAndOnlyWhatIsTooMuch) {
   EXPECT_EQ(answered, 2);  // the thread is held: these two were refused here
   EXPECT_THAT(replies[3], StatusIs(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(replies[4], StatusIs(absl::StatusCode::kResourceExhausted));
+  // An engine tries again only if its message is not what is too large.
+  absl::StatusOr<Attachment> attached = absl::UnknownError("no reply");
+  core.Post(AttachEngine{SmallLayout(), "test",
+                         [&attached](absl::StatusOr<Attachment> reply) {
+                           attached = std::move(reply);
+                         }});
+  EXPECT_THAT(attached, StatusIs(absl::StatusCode::kUnavailable));
   std::promise<absl::Status> drained;  // goes round the full queue
   core.Post(
       Drain{[&drained](absl::Status s) { drained.set_value(std::move(s)); }});
