@@ -13,7 +13,7 @@
 //
 // Threads: core thread. Functions that return requests return them in order of
 // submission, because hash order would make runs differ. Cost: O(1) for each
-// item or request, besides that sorting.
+// item or request, besides sorting them.
 #ifndef SCHEDULER_SERVER_CLIENT_SESSIONS_H_
 #define SCHEDULER_SERVER_CLIENT_SESSIONS_H_
 
@@ -44,7 +44,8 @@ class ClientSessions {
 
   // --- Sessions ---
 
-  // Returns false, with nothing changed, if the session is open.
+  // Opens a session with its stream. Returns false, with nothing changed, if
+  // the session is open already.
   [[nodiscard]] bool Open(const std::string& session,
                           std::shared_ptr<TokenSink> sink);
   // Makes an open session that of a call of GenerateCommand. The requests of
