@@ -164,11 +164,11 @@ void ManagerDriver::Operate(double grow) {
   }
   if (Chance(0.05)) {
     now_ms_ += Int(0, 10);
-    model_.Line();
+    model_.cache().Line();
     manager_.SetTime(now_ms_);
-    model_.SetTime(now_ms_);
+    model_.cache().SetTime(now_ms_);
   }
-  model_.Line();
+  model_.cache().Line();
 }
 
 void ManagerDriver::Grow() {
@@ -264,12 +264,13 @@ void ManagerDriver::Open() {
   const bool has_windows = config_.layout.has_windows();
   const RegionQuery* asked = Chance(has_windows ? 0.5 : 0.7) ? &query : nullptr;
   PrefixMatch match = manager_.Match(sequence.names, prompt, max_tokens, asked);
-  NaiveMatch expected = model_.Match(sequence.scope, prompt, max_tokens, asked);
+  NaiveMatch expected =
+      model_.cache().Match(sequence.scope, prompt, max_tokens, asked);
   if (Chance(0.5)) {
     const int32_t part_limit =
         match.cached == nullptr ? max_tokens : limit(match.length());
     manager_.MatchPart(sequence.names, prompt, part_limit, &match);
-    model_.MatchPart(sequence.scope, prompt, part_limit, &expected);
+    model_.cache().MatchPart(sequence.scope, prompt, part_limit, &expected);
     if (Chance(0.1)) {
       match.DropPart(page_size);
       expected.DropPart(page_size);
@@ -459,7 +460,7 @@ void ManagerDriver::AbortRun() {
 void ManagerDriver::Undo(const Run& run) {
   const std::vector<BlockId> before = model_.at(run.slot).groups[0].pages;
   manager_.Abort(run.slot, run.num_tokens);
-  model_.Abort(run.slot, run.num_tokens);
+  model_.Withdraw(run.slot, run.num_tokens, false);
   const std::vector<BlockId>& after = model_.at(run.slot).groups[0].pages;
   const bool kept = std::equal(after.begin(), after.end(), before.begin());
   tally_->undone_copies += kept ? 0 : 1;

@@ -168,7 +168,7 @@ class ManagerDriver {
   bool OrderEviction();
   // From a layer group.
   bool OrderEviction(SequenceSlot slot, int32_t group);
-  // Where an eviction may end; no further than the region: there is none.
+  // Returns the cut of an eviction. No further than the region: there is none.
   int32_t RandomCut(const NaiveSequence& sequence, int32_t group);
   // A number of pages per shard for what the order covers.
   int64_t RandomPageTotal(SequenceSlot slot, int32_t group,
@@ -200,7 +200,7 @@ class ManagerDriver {
   // Whether the step being planned has an order that goes by what is reserved
   // now, as what is in a window does.
   bool HasOrderAtLength(SequenceSlot slot) const;
-  // What an eviction from a group would cover.
+  // Compares what an eviction from a group would cover.
   void CheckCovered(SequenceSlot slot, int32_t group);
   void CheckCoveredInWindows(SequenceSlot slot);
   void Undo(const Run& run);

@@ -112,7 +112,7 @@ void ManagerDriver::Rollback(SequenceSlot slot, int32_t num_tokens,
   trim(acknowledged);
   EXPECT_EQ(left, 0);
   manager_.Rollback(slot, num_tokens);
-  model_.Rollback(slot, num_tokens);
+  model_.Withdraw(slot, num_tokens, true);
   Forget(slot);
 }
 

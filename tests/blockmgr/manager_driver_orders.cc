@@ -136,7 +136,7 @@ bool ManagerDriver::OrderEviction(SequenceSlot slot, int32_t group) {
 
 int32_t ManagerDriver::RandomCut(const NaiveSequence& sequence, int32_t group) {
   const int32_t page_size = config_.layout.page_size;
-  // What falls out of the window need not be evicted.
+  // Pages that fall out of the window need not be evicted.
   if (config_.layout.window > 0) return 0;
   if (HasWindow(group)) {
     const int32_t cut = page_size * Int(0, sequence.num_reserved / page_size);
@@ -180,7 +180,7 @@ bool ManagerDriver::OrderInAllGroups() {
     const bool has_region =
         !model_.at(slot).groups[group].region.blocks.empty();
     if (Chance(has_region ? 0.3 : 0.8)) OrderEviction(slot, group);
-    model_.Line();
+    model_.cache().Line();
   }
   return OrderEviction(slot, 0);
 }
@@ -219,7 +219,7 @@ void ManagerDriver::CheckIllegalCounts(SequenceSlot slot, int32_t group,
   const int32_t i =
       any_head ? Int(0, static_cast<int32_t>(counts.size()) - 1) : 0;
   const int32_t held = model_.EntriesCovered(slot, group)[i];
-  // Of all shards' pages, one too many of one of them.
+  // One shard keeps more pages than it may.
   const int32_t shard = ShardOf(i);
   const int64_t total =
       model_.at(slot).groups[group].pending->page_totals[shard];

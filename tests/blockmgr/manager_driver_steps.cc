@@ -38,16 +38,16 @@ void ManagerDriver::Acknowledge() {
   manager_.Acknowledge(StepId{step.id});
   model_.Acknowledge(step.id);
   // What one of these releases may be wished for by the next.
-  model_.Line();
+  model_.cache().Line();
   for (size_t i = 0; i < step.runs.size(); ++i) {
     if (IsStale(step.runs[i].slot, step.runs[i].incarnation)) continue;
     Settle(&step, i);
-    model_.Line();
+    model_.cache().Line();
   }
   for (const Ordered& order : step.orders) {
     if (IsStale(order.slot, order.incarnation)) continue;
     Conclude(order);
-    model_.Line();
+    model_.cache().Line();
   }
 }
 
@@ -104,7 +104,7 @@ void ManagerDriver::Close(SequenceSlot slot) {
 
 void ManagerDriver::ResetPrefixCache() {
   const int32_t before = model_.cache().num_blocks();
-  model_.ResetPrefixCache();
+  model_.cache().Reset();
   const CacheReset reset = manager_.ResetPrefixCache();
   EXPECT_EQ(reset.num_in_use, model_.cache().num_blocks());
   EXPECT_EQ(reset.num_dropped, before - model_.cache().num_blocks());

@@ -31,7 +31,7 @@ void ManagerDriver::Swap() {
     const SwapId swap = swaps[static_cast<size_t>(Int(0, last))];
     if (kind < 8) return SwapIn(swap);
     manager_.DropSwapped(swap);
-    model_.DropSwapped(swap);
+    model_.host().Drop(swap);
     ++tally_->dropped_swaps;
   }
 }
@@ -94,17 +94,19 @@ void ManagerDriver::MatchPastOf(SwapId swap, const NaiveSequence& sequence,
                              .any_history = false,
                              .max_tokens_over = limit};
   const RegionQuery* asked = name.size() == 3 ? &query : nullptr;
-  *expected = model_.Match(sequence.scope, sequence.tokens, max_tokens, asked);
+  *expected =
+      model_.cache().Match(sequence.scope, sequence.tokens, max_tokens, asked);
   if (expected->region != 0 && !model_.HasPastOf(swap, *expected)) {
     // One that a shorter history has made may be as long.
     asked = nullptr;
-    *expected =
-        model_.Match(sequence.scope, sequence.tokens, max_tokens, asked);
+    *expected = model_.cache().Match(sequence.scope, sequence.tokens,
+                                     max_tokens, asked);
   }
   *match = manager_.Match(sequence.names, sequence.tokens, max_tokens, asked);
   if (!Chance(0.3)) return;
   manager_.MatchPart(sequence.names, sequence.tokens, max_tokens, match);
-  model_.MatchPart(sequence.scope, sequence.tokens, max_tokens, expected);
+  model_.cache().MatchPart(sequence.scope, sequence.tokens, max_tokens,
+                           expected);
 }
 
 void ManagerDriver::SwapIn(SwapId swap) {
@@ -174,7 +176,7 @@ void ManagerDriver::LoseHostBlocks() {
   const absl::StatusOr<std::vector<SwapId>> losers =
       manager_.LoseHostBlocks(reported);
   ASSERT_OK(losers);
-  EXPECT_EQ(*losers, model_.LoseHostBlocks(lost));
+  EXPECT_EQ(*losers, model_.host().LoseBlocks(lost));
   tally_->lost_swaps += std::ssize(*losers);
 }
 

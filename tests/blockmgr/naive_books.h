@@ -1,7 +1,8 @@
-// What all parts of NaiveModel look at: sequences, the blocks that they hold,
-// the steps that may touch a block, and what the engine has written.
+// NaiveBooks: the state that all parts of NaiveModel share. Sequences, the
+// blocks that they hold, the steps that may touch a block, and what the engine
+// has written.
 //
-// A layer group is the unit. What differs by its window is in BookRules.
+// A layer group is the unit. BookRules has the rules that differ by its window.
 #ifndef TESTS_BLOCKMGR_NAIVE_BOOKS_H_
 #define TESTS_BLOCKMGR_NAIVE_BOOKS_H_
 
@@ -43,14 +44,14 @@ struct NaiveSequence {
   int32_t num_settled = 0;
   int32_t num_found = 0;   // came from the cache
   bool was_writer = true;  // of its last block, before what is not settled
-  // What a region was published as; empty for one that was not.
+  // The name that a region was published as. Empty: it was not.
   std::string context;
   uint64_t lineage = 0;  // of the region that new positions are computed over
 
   int32_t num_offered = 0;  // blocks, to the cache
   uint64_t chain = 1;       // entry that precedes the next one; 0: broken
 
-  // Of group 0.
+  // The region of group 0.
   const BookRegion& region() const { return groups[0].region; }
   int32_t cut() const { return region().cut; }
   // Whether an order is on its way, in any group.
@@ -76,15 +77,15 @@ struct NaiveSequence {
   std::vector<BlockId> Held() const;
 };
 
-// Of a sequence, a page by its group and number; or a block of the group's
+// A page of a sequence by its group and number; or a block of the group's
 // region, the last of which is number -1.
 using NaivePiece = std::pair<int32_t, int32_t>;
 
-// What the memory has of the first tokens of a prompt.
+// NaiveMatch names the memory that has the first tokens of a prompt.
 struct NaiveMatch {
   int32_t num_tokens = 0;
   uint64_t region = 0;  // its entry in the cache; 0: none
-  // By group, what is found in the cache, as in GroupBook. Empty: nothing.
+  // The blocks found in the cache, by group, as in GroupBook. Empty: none.
   std::vector<BookRegion> regions;
   std::vector<std::vector<BlockId>> pages;
   bool has_part = false;  // the last page of group 0, of a few tokens
@@ -112,7 +113,7 @@ struct NaiveMatch {
   void DropPart(int32_t page_size);
 };
 
-// How often it met what is rare in models with windows.
+// Counts of the events that are rare in models with windows.
 struct NaiveTally {
   int64_t fallen_blocks = 0;  // out of windows
   int64_t shortened_matches = 0;
@@ -140,7 +141,8 @@ struct NaiveTally {
   int64_t dropped_window_regions = 0;  // with the last that led to them
 };
 
-// Which step may touch a block, and which blocks were released, in order.
+// NaiveFences knows the steps that may touch a block, and the order in which
+// blocks were released.
 class NaiveFences {
  public:
   explicit NaiveFences(int32_t num_blocks)
@@ -160,7 +162,7 @@ class NaiveFences {
   // The order in which blocks were released.
   uint64_t AgeOf(BlockId block) const { return left_.at(block); }
   void Release(BlockId block);
-  // As if it had been released just now, under the same fence.
+  // Makes it the last that was released, under the same fence.
   void Rejuvenate(BlockId block) { left_[block] = next_left_++; }
   void Dispatch(uint64_t step, const std::vector<int32_t>& holders);
   void Acknowledge(uint64_t step);
@@ -179,7 +181,7 @@ class NaiveFences {
   bool are_bounds_ = false;
 };
 
-// What the engine has written.
+// NaiveArena has what the engine has written.
 struct NaiveArena {
   // Full blocks.
   struct Written {
@@ -212,21 +214,21 @@ struct NaiveBooks {
   std::vector<int32_t> Holders() const;
   std::vector<int32_t> Prefix(const std::vector<int32_t>& tokens,
                               int32_t num_blocks) const;
-  // What the first num_tokens need, in order.
+  // Returns the pieces that the first num_tokens need, in order.
   std::vector<NaivePiece> PiecesOf(const NaiveSequence& sequence,
                                    int32_t num_tokens) const;
   static BlockId BlockOf(const NaiveSequence& sequence,
                          const NaivePiece& piece);
   // Whether every group has all pages that the settled tokens need.
   bool IsWhole(const NaiveSequence& sequence) const;
-  // Nothing computed from now on is anybody else's.
+  // Tokens computed from now on are nobody else's.
   void BreakChain(NaiveSequence* sequence);
 
   const ModelLayout layout;
   const BookRules rules;
   NaiveTally* const tally;
   std::map<SequenceSlot, NaiveSequence> sequences;
-  // Of the step being planned: sources are held until it is dispatched.
+  // Copies of the step being planned. Sources are held until its dispatch.
   std::vector<CopyOnWrite> copies;
   NaiveFences fences;
   NaiveArena arena;

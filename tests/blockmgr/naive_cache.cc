@@ -60,7 +60,7 @@ uint64_t NaiveCache::ChainAt(const NaiveSequence& sequence,
   return is_next ? RegionWith(region.blocks.front()) : 0;
 }
 
-std::vector<NaiveCache::EntryName> NaiveCache::Reclaimable() const {
+std::vector<NaiveCache::EntryName> NaiveCache::Reclaimable() {
   std::map<std::pair<int32_t, uint64_t>, EntryName> in_order;
   for (const auto& [entry, place] : line_) {
     in_order[{At(entry).retention.priority, place}] = entry;
@@ -85,7 +85,7 @@ BlockId NaiveCache::FirstOf(const EntryName& entry) const {
                            : regions_.at(entry.second).blocks.front();
 }
 
-const NaiveCache::Wished& NaiveCache::At(const EntryName& entry) const {
+NaiveCache::Wished& NaiveCache::At(const EntryName& entry) {
   if (entry.second == 0) return cached_.at(entry.first);
   return regions_.at(entry.second);
 }
@@ -311,7 +311,7 @@ std::set<uint64_t> NaiveCache::LoseBlocks(const std::set<BlockId>& lost) {
   for (const auto& [block, entry] : cached_) {
     if (lost.contains(block)) gone.insert(entry.id);
   }
-  // What comes after something that is gone, until nothing is added.
+  // Entries after one that is gone, until nothing is added.
   for (size_t before = 0; before != gone.size();) {
     before = gone.size();
     for (const auto& [block, entry] : cached_) {

@@ -1,5 +1,5 @@
-// The prefix cache of NaiveModel: what it keeps of pages and regions, what it
-// finds of a prompt, and what goes first.
+// NaiveCache: the prefix cache of NaiveModel. Pages and regions, those that a
+// prompt starts with, and those that are reclaimed first.
 //
 // Groups differ in one respect. A page of group 0 is found by its content: the
 // tokens up to its end, and the entry before it. A page of another group is
@@ -42,7 +42,8 @@ class NaiveCache {
   }
   // Whether the block is this region's, or its tail's.
   bool IsOfRegion(uint64_t id, BlockId block) const;
-  // What sequences that start with the region, or with 0, are computed over.
+  // Returns the context of sequences that start with the region. Region 0 is
+  // none.
   std::string ContextOf(uint64_t region) const;
   // The entry that precedes the next one of a sequence that was cut back to so
   // many full pages; 0: there is none.
@@ -75,7 +76,8 @@ class NaiveCache {
   std::set<uint64_t> LoseBlocks(const std::set<BlockId>& lost);
   void Reset();
   void SetTime(int64_t now_ms);
-  // Gives blocks that have become reclaimable their place in the order.
+  // Gives blocks that have become reclaimable their place in the order. To be
+  // called after every operation.
   void Line();
 
  private:
@@ -89,19 +91,20 @@ class NaiveCache {
   struct Entry : Wished {
     uint64_t id = 0;
     int32_t group = 0;
-    // Of group 0.
+    // Group 0 only.
     int32_t scope = 0;
     uint64_t parent = 0;
     std::vector<int32_t> prefix = {};  // all tokens up to the page's end
-    // Of other groups: the entry that it is linked to; 0: only regions lead to
-    // it.
+    // Other groups only: the entry that it is linked to. 0: only regions lead
+    // to it.
     uint64_t of = 0;
   };
   // A block and its entry.
   using Link = std::pair<BlockId, uint64_t>;
-  // What starts with a region in one group: the group's region and its entry
-  // (0: it has no block), and, by page, what the next token attends to behind
-  // that. In group 0 that is the region itself and the page at its end.
+  // The beginning of a sequence in one group: the group's region and its entry
+  // (0: it has no block), and the pages behind that which the next token
+  // attends to. In group 0 this is the region that leads to the others, and the
+  // page at its end.
   struct Start {
     BookRegion region;
     uint64_t id = 0;
@@ -110,7 +113,7 @@ class NaiveCache {
   struct Region : Wished {
     int32_t group = 0;
     std::vector<BlockId> blocks = {};
-    // Of group 0; there is nothing of it for other groups.
+    // Group 0 only: it leads to the regions of other groups.
     int32_t scope = 0;
     RegionName name = {};
     std::vector<int32_t> tokens = {};  // [0, name.length)
@@ -125,10 +128,7 @@ class NaiveCache {
   std::vector<EntryName> Entries() const;
   // The block that tells whether the entry is in use.
   BlockId FirstOf(const EntryName& entry) const;
-  const Wished& At(const EntryName& entry) const;
-  Wished& At(const EntryName& entry) {
-    return const_cast<Wished&>(std::as_const(*this).At(entry));
-  }
+  Wished& At(const EntryName& entry);
   bool IsAlive(const Link& link) const;
   bool IsComplete(const Region& region) const;
   // The page at the region's end, which others start with; null: it has none.
@@ -140,8 +140,8 @@ class NaiveCache {
   // The region a sequence can start with; 0: none.
   uint64_t MatchRegion(int32_t scope, const std::vector<int32_t>& tokens,
                        const RegionQuery& query, int32_t max_length) const;
-  // What a group starts with after so many tokens; null: nothing, or it has
-  // been left behind.
+  // Returns the start of a group after so many tokens. Null: there is none, or
+  // the window has left its region behind.
   const Start* StartOf(uint64_t region, int32_t group,
                        int32_t num_tokens) const;
   // The page of a group that a match leads to; null: none.
@@ -163,13 +163,15 @@ class NaiveCache {
   // Offers it to be found by the entry `of`.
   void LinkPage(const NaiveSequence& sequence, int32_t group, int32_t page,
                 uint64_t of, int32_t cut);
-  // What a region of `length` tokens leads to in a group. Adds what is missing.
+  // Returns the start in a group of a region of `length` tokens. Adds entries
+  // that are missing.
   Start MakeStart(const NaiveSequence& sequence, int32_t group, int32_t length);
   void AddLinked(BlockId block, int32_t group, uint64_t of);
 
   // A sequence starts with the entry.
   void Use(const EntryName& entry);
-  // What is wished for any of positions [begin, end), or for all of [0, cut).
+  // Takes over the wishes for any of positions [begin, end), or for all of
+  // [0, cut).
   void ApplyWishes(const NaiveSequence& sequence, const EntryName& entry,
                    int32_t begin, int32_t end, int32_t cut = 0);
   void Drop(const EntryName& entry);
@@ -179,7 +181,7 @@ class NaiveCache {
   void DropOrphan(const EntryName& entry);
   // Entries that nobody uses and no step can touch, in the order in which they
   // are reclaimed.
-  std::vector<EntryName> Reclaimable() const;
+  std::vector<EntryName> Reclaimable();
 
   NaiveBooks& books_;
   std::map<BlockId, Entry> cached_;

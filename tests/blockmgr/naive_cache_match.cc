@@ -1,4 +1,4 @@
-// What NaiveCache finds of a prompt, and sequences that start with it.
+// Matches of NaiveCache, and sequences that start with them.
 
 #include <algorithm>
 #include <functional>
@@ -60,7 +60,7 @@ NaiveMatch NaiveCache::Match(int32_t scope, const std::vector<int32_t>& tokens,
   NaiveMatch match(books_.num_groups());
   extend(1, "", max_tokens, &match);
   Fit(tokens, &match);
-  // Of regions that lack something up to four, the longer first.
+  // Up to four regions that lack something are passed, the longer first.
   int32_t max_length = std::numeric_limits<int32_t>::max();
   for (int32_t tries = 0; query != nullptr && tries < 4; ++tries) {
     const uint64_t id = MatchRegion(scope, tokens, *query, max_length);
@@ -233,7 +233,7 @@ void NaiveCache::Open(const NaiveMatch& match, NaiveSequence* sequence) {
     sequence->lineage = region.lineage;
     sequence->chain = match.region;
   }
-  // Wishes for as long go by this order.
+  // This order decides between wishes that end at once.
   OpenRegion(match, 0, sequence);
   for (int32_t group = 1; group < books_.num_groups(); ++group) {
     OpenRegion(match, group, sequence);

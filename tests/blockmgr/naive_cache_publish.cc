@@ -1,4 +1,4 @@
-// What NaiveCache is offered.
+// Publication in NaiveCache.
 
 #include <algorithm>
 #include <optional>

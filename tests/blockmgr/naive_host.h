@@ -1,4 +1,4 @@
-// The host tier of NaiveModel: what has been swapped out.
+// NaiveHost: the host tier of NaiveModel.
 #ifndef TESTS_BLOCKMGR_NAIVE_HOST_H_
 #define TESTS_BLOCKMGR_NAIVE_HOST_H_
 
@@ -15,7 +15,7 @@ namespace blockmgr {
 
 class NaiveHost {
  public:
-  // What it has of a sequence.
+  // A sequence that has left.
   struct Swap {
     NaiveSequence sequence;  // with its blocks, when it left
     std::map<NaivePiece, HostBlockId> pieces;
@@ -27,7 +27,7 @@ class NaiveHost {
       : num_blocks_(num_blocks), books_(*books) {}
 
   int32_t num_free() const;
-  // Those that are not on their way back, by id.
+  // Returns the swaps that are not on their way back, by id.
   std::vector<SwapId> Swaps() const;
   const Swap& at(SwapId id) const { return swaps_.at(id); }
   void Check(const HostTier& host) const;
@@ -39,7 +39,7 @@ class NaiveHost {
   void SwapIn(SwapId id) { leaving_.push_back(id); }
   void Dispatch();
   void Drop(SwapId id);
-  // Those that hold one, which are dropped.
+  // Drops the swaps that hold one, and returns them.
   std::vector<SwapId> LoseBlocks(const std::set<HostBlockId>& lost);
   void Clear();
 

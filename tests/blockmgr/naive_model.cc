@@ -102,7 +102,7 @@ void NaiveModel::CountMoving(const NaiveSequence& sequence, int32_t group,
                              Moving* moving) const {
   if (books_.rules.WindowOf(group) == 0) return;
   const NaiveGroup& own = sequence.groups[group];
-  // What an order covers is its to give back.
+  // An order gives back itself what it covers.
   const std::optional<BookOrder>& order = own.pending;
   const int32_t num_falls =
       order.has_value() ? order->length : sequence.num_reserved;
@@ -214,19 +214,10 @@ void NaiveModel::Reserve(SequenceSlot slot, int32_t num_tokens,
   sequence.num_reserved += num_tokens;
 }
 
-void NaiveModel::Abort(SequenceSlot slot, int32_t num_tokens) {
+void NaiveModel::Withdraw(SequenceSlot slot, int32_t num_tokens, bool seen) {
   NaiveSequence& sequence = at(slot);
   sequence.num_reserved -= num_tokens;
-  Pop(&sequence, sequence.num_reserved, false);
-  if (num_tokens > 0 && sequence.num_reserved == sequence.num_settled) {
-    Return(slot);
-  }
-}
-
-void NaiveModel::Rollback(SequenceSlot slot, int32_t num_tokens) {
-  NaiveSequence& sequence = at(slot);
-  sequence.num_reserved -= num_tokens;
-  Pop(&sequence, sequence.num_reserved, true);
+  Pop(&sequence, sequence.num_reserved, seen);
   if (num_tokens > 0 && sequence.num_reserved == sequence.num_settled) {
     Return(slot);
   }
@@ -294,7 +285,7 @@ void NaiveModel::Dispatch(uint64_t step) {
 void NaiveModel::LoseEngine() {
   EXPECT_TRUE(sequences().empty());
   Acknowledge(books_.fences.dispatched());
-  ResetPrefixCache();
+  cache_.Reset();
   host_.Clear();
 }
 

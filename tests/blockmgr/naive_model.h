@@ -1,8 +1,8 @@
 // A naive twin of BlockManager: maps, sets and full recounts.
 //
-// It does not choose blocks: it is told which ones the product chose, says
-// whether they were allowed, and recounts everything from the tables alone.
-// Violations are GoogleTest failures.
+// The model does not choose blocks: it is told which ones the product chose,
+// says whether they were allowed, and recounts everything from the tables
+// alone. Violations are GoogleTest failures.
 #ifndef TESTS_BLOCKMGR_NAIVE_MODEL_H_
 #define TESTS_BLOCKMGR_NAIVE_MODEL_H_
 
@@ -41,26 +41,16 @@ class NaiveModel {
   const NaiveSequence& at(SequenceSlot slot) const {
     return books_.sequences.at(slot);
   }
-  const NaiveCache& cache() const { return cache_; }
-  const NaiveHost& host() const { return host_; }
+  NaiveCache& cache() { return cache_; }
+  NaiveHost& host() { return host_; }
   // Whether copies are planned.
   bool has_copies() const { return !books_.copies.empty(); }
 
   // Compares all counters and tables, and what is derived from them.
   void Check(const BlockManager& manager) const;
-  // The same of the regions of all groups.
+  // Compares the regions of all groups.
   void CheckRegions(const BlockManager& manager, SequenceSlot slot) const;
 
-  // Blocks a prompt can start with, and how many only the cache holds.
-  NaiveMatch Match(int32_t scope, const std::vector<int32_t>& tokens,
-                   int32_t max_tokens, const RegionQuery* query) const {
-    return cache_.Match(scope, tokens, max_tokens, query);
-  }
-  // Extends it by a part of a block.
-  void MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
-                 int32_t max_tokens, NaiveMatch* match) const {
-    cache_.MatchPart(scope, tokens, max_tokens, match);
-  }
   // `sequence` has tokens, scope and wishes.
   void Open(SequenceSlot slot, NaiveSequence sequence, const NaiveMatch& match);
   int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
@@ -70,8 +60,9 @@ class NaiveModel {
   int32_t HandOut(std::span<const BlockId> blocks, int32_t num_free);
   void Reserve(SequenceSlot slot, int32_t num_tokens,
                std::span<const BlockId> blocks);
-  void Abort(SequenceSlot slot, int32_t num_tokens);
-  void Rollback(SequenceSlot slot, int32_t num_tokens);
+  // Takes the last reserved tokens back; `seen`: steps may have touched their
+  // blocks.
+  void Withdraw(SequenceSlot slot, int32_t num_tokens, bool seen);
   bool WillPublish(SequenceSlot slot, int32_t num_tokens) const;
   void Commit(SequenceSlot slot, int32_t num_tokens);
   void Close(SequenceSlot slot);
@@ -93,21 +84,21 @@ class NaiveModel {
   // to, and the rest of its own page.
   bool CanGoBack(SequenceSlot slot, int32_t num_tokens) const;
   void CutBack(SequenceSlot slot, int32_t num_tokens);
-  // What is left of every sequence that loses something, by slot; the blocks
-  // are poisoned, the sequences cut back.
+  // Returns the tokens left of every sequence that loses some, by slot. The
+  // blocks are poisoned, the sequences cut back.
   std::map<SequenceSlot, int32_t> LoseBlocks(const std::set<BlockId>& lost);
 
-  // What an eviction of [0, cut) covers in a group when `length` tokens are
-  // computed, of what the next one attends to. In a group without a window, the
-  // length does not matter.
+  // Returns the blocks that an eviction of [0, cut) covers in a group when
+  // `length` tokens are computed: those that the next token attends to. Without
+  // a window the length does not matter.
   BookCover CoveredBy(SequenceSlot slot, int32_t group, int32_t cut,
                       int32_t length) const {
     return books_.rules.CoveredBy(at(slot).groups[group], group, cut, length);
   }
-  // Those that are taken already and held by this sequence alone.
+  // Returns those of them that this sequence holds alone.
   std::vector<BlockId> OwnBlocks(SequenceSlot slot, int32_t group, int32_t cut,
                                  int32_t length) const;
-  // Those, and what it will have alone of pages that are yet to be computed.
+  // Counts these, and the pages yet to be computed that it will hold alone.
   int32_t NumOwnBlocks(SequenceSlot slot, int32_t group, int32_t cut,
                        int32_t length) const;
   // The entries that each head has of what a pending order covers.
@@ -118,7 +109,7 @@ class NaiveModel {
   // Takes over an order into its own blocks. Returns how many cache entries
   // that costs. Fresh destinations, which HandOut has seen, may follow.
   int32_t ReserveEviction(SequenceSlot slot, int32_t group, BookOrder order);
-  // With a name, what all groups have now is published.
+  // A name publishes the regions that all groups have now.
   EvictionReceipt CommitEviction(SequenceSlot slot, int32_t group,
                                  const std::vector<int32_t>& counts,
                                  const RegionName* name);
@@ -138,10 +129,6 @@ class NaiveModel {
   // Opens what comes back, `transfers` by choice of the product.
   void SwapIn(SequenceSlot slot, const NaiveMatch& match,
               std::span<const BlockTransfer> transfers, int32_t num_free);
-  void DropSwapped(SwapId swap) { host_.Drop(swap); }
-  std::vector<SwapId> LoseHostBlocks(const std::set<HostBlockId>& lost) {
-    return host_.LoseBlocks(lost);
-  }
 
   // Does what the engine does in the step about to be dispatched: the planned
   // copies, then the rows of the runs. Afterwards every sequence must find all
@@ -149,12 +136,7 @@ class NaiveModel {
   void Execute(std::span<const NaiveRun> runs);
   void Dispatch(uint64_t step);
   void Acknowledge(uint64_t step) { books_.fences.Acknowledge(step); }
-  void ResetPrefixCache() { cache_.Reset(); }
   void LoseEngine();
-  void SetTime(int64_t now_ms) { cache_.SetTime(now_ms); }
-  // Gives blocks that have become reclaimable their place in the order. To be
-  // called after every operation.
-  void Line() { cache_.Line(); }
 
  private:
   void CheckCounts(const BlockManager& manager,
@@ -172,14 +154,14 @@ class NaiveModel {
                    const std::vector<int32_t>& holders, Moving* moving) const;
   // A planned copy of this sequence goes back to its source, if there is one.
   void Return(SequenceSlot slot);
-  // Of its last block, if it is partly filled.
+  // Gives up the right to write to its last block, if that is partly filled.
   void StopWriting(SequenceSlot slot);
   // Gives up the pages wholly behind the first num_tokens positions; `seen`: by
   // steps, perhaps.
   void Pop(NaiveSequence* sequence, int32_t num_tokens, bool seen);
-  // Of full pages.
+  // Notes what a full page holds, in all groups.
   void Write(const NaiveSequence& sequence, int32_t page);
-  // What the engine has in its blocks becomes what the sequence expects.
+  // Makes the sequence expect what the engine has in its blocks.
   void FindRows(NaiveSequence* sequence);
   void CheckRows(SequenceSlot slot) const;
   // The blocks of all groups that the last position is in, if positions after
@@ -198,7 +180,7 @@ class NaiveModel {
   NaiveBooks books_;
   NaiveCache cache_;
   NaiveHost host_;
-  // Who may write to a block without looking.
+  // The sequences that may write to a block without looking.
   std::map<BlockId, SequenceSlot> writers_;
   uint64_t next_lineage_ = 1;
 };

@@ -96,7 +96,7 @@ EvictionReceipt NaiveModel::CommitEviction(SequenceSlot slot, int32_t group,
       before.blocks.empty() ? 0 : cache_.RegionWith(before.blocks.front());
   const BookCover covered = CoveredBy(slot, group, order.cut, order.length);
   if (books_.rules.WindowOf(group) > 0) {
-    // What an order covers there follows from the length.
+    // The length decides what an order covers there.
     EXPECT_EQ(sequence.num_settled, order.length);
     books_.tally->window_regions_again += covered.region.cut > 0 ? 1 : 0;
     ++books_.tally->window_regions;

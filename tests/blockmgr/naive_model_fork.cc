@@ -1,4 +1,4 @@
-// What NaiveModel knows of shared blocks.
+// Shared blocks of NaiveModel.
 
 #include <algorithm>
 #include <utility>
@@ -21,7 +21,7 @@ std::vector<BlockId> NaiveModel::PartBlocks(
 }
 
 bool NaiveModel::CanFork(SequenceSlot slot) const {
-  // What has come back is published with its next tokens.
+  // A sequence that has come back is published with its next tokens.
   return !at(slot).has_pending() && !WillPublish(slot, 0) &&
          std::ranges::count(books_.copies, slot, &CopyOnWrite::slot) == 0;
 }

@@ -16,7 +16,7 @@ bool NaiveModel::CanGoBack(SequenceSlot slot, int32_t num_tokens) const {
   if (num_tokens < sequence.cut()) return false;
   for (int32_t group = 0; group < num_groups(); ++group) {
     const GroupBook& book = sequence.groups[group];
-    // What a query before that attends to is not all there.
+    // A query before that attends to entries that are not there.
     const bool is_before = num_tokens < book.region.length;
     if (books_.rules.WindowOf(group) > 0 && is_before) return false;
     if (!books_.rules.CanGoOn(book, group, num_tokens)) return false;

@@ -72,7 +72,7 @@ void NaiveModel::CheckRows(SequenceSlot slot) const {
   const auto& rows = books_.arena.rows;
   for (int32_t group = 0; group < num_groups(); ++group) {
     const NaiveGroup& own = sequence.groups[group];
-    // What the next position attends to, and what comes after that.
+    // Positions that the next one attends to, and those after it.
     const int32_t window = books_.rules.WindowOf(group);
     int32_t i = own.region.cut;
     if (window > 0) i = std::max(i, sequence.num_settled - window + 1);

@@ -88,7 +88,7 @@ void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
       continue;
     }
     std::vector<BlockId>& pages = sequence.groups[group].pages;
-    // Of what is behind the window nothing is left to find it by.
+    // Nothing is left to find it by if a page before it is behind the window.
     if (group == 0 && page > std::ssize(pages)) sequence.chain = 0;
     pages.resize(static_cast<size_t>(page), kNullBlock);
     pages.push_back(taken[i]);
@@ -107,7 +107,7 @@ void NaiveModel::SwapIn(SequenceSlot slot, const NaiveMatch& match,
     }
     own.was_evicted = was.was_evicted;
     own.pages.resize(CeilDiv(match.num_tokens, page_size()), kNullBlock);
-    // What was found is as the cache has it.
+    // Pages that were found are as the cache has them.
     own.values.resize(match.pages[group].size() *
                       static_cast<size_t>(page_size()));
     own.values.insert(own.values.end(),

@@ -238,7 +238,7 @@ class Ledger {
   // The block has other content now. Group 0's regions are found first: what
   // is kept of them may not be overwritten before that was told.
   void OverwriteRegions(BlockId block);
-  // What is kept has lost blocks. Without group 0's it is of no use.
+  // Regions that are kept have lost blocks. One without group 0's is of no use.
   void LoseRegions(absl::FunctionRef<bool(BlockId)> is_lost);
   void TakeDropped(const StepPlan& plan);
   void CheckRegionOrder(const Served& served, const EvictionOrder& order);
@@ -253,7 +253,7 @@ class Ledger {
   bool CanGoOn(const Table& table, int32_t length) const;
   // Gives up the blocks behind the first `length` tokens.
   void CutTables(int32_t length, Table* table);
-  // What has left the windows.
+  // Gives up the pages and regions that have left the windows.
   void ReleaseOutOfSpan(Table* table);
   // The positions before the first lost block of any group.
   int32_t SoundBefore(const Table& table,

@@ -171,7 +171,8 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
     return;
   }
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    // Who comes back from the host tier brings the regions of other groups.
+    // A request that comes back from the host tier brings the regions of other
+    // groups.
     if (group > 0 && start.swap != kNoSwap) break;
     const BookRegion& kept = region.regions[group];
     if (!rules_.IsInWindow(kept, group, start.num_cached_tokens)) continue;

@@ -309,6 +309,11 @@ void Ledger::CheckReceipt(const EvictionEffect& effect,
 }
 
 void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served) {
+  // One without blocks is kept in vain.
+  if (table.groups[0].region.blocks.empty()) {
+    lost_regions_.insert(id);
+    return;
+  }
   Region& region = regions_[id];
   region.scope = served.request.scope;
   region.plan = PlanOf(served);
