@@ -101,19 +101,13 @@ void ManagerDriver::Check() {
   for (const RegionId region : dropped) {
     EXPECT_EQ(findable_.erase(region), 1u) << "dropped twice, or never there";
   }
-  EXPECT_EQ(std::ssize(findable_), model_.num_cached_regions());
+  EXPECT_EQ(std::ssize(findable_), model_.cache().num_regions());
   ReadPrefixCache();
   if (Chance(0.05)) {
     for (const auto& [slot, sequence] : model_.sequences()) {
       model_.CheckRegions(manager_, slot);
-      CheckCovered(slot);
-      const auto end = static_cast<int32_t>(sequence.groups[0].pages.size());
-      const int32_t cut = config_.layout.page_size *
-                          Int(sequence.cut() / config_.layout.page_size, end);
-      if (config_.layout.window == 0) {
-        EXPECT_EQ(manager_.CountCovered(slot, 0, cut, cut).num_own,
-                  model_.NumOwnBlocks(slot, cut));
-      }
+      CheckCoveredInWindows(slot);
+      CheckCovered(slot, 0);
       for (const int32_t back : {0, 1, config_.layout.page_size}) {
         const int32_t num_tokens = std::max(0, sequence.num_settled - back);
         EXPECT_EQ(manager_.CanGoBack(slot, num_tokens),
@@ -170,11 +164,11 @@ void ManagerDriver::Operate(double grow) {
   }
   if (Chance(0.05)) {
     now_ms_ += Int(0, 10);
-    model_.Line();
+    model_.cache().Line();
     manager_.SetTime(now_ms_);
-    model_.SetTime(now_ms_);
+    model_.cache().SetTime(now_ms_);
   }
-  model_.Line();
+  model_.cache().Line();
 }
 
 void ManagerDriver::Grow() {
@@ -219,7 +213,7 @@ void ManagerDriver::CloseAny() {
   const SequenceSlot slot = AnySlot();
   // A sequence with a region in a window mostly lives on, to be compressed
   // again.
-  if (HasWindowRegion(model_.at(slot)) && Chance(0.8)) return;
+  if (HasMovingRegion(model_.at(slot)) && Chance(0.8)) return;
   Close(slot);
 }
 
@@ -270,12 +264,13 @@ void ManagerDriver::Open() {
   const bool has_windows = config_.layout.has_windows();
   const RegionQuery* asked = Chance(has_windows ? 0.5 : 0.7) ? &query : nullptr;
   PrefixMatch match = manager_.Match(sequence.names, prompt, max_tokens, asked);
-  NaiveMatch expected = model_.Match(sequence.scope, prompt, max_tokens, asked);
+  NaiveMatch expected =
+      model_.cache().Match(sequence.scope, prompt, max_tokens, asked);
   if (Chance(0.5)) {
     const int32_t part_limit =
         match.cached == nullptr ? max_tokens : limit(match.length());
     manager_.MatchPart(sequence.names, prompt, part_limit, &match);
-    model_.MatchPart(sequence.scope, prompt, part_limit, &expected);
+    model_.cache().MatchPart(sequence.scope, prompt, part_limit, &expected);
     if (Chance(0.1)) {
       match.DropPart(page_size);
       expected.DropPart(page_size);
@@ -309,17 +304,18 @@ void ManagerDriver::Open() {
 
 void ManagerDriver::CheckMatch(const PrefixMatch& match,
                                const NaiveMatch& expected) {
+  const std::vector<BlockId> tail = expected.Tail(config_.layout.page_size);
   EXPECT_EQ(match.has_part, expected.has_part);
-  EXPECT_EQ(match.cost.part_is_reclaimable, expected.cost.part_is_reclaimable);
+  EXPECT_EQ(match.cost.part_is_reclaimable, expected.part_is_reclaimable);
   EXPECT_EQ(match.num_tokens, expected.num_tokens);
-  EXPECT_EQ(match.cached != nullptr, expected.region != PrefixCache::kNone);
-  EXPECT_EQ(match.blocks, expected.blocks);
-  EXPECT_EQ(match.num_out, expected.num_out);
-  EXPECT_EQ(match.window_blocks, expected.window_blocks);
-  EXPECT_EQ(match.num_window_blocks, expected.num_window_blocks);
-  EXPECT_EQ(match.cost.num_reclaimable, expected.cost.num_reclaimable);
-  EXPECT_EQ(match.cost.num_cooling, expected.cost.num_cooling);
-  EXPECT_EQ(match.cost.num_moving, expected.cost.num_moving);
+  EXPECT_EQ(match.cached != nullptr, expected.region != 0);
+  EXPECT_EQ(match.blocks, tail);
+  EXPECT_EQ(match.num_out, std::ranges::count(tail, kNullBlock));
+  EXPECT_EQ(match.window_blocks, expected.LinkedPages());
+  EXPECT_EQ(match.num_window_blocks, expected.CountLinked());
+  EXPECT_EQ(match.cost.num_reclaimable, expected.num_reclaimable);
+  EXPECT_EQ(match.cost.num_cooling, expected.num_cooling);
+  EXPECT_EQ(match.cost.num_moving, expected.num_moving);
   tally_->naive.shortened_matches += expected.is_shortened ? 1 : 0;
   tally_->naive.refused_regions += expected.has_refused_region ? 1 : 0;
 }
@@ -351,13 +347,13 @@ std::vector<TokenDemand> ManagerDriver::RandomDemands() {
     const double haste = config_.layout.has_windows() ? 0.02 : 0.1;
     const bool has_order = sequence.groups[0].pending.has_value();
     if (!Chance(has_order ? haste : 0.5)) continue;
-    if (HasWindowOrder(slot)) continue;
+    if (HasOrderAtLength(slot)) continue;
     if (IsReady(sequence) && Chance(0.7)) continue;
     const int32_t page_size = config_.layout.page_size;
     const int32_t missing =
         static_cast<int32_t>(sequence.tokens.size()) - sequence.num_reserved;
     int32_t num_tokens = Int(0, 3 * page_size);
-    if (HasWindowRegion(sequence) && Chance(0.7)) {
+    if (HasMovingRegion(sequence) && Chance(0.7)) {
       // At the end of a page group 0 can be compressed again, and the window
       // still has its region.
       num_tokens = page_size - sequence.num_reserved % page_size;
@@ -449,42 +445,6 @@ SequenceSlot ManagerDriver::SlotToCompress() {
   return any;
 }
 
-bool ManagerDriver::OrderEviction() {
-  if (model_.sequences().empty()) return false;
-  if (config_.evicts_in_windows && Chance(0.7)) {
-    return OrderWindowEviction(AnySlot(), Int(1, NumWindows()));
-  }
-  return OrderFirstEviction(SlotToCompress());
-}
-
-bool ManagerDriver::OrderFirstEviction(SequenceSlot slot) {
-  const NaiveSequence& sequence = model_.at(slot);
-  const int32_t page_size = config_.layout.page_size;
-  const int32_t num_full = (sequence.num_reserved - sequence.cut()) / page_size;
-  if (sequence.groups[0].pending.has_value() || num_full == 0) return false;
-  // What falls out of the window need not be evicted.
-  if (config_.layout.window > 0) return false;
-  BookOrder order;
-  order.cut = sequence.cut() + page_size * Int(1, num_full);
-  if (Chance(config_.layout.has_windows() ? 0.8 : 0.5) && num_full > 1) {
-    order.cut = sequence.cut() + page_size * (num_full - 1);
-  }
-  const int32_t num_pages =
-      config_.layout.pages_per_block() / config_.layout.num_shards;
-  const int64_t page_total = Int(1, num_pages * Int(1, 1 + num_full));
-  order.page_totals.assign(config_.layout.num_shards, page_total);
-  std::vector<int64_t> told;
-  if (Chance(0.5)) {
-    // One of them has the most.
-    for (int64_t& total : order.page_totals) {
-      total = Int(0, static_cast<int32_t>(page_total));
-    }
-    order.page_totals[Int(0, config_.layout.num_shards - 1)] = page_total;
-    told = order.page_totals;
-  }
-  return PlaceOrder(slot, 0, std::move(order), page_total, told);
-}
-
 void ManagerDriver::AbortRun() {
   if (step_.runs.empty()) return;
   const Run run = step_.runs.back();
@@ -500,7 +460,7 @@ void ManagerDriver::AbortRun() {
 void ManagerDriver::Undo(const Run& run) {
   const std::vector<BlockId> before = model_.at(run.slot).groups[0].pages;
   manager_.Abort(run.slot, run.num_tokens);
-  model_.Abort(run.slot, run.num_tokens);
+  model_.Withdraw(run.slot, run.num_tokens, false);
   const std::vector<BlockId>& after = model_.at(run.slot).groups[0].pages;
   const bool kept = std::equal(after.begin(), after.end(), before.begin());
   tally_->undone_copies += kept ? 0 : 1;

@@ -166,16 +166,27 @@ class ManagerDriver {
   SequenceSlot SlotToCompress();
   // Orders an eviction of some sequence; true if it was done.
   bool OrderEviction();
-  // In a group of layers with a window.
-  bool OrderWindowEviction(SequenceSlot slot, int32_t group);
-  bool OrderFirstEviction(SequenceSlot slot);  // of group 0
+  // From a layer group.
+  bool OrderEviction(SequenceSlot slot, int32_t group);
+  // Returns the cut of an eviction. No further than the region: there is none.
+  int32_t RandomCut(const NaiveSequence& sequence, int32_t group);
+  // A number of pages per shard for what the order covers.
+  int64_t RandomPageTotal(SequenceSlot slot, int32_t group,
+                          const BookOrder& order);
   // So that what they make can be published.
   bool OrderInAllGroups();
-  bool HasWindowRegion(const NaiveSequence& sequence) const {
+  bool HasWindow(int32_t group) const {
+    return config_.layout.window_of(group) > 0;
+  }
+  // Whether the last group has a region that will leave its window.
+  bool HasMovingRegion(const NaiveSequence& sequence) const {
     return config_.evicts_in_windows &&
            !sequence.groups.back().region.blocks.empty();
   }
-  int32_t NumWindows() const { return config_.layout.num_window_groups(); }
+  // Pages per shard that one block has.
+  int32_t PagesPerShard() const {
+    return config_.layout.pages_per_block() / config_.layout.num_shards;
+  }
   // Asks for destinations, `num_own` of which there are, and tells the model.
   bool PlaceOrder(SequenceSlot slot, int32_t group, BookOrder order,
                   int64_t page_total, std::span<const int64_t> told);
@@ -186,11 +197,12 @@ class ManagerDriver {
                    const std::vector<TokenDemand>& leavers,
                    const std::vector<CopyOnWrite>& copies);
   void AbortRun();
-  // Whether the step being planned evicts from one of its windows: what that
-  // covers follows from what is reserved then.
-  bool HasWindowOrder(SequenceSlot slot) const;
-  // What an eviction from window groups would cover.
-  void CheckCovered(SequenceSlot slot);
+  // Whether the step being planned has an order that goes by what is reserved
+  // now, as what is in a window does.
+  bool HasOrderAtLength(SequenceSlot slot) const;
+  // Compares what an eviction from a group would cover.
+  void CheckCovered(SequenceSlot slot, int32_t group);
+  void CheckCoveredInWindows(SequenceSlot slot);
   void Undo(const Run& run);
   void UndoReserve();
   void UndoOrder();
@@ -215,14 +227,16 @@ class ManagerDriver {
   // Other tokens will follow those that the sequence still holds.
   void Forget(SequenceSlot slot);
   void Conclude(const Ordered& order);
-  void ConcludeInWindow(const Ordered& order);
+  void Refuse(const Ordered& order);
+  void CommitEviction(const Ordered& order, const std::vector<int32_t>& counts);
   // A legal answer to the pending order of a group.
   std::vector<int32_t> RandomCounts(SequenceSlot slot, int32_t group);
   int32_t ShardOf(int32_t head_index) const;
   // Makes a shard keep all that it holds; whether that is more than its total.
-  bool ExceedTotal(SequenceSlot slot, int32_t shard,
+  bool ExceedTotal(SequenceSlot slot, int32_t group, int32_t shard,
                    std::vector<int32_t>* counts) const;
-  void CheckIllegalCounts(SequenceSlot slot, std::vector<int32_t> counts);
+  void CheckIllegalCounts(SequenceSlot slot, int32_t group,
+                          std::vector<int32_t> counts);
   void ResetPrefixCache();
   void LoseEngine();
   // Something with the host tier.

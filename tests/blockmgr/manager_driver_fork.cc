@@ -18,7 +18,7 @@ void ManagerDriver::Fork() {
   SequenceSlot slot = AnySlot();
   for (const auto& [other, sequence] : model_.sequences()) {
     // A fork of such a sequence publishes the same region of a window.
-    if (!HasWindowRegion(sequence) || Chance(0.5)) continue;
+    if (!HasMovingRegion(sequence) || Chance(0.5)) continue;
     slot = other;
   }
   const bool possible = model_.CanFork(slot) && manager_.num_open_slots() > 0;
@@ -47,7 +47,7 @@ void ManagerDriver::ForkAt(SequenceSlot slot, int32_t num_tokens) {
   model_.Fork(slot, child, num_tokens);
   EXPECT_EQ(manager_.num_available(), available);
   model_.CheckRegions(manager_, child);
-  CheckCovered(child);
+  CheckCoveredInWindows(child);
   incarnations_[child] = next_incarnation_++;
   ++tally_->forks;
 }
@@ -112,7 +112,7 @@ void ManagerDriver::Rollback(SequenceSlot slot, int32_t num_tokens,
   trim(acknowledged);
   EXPECT_EQ(left, 0);
   manager_.Rollback(slot, num_tokens);
-  model_.Rollback(slot, num_tokens);
+  model_.Withdraw(slot, num_tokens, true);
   Forget(slot);
 }
 
@@ -168,7 +168,7 @@ void ManagerDriver::LoseBlocks() {
   for (int32_t i = 0; i < count; ++i) {
     lost.insert(BlockId{Int(1, config_.layout.num_blocks - 1)});
   }
-  const std::vector<BlockId> idle = model_.IdleWindowsOfRegions();
+  const std::vector<BlockId> idle = model_.cache().IdleLinkedBlocks();
   if (!idle.empty() && Chance(0.5)) {
     const auto last = static_cast<int32_t>(idle.size()) - 1;
     lost = {idle[static_cast<size_t>(Int(0, last))]};
@@ -183,7 +183,7 @@ void ManagerDriver::LoseBlocks() {
     EXPECT_EQ(manager_.StateHash(), hash);
     return;
   }
-  const int32_t num_cached = model_.num_cached_blocks();
+  const int32_t num_cached = model_.cache().num_blocks();
   std::vector<SequenceSlot> compressed;
   for (const auto& [slot, sequence] : model_.sequences()) {
     if (!sequence.region().kept.empty()) compressed.push_back(slot);
@@ -191,7 +191,7 @@ void ManagerDriver::LoseBlocks() {
   const absl::StatusOr<LossReport> report = manager_.LoseBlocks(reported);
   ASSERT_OK(report);
   const std::map<SequenceSlot, int32_t> left = model_.LoseBlocks(lost);
-  EXPECT_EQ(report->dropped_blocks, num_cached - model_.num_cached_blocks());
+  EXPECT_EQ(report->dropped_blocks, num_cached - model_.cache().num_blocks());
   std::vector<CutSequence> expected;
   for (const auto& [slot, num_tokens] : left) {
     expected.push_back({slot, num_tokens});

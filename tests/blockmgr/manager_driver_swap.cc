@@ -15,9 +15,9 @@
 namespace blockmgr {
 
 void ManagerDriver::Swap() {
-  std::vector<SwapId> swaps = model_.Swaps();
+  std::vector<SwapId> swaps = model_.host().Swaps();
   for (const SwapId swap : swaps) {
-    if (!IsPublished(model_.SwappedAt(swap)) || Chance(0.5)) continue;
+    if (!IsPublished(model_.host().at(swap).sequence) || Chance(0.5)) continue;
     swaps = {swap};
     break;
   }
@@ -31,7 +31,7 @@ void ManagerDriver::Swap() {
     const SwapId swap = swaps[static_cast<size_t>(Int(0, last))];
     if (kind < 8) return SwapIn(swap);
     manager_.DropSwapped(swap);
-    model_.DropSwapped(swap);
+    model_.host().Drop(swap);
     ++tally_->dropped_swaps;
   }
 }
@@ -61,7 +61,7 @@ void ManagerDriver::SwapOut(SequenceSlot slot) {
   const std::optional<int32_t> needed = model_.HostBlocksNeeded(slot);
   // Perhaps all was evicted.
   const bool fits =
-      needed.has_value() && *needed > 0 && *needed <= model_.num_free_host();
+      needed.has_value() && *needed > 0 && *needed <= model_.host().num_free();
   const uint64_t hash = manager_.StateHash();
   std::vector<BlockTransfer> transfers;
   const SwapId swap = manager_.SwapOut(slot, &transfers);
@@ -71,11 +71,12 @@ void ManagerDriver::SwapOut(SequenceSlot slot) {
     EXPECT_EQ(manager_.StateHash(), hash);
     (needed.has_value() ? tally_->refused_swap_outs
                         : tally_->stuck_swap_outs) += 1;
-    tally_->swap_outs_less_one += needed == model_.num_free_host() + 1 ? 1 : 0;
+    tally_->swap_outs_less_one +=
+        needed == model_.host().num_free() + 1 ? 1 : 0;
     return;
   }
   ++tally_->swap_outs;
-  tally_->last_swap_outs += needed == model_.num_free_host() ? 1 : 0;
+  tally_->last_swap_outs += needed == model_.host().num_free() ? 1 : 0;
   tally_->region_outs += sequence.region().kept.empty() ? 0 : 1;
   model_.SwapOut(slot, swap, transfers);
   Close(slot);
@@ -93,22 +94,23 @@ void ManagerDriver::MatchPastOf(SwapId swap, const NaiveSequence& sequence,
                              .any_history = false,
                              .max_tokens_over = limit};
   const RegionQuery* asked = name.size() == 3 ? &query : nullptr;
-  *expected = model_.Match(sequence.scope, sequence.tokens, max_tokens, asked);
-  if (expected->region != PrefixCache::kNone &&
-      !model_.HasPastOf(swap, *expected)) {
+  *expected =
+      model_.cache().Match(sequence.scope, sequence.tokens, max_tokens, asked);
+  if (expected->region != 0 && !model_.HasPastOf(swap, *expected)) {
     // One that a shorter history has made may be as long.
     asked = nullptr;
-    *expected =
-        model_.Match(sequence.scope, sequence.tokens, max_tokens, asked);
+    *expected = model_.cache().Match(sequence.scope, sequence.tokens,
+                                     max_tokens, asked);
   }
   *match = manager_.Match(sequence.names, sequence.tokens, max_tokens, asked);
   if (!Chance(0.3)) return;
   manager_.MatchPart(sequence.names, sequence.tokens, max_tokens, match);
-  model_.MatchPart(sequence.scope, sequence.tokens, max_tokens, expected);
+  model_.cache().MatchPart(sequence.scope, sequence.tokens, max_tokens,
+                           expected);
 }
 
 void ManagerDriver::SwapIn(SwapId swap) {
-  NaiveSequence sequence = model_.SwappedAt(swap);
+  NaiveSequence sequence = model_.host().at(swap).sequence;
   int32_t least = std::max(sequence.cut(), 1);
   for (const GroupBook& book : sequence.groups) {
     least = std::max(least, book.region.length);
@@ -125,10 +127,10 @@ void ManagerDriver::SwapIn(SwapId swap) {
   model_.MatchSwapped(swap, num_tokens, &expected);
   CheckMatch(match, expected);
   EXPECT_EQ(match.swap, expected.swap);
-  EXPECT_EQ(match.num_tail_ins, expected.num_tail_ins);
-  EXPECT_EQ(match.num_ins(), expected.num_ins);
+  EXPECT_EQ(match.num_tail_ins, expected.CountTailIns());
+  EXPECT_EQ(match.num_ins(), std::ssize(expected.ins));
   EXPECT_EQ(match.num_taken(),
-            expected.cost.num_reclaimable + expected.num_ins);
+            expected.num_reclaimable + std::ssize(expected.ins));
   if (match.swap == kNoSwap) {
     (is_needless ? tally_->needless_ins : tally_->stuck_ins) += 1;
     return;
@@ -174,7 +176,7 @@ void ManagerDriver::LoseHostBlocks() {
   const absl::StatusOr<std::vector<SwapId>> losers =
       manager_.LoseHostBlocks(reported);
   ASSERT_OK(losers);
-  EXPECT_EQ(*losers, model_.LoseHostBlocks(lost));
+  EXPECT_EQ(*losers, model_.host().LoseBlocks(lost));
   tally_->lost_swaps += std::ssize(*losers);
 }
 

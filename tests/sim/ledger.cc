@@ -252,14 +252,7 @@ void Ledger::OnReset() {
   for (int32_t i = 1; i < layout_.num_blocks; ++i) {
     if (CountHolders(BlockId{i}) == 0) blocks_[i].content.clear();
   }
-  std::erase_if(regions_, [this](const auto& region) {
-    for (const BlockId block : region.second.regions[0].blocks) {
-      if (CountHolders(block) > 0) return false;
-    }
-    lost_regions_.insert(region.first);
-    return true;
-  });
-  LoseWindowRegions([this](BlockId block) { return CountHolders(block) == 0; });
+  LoseRegions([this](BlockId block) { return CountHolders(block) == 0; });
 }
 
 void Ledger::OnLoseEngine(const Effects& effects) {

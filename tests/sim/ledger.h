@@ -125,7 +125,7 @@ class Ledger {
       return static_cast<int32_t>(tokens.size()) - num_prompt();
     }
   };
-  // The context of what is computed from a length on, of every eviction.
+  // The evictions before what is computed from a length on, for every eviction.
   using Contexts = std::vector<std::pair<int32_t, std::string>>;
   struct Group : GroupBook {
     // Pages that it starts with in the prefix cache, pages left behind
@@ -138,10 +138,7 @@ class Ledger {
     std::vector<Group> groups;
     int32_t num_reserved = 0;
     int32_t num_settled = 0;
-    int32_t last_length = 0;   // at the last eviction
-    bool has_scores = false;   // accumulated: no way back
-    std::string context;       // see Block
-    std::string tail_context;  // of the block that a region started with has
+    bool has_scores = false;  // accumulated: no way back
     Contexts contexts;
     // Positions that a loss has left, until TakeCuts.
     std::optional<int32_t> num_sound;
@@ -153,6 +150,10 @@ class Ledger {
     bool may_leave = false;
 
     int32_t cut() const { return groups[0].region.cut; }
+    // At the last eviction.
+    int32_t last_length() const {
+      return contexts.empty() ? 0 : contexts.back().first;
+    }
     // Whether an eviction is under way: one of group 0, and of others with it.
     bool has_order() const { return groups[0].pending.has_value(); }
     std::set<BlockId> Blocks() const;
@@ -195,11 +196,9 @@ class Ledger {
     ContentScope scope;
     std::string plan;  // what sharers agree on
     std::vector<int32_t> tokens;
-    std::string tail_context;  // of the block after its cut
-    std::string context;       // of what is computed over it
-    Contexts contexts;
+    Contexts contexts;                      // of what is computed over it
     std::vector<BookRegion> regions;        // by group
-    std::set<int32_t> gone;                 // window groups whose nobody has
+    std::set<int32_t> gone;                 // groups whose nobody has
     std::vector<CanaryEviction> evictions;  // that made it
   };
 
@@ -236,16 +235,16 @@ class Ledger {
   void TakePart(const StepPlan& plan, const CopyOnWrite& copy,
                 const Table& table);
   void TakeRegion(const SequenceStart& start, Served* served, Table* table);
-  // Those that are in the windows of what starts on a kept one.
-  void TakeWindowRegions(const SequenceStart& start, const Region& kept,
-                         Table* table);
-  // Of what is kept for windows: it has lost blocks to others.
-  void LoseWindowRegions(absl::FunctionRef<bool(BlockId)> is_lost);
+  // The block has other content now. Group 0's regions are found first: what
+  // is kept of them may not be overwritten before that was told.
+  void OverwriteRegions(BlockId block);
+  // Regions that are kept have lost blocks. One without group 0's is of no use.
+  void LoseRegions(absl::FunctionRef<bool(BlockId)> is_lost);
   void TakeDropped(const StepPlan& plan);
   void CheckRegionOrder(const Served& served, const EvictionOrder& order);
   void CheckBudgets(const Served& served, const EvictionOrder& order);
   void TakeRun(const StepPlan& plan, size_t index, Step* step);
-  // Window groups, and pages left behind (ledger_windows.cc).
+  // Layer groups (ledger_groups.cc).
   // The blocks that a run adds to a group.
   std::vector<BlockId> NewBlocks(const StepPlan& plan, size_t index,
                                  int32_t group);
@@ -254,7 +253,8 @@ class Ledger {
   bool CanGoOn(const Table& table, int32_t length) const;
   // Gives up the blocks behind the first `length` tokens.
   void CutTables(int32_t length, Table* table);
-  void ReleaseBehindWindows(Table* table);
+  // Gives up the pages and regions that have left the windows.
+  void ReleaseOutOfSpan(Table* table);
   // The positions before the first lost block of any group.
   int32_t SoundBefore(const Table& table,
                       const std::vector<BlockId>& lost) const;
@@ -270,9 +270,9 @@ class Ledger {
   void TakeBlocks(const StepPlan& plan, size_t index, int32_t group,
                   Table* table);
   void TakeOrder(const StepPlan& plan, const EvictionOrder& order, Step* step);
-  // An eviction of a request is of group 0 first, and then of window groups.
-  void CheckFirstOrder(const EvictionOrder& order, const Step::Run& run);
-  void CheckNextOrder(const EvictionOrder& order, const Step& step);
+  // An eviction is of group 0 first, and then perhaps of others.
+  void CheckOrder(const EvictionOrder& order, const Step::Run& run,
+                  const Step& step);
   // The order, with its destinations taken from `below` or the pool.
   std::optional<BookOrder> TakeDestinations(const StepPlan& plan,
                                             const EvictionOrder& order,
@@ -285,8 +285,8 @@ class Ledger {
   // first num_tokens of the sequence.
   void CheckHit(const Table& table, int32_t group, int32_t begin, BlockId block,
                 int32_t num_tokens);
-  // The evictions before the page of a window group from `begin` on was
-  // computed; nothing if there was one meanwhile.
+  // The evictions before the page from `begin` on was computed; nothing if
+  // there was one meanwhile.
   std::optional<std::string> ContextAt(const Table& table, int32_t begin) const;
   void CheckFresh(BlockId block);
   int32_t CountHolders(BlockId block) const;
@@ -369,9 +369,8 @@ class Ledger {
   void CheckReceipt(const EvictionEffect& effect, const BookReceipt& receipt,
                     const std::vector<int32_t>& counts);
   // Remembers what the engine keeps. REQUIRES: the table has the region.
-  void KeepRegion(RegionId id, const Table& table, const Served& served,
-                  const std::string& tail_context);
-  // Marks what the full blocks after the last eviction hold.
+  void KeepRegion(RegionId id, const Table& table, const Served& served);
+  // Marks what the full blocks hold.
   void NoteContent(const Served& served, const Table& table);
   void TakeCommandEffects(const Effects& effects);
   void End(const FinishEffect& effect, FinishReason reason);

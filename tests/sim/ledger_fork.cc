@@ -21,7 +21,7 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
   if (parent.request.id != served->request.fork_of ||
       ScopeOf(parent.request.scope, num_shared) !=
           ScopeOf(served->request.scope, num_shared) ||
-      num_shared < std::max({1, source.cut(), source.last_length}) ||
+      num_shared < std::max({1, source.cut(), source.last_length()}) ||
       num_shared > source.num_settled || !CanGoOn(source, num_shared) ||
       !std::equal(parent.tokens.begin(), parent.tokens.begin() + num_shared,
                   served->tokens.begin())) {
@@ -29,14 +29,11 @@ void Ledger::TakeFork(const SequenceStart& start, Served* served,
                   served->request.fork_of, "', starts with ", num_shared,
                   " tokens of '", parent.request.id, "', which has settled ",
                   source.num_settled, " and was compressed at ",
-                  source.last_length);
+                  source.last_length());
     return;
   }
   table->groups = source.groups;
   for (GroupBook& book : table->groups) rules_.CutBack(num_shared, &book);
-  table->last_length = source.last_length;
-  table->context = source.context;
-  table->tail_context = source.tail_context;
   table->contexts = source.contexts;
   served->issued = parent.issued;
   served->kept_less |= parent.kept_less;

@@ -28,14 +28,7 @@ void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
     ++report_->counts().cut_requests;
   }
   for (const BlockId block : lost) blocks_[Index(block)].content.clear();
-  LoseWindowRegions(is_lost);
-  std::erase_if(regions_, [&](const auto& region) {
-    if (std::ranges::none_of(region.second.regions[0].blocks, is_lost)) {
-      return false;
-    }
-    lost_regions_.insert(region.first);
-    return true;
-  });
+  LoseRegions(is_lost);
 }
 
 void Ledger::TakeCuts(const BlockManager& manager) {
@@ -51,11 +44,11 @@ void Ledger::TakeCuts(const BlockManager& manager) {
     }
     const int32_t num_kept = sequence.num_settled;
     if (table.has_order() || num_kept < 1 || num_kept > num_sound ||
-        num_kept < std::max(table.cut(), table.last_length) ||
+        num_kept < std::max(table.cut(), table.last_length()) ||
         !CanGoOn(table, num_kept)) {
       report_->Fail("slot ", Index(slot), " goes on from ", num_kept,
                     " tokens; it has ", num_sound, " left, cut ", table.cut(),
-                    ", was compressed at ", table.last_length,
+                    ", was compressed at ", table.last_length(),
                     ", under way: ", table.has_order());
       return;
     }

@@ -170,10 +170,21 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
                   " of other tokens, evictions or scope");
     return;
   }
-  table->groups[0].region = region.regions[0];
-  table->last_length = num_tokens;
-  table->context = region.context;
-  table->tail_context = region.tail_context;
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    // A request that comes back from the host tier brings the regions of other
+    // groups.
+    if (group > 0 && start.swap != kNoSwap) break;
+    const BookRegion& kept = region.regions[group];
+    if (!rules_.IsInWindow(kept, group, start.num_cached_tokens)) continue;
+    if (region.gone.contains(group)) {
+      report_->Fail("request ", Index(start.request), " starts on region ",
+                    Index(start.region), " with ", start.num_cached_tokens,
+                    " tokens, whose region of group ", group, " is gone");
+      return;
+    }
+    table->groups[group].region = kept;
+    report_->counts().window_region_hits += group > 0 ? 1 : 0;
+  }
   table->contexts = region.contexts;
   served->issued = region.evictions;
   if (served->issued.size() > served->recorded.size()) {
@@ -185,8 +196,6 @@ void Ledger::TakeRegion(const SequenceStart& start, Served* served,
     }
     served->recorded = served->issued;
   }
-  // Who comes back from the host tier brings its own.
-  if (start.swap == kNoSwap) TakeWindowRegions(start, region, table);
   ++report_->counts().region_hits;
   const bool by_table = served->request.eviction.table != nullptr;
   report_->counts().table_hits += by_table ? 1 : 0;
@@ -216,13 +225,7 @@ void Ledger::CheckFresh(BlockId block) {
                   " was in flight; answered so far: ", acknowledged_);
   }
   blocks_[Index(block)] = Block{};
-  LoseWindowRegions([block](BlockId other) { return other == block; });
-  for (const auto& [id, region] : regions_) {
-    if (std::ranges::count(region.regions[0].blocks, block) > 0) {
-      report_->Fail("block ", Index(block), " of region ", Index(id),
-                    " is handed out");
-    }
-  }
+  OverwriteRegions(block);
 }
 
 void Ledger::CheckHit(const Table& table, int32_t group, int32_t begin,
@@ -231,11 +234,7 @@ void Ledger::CheckHit(const Table& table, int32_t group, int32_t begin,
   const std::vector<int32_t>& tokens = served.tokens;
   const std::vector<int32_t>& content = blocks_[Index(block)].content;
   const int32_t end = begin + layout_.page_size;
-  // The block after a region was computed before it.
-  const bool is_next = begin == table.cut() && begin > 0;
-  const std::string context =
-      group > 0 ? ContextAt(table, begin).value_or("of several")
-                : (is_next ? table.tail_context : table.context);
+  const std::string context = ContextAt(table, begin).value_or("of several");
   const std::string scope = ScopeOf(served.request.scope, num_tokens);
   const std::string has = ScopeOf(blocks_[Index(block)].scope, num_tokens);
   if (has != scope) {
@@ -347,11 +346,7 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
                   order.group, ", which does not run");
     return;
   }
-  if (order.group == 0) {
-    CheckFirstOrder(order, *run);
-  } else {
-    CheckNextOrder(order, *step);
-  }
+  CheckOrder(order, *run, *step);
   if (!report_->ok()) return;
   Table& table = tables_.at(order.slot);
   GroupBook& book = table.groups[order.group];
@@ -375,9 +370,17 @@ void Ledger::TakeOrder(const StepPlan& plan, const EvictionOrder& order,
       .issued.push_back({.length = order.length, .cut = order.cut});
 }
 
-void Ledger::CheckFirstOrder(const EvictionOrder& order, const Step::Run& run) {
+void Ledger::CheckOrder(const EvictionOrder& order, const Step::Run& run,
+                        const Step& step) {
   if (run.num_drafts > 0) report_->Fail("an eviction in a run with drafts");
   if (layout_.window > 0) report_->Fail("an eviction from a window");
+  const bool is_next = !step.orders.empty() &&
+                       step.runs[step.orders.back().run].slot == order.slot;
+  if (is_next ? order.group <= step.orders.back().group : order.group != 0) {
+    report_->Fail("an eviction of slot ", Index(order.slot), " from group ",
+                  order.group, " follows none of a group before");
+    return;
+  }
   const Served& served = requests_.at(run.request);
   if (served.refused.contains(order.length)) {
     report_->Fail("an eviction at ", order.length, " of request ",
@@ -385,28 +388,14 @@ void Ledger::CheckFirstOrder(const EvictionOrder& order, const Step::Run& run) {
     return;
   }
   CheckRegionOrder(served, order);
-  CheckBudgets(served, order);
-}
-
-void Ledger::CheckNextOrder(const EvictionOrder& order, const Step& step) {
-  // One of group 0 comes first, and they are of one eviction.
-  const bool follows = !step.orders.empty() &&
-                       step.runs[step.orders.back().run].slot == order.slot &&
-                       step.orders.back().group < order.group;
-  if (!follows) {
-    report_->Fail("an eviction of slot ", Index(order.slot), " from group ",
-                  order.group, " follows none of a group before");
-    return;
-  }
-  const Table& table = tables_.at(order.slot);
-  const EvictionTarget& target =
-      requests_.at(table.request).request.eviction.target;
-  const BookOrder& first = *table.groups[0].pending;
+  if (order.group == 0) return CheckBudgets(served, order);
+  // They are of one eviction.
+  const EvictionTarget& target = served.request.eviction.target;
+  const BookOrder& first = *tables_.at(order.slot).groups[0].pending;
   const bool is_wanted = target.evicts_in_windows() &&
                          order.target.kind == EvictionTarget::Kind::kRatio &&
                          order.target.ratio == target.window_ratio;
-  if (!is_wanted || order.region != kNoRegion || order.cut != first.cut ||
-      order.length != first.length ||
+  if (!is_wanted || order.cut != first.cut || order.length != first.length ||
       rules_.FirstPage(order.group, order.length + 1) >=
           order.cut / layout_.page_size) {
     report_->Fail("an eviction from group ", order.group, " of [0, ", order.cut,
@@ -453,7 +442,7 @@ std::optional<BookOrder> Ledger::TakeDestinations(
     }
     taken.own.push_back(block);
     blocks_[Index(block)].content.clear();
-    LoseWindowRegions([block](BlockId other) { return other == block; });
+    OverwriteRegions(block);
     if (CountHolders(block) != 1) {
       report_->Fail("shared block ", Index(block), " is a destination");
     }
@@ -469,7 +458,9 @@ void Ledger::CheckRegionOrder(const Served& served,
   const bool is_behind = order.length > served.refused_at ||
                          (was_refused_ && !served.request.fork_of.empty() &&
                           order.region == kNoRegion);
-  const bool shares = is_own && !is_behind && options_.enable_prefix_caching &&
+  // Regions of other groups have no name of their own.
+  const bool shares = order.group == 0 && is_own && !is_behind &&
+                      options_.enable_prefix_caching &&
                       served.request.eviction.share_prefix;
   if (shares != (order.region != kNoRegion) ||
       regions_.contains(order.region)) {

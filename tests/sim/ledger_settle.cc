@@ -173,7 +173,7 @@ void Ledger::SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
     table->num_settled += run.num_tokens;
   }
   NoteContent(served, *table);
-  ReleaseBehindWindows(table);
+  ReleaseOutOfSpan(table);
   if (!run.samples) return;
   if (!stops && served.num_outputs() < served.request.max_tokens) return;
   const FinishEffect* finish = FindFinish(effects, run.request);
@@ -186,15 +186,6 @@ void Ledger::SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
 
 void Ledger::NoteContent(const Served& served, const Table& table) {
   const int32_t page_size = layout_.page_size;
-  const auto note = [&](int32_t group, int32_t begin, BlockId block,
-                        const std::string& context) {
-    Block& noted = blocks_[Index(block)];
-    noted.scope = served.request.scope;
-    noted.context = context;
-    noted.group = group;
-    noted.content.assign(served.tokens.begin(),
-                         served.tokens.begin() + begin + page_size);
-  };
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const std::optional<BookOrder>& pending = table.groups[group].pending;
     for (int32_t begin = 0; begin + page_size <= table.num_settled;
@@ -203,12 +194,13 @@ void Ledger::NoteContent(const Served& served, const Table& table) {
       const std::optional<std::string> context = ContextAt(table, begin);
       const bool is_doomed =
           pending.has_value() && std::ranges::count(pending->own, block) > 0;
-      const bool is_before = group == 0 && begin < table.last_length;
-      if (block == kNullBlock || is_doomed || is_before ||
-          !context.has_value()) {
-        continue;
-      }
-      note(group, begin, block, group == 0 ? table.context : *context);
+      if (block == kNullBlock || is_doomed || !context.has_value()) continue;
+      Block& noted = blocks_[Index(block)];
+      noted.scope = served.request.scope;
+      noted.context = *context;
+      noted.group = group;
+      noted.content.assign(served.tokens.begin(),
+                           served.tokens.begin() + begin + page_size);
     }
   }
 }
@@ -271,7 +263,6 @@ void Ledger::TakeRegions(const Step::Run& run,
   served.kept_less |=
       served.request.eviction.mode > EvictionMode::kAfterPrefill &&
       rules_.PagesByShard(counts) != table->groups[0].pending->page_totals;
-  const std::string tail_context = table->context;
   BookReceipt receipt;
   std::vector<BlockId> gone;
   for (size_t i = 0; i < orders.size(); ++i) {
@@ -284,16 +275,16 @@ void Ledger::TakeRegions(const Step::Run& run,
   }
   for (const BlockId block : gone) Release(block);
   CheckReceipt(effect, receipt, counts);
-  table->last_length = length;
   table->takes_more |= effect.command != 0;
   // What is not shared is nobody else's context.
-  table->context = absl::StrCat(
-      tail_context,
-      region == kNoRegion ? absl::StrCat("of request ", Index(run.request))
-                          : PlanOf(served),
-      " at ", length, ";");
-  table->contexts.emplace_back(length, table->context);
-  if (region != kNoRegion) KeepRegion(region, *table, served, tail_context);
+  const std::string before =
+      table->contexts.empty() ? "" : table->contexts.back().second;
+  const std::string by = region == kNoRegion
+                             ? absl::StrCat("of request ", Index(run.request))
+                             : PlanOf(served);
+  table->contexts.emplace_back(length,
+                               absl::StrCat(before, by, " at ", length, ";"));
+  if (region != kNoRegion) KeepRegion(region, *table, served);
   const size_t index = served.issued.size() - 1;
   CountEviction(served, effect);
   if (index == served.recorded.size()) {
@@ -317,15 +308,17 @@ void Ledger::CheckReceipt(const EvictionEffect& effect,
                 receipt.freed_blocks, ")");
 }
 
-void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served,
-                        const std::string& tail_context) {
+void Ledger::KeepRegion(RegionId id, const Table& table, const Served& served) {
+  // One without blocks is kept in vain.
+  if (table.groups[0].region.blocks.empty()) {
+    lost_regions_.insert(id);
+    return;
+  }
   Region& region = regions_[id];
   region.scope = served.request.scope;
   region.plan = PlanOf(served);
   region.tokens.assign(served.tokens.begin(),
-                       served.tokens.begin() + table.last_length);
-  region.tail_context = tail_context;
-  region.context = table.context;
+                       served.tokens.begin() + table.last_length());
   region.contexts = table.contexts;
   for (const GroupBook& book : table.groups) {
     region.regions.push_back(book.region);

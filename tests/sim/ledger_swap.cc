@@ -140,16 +140,16 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
   const Table& was = swap.table;
   const int32_t num_tokens = start.num_cached_tokens;
   if (num_tokens > was.num_settled || !CanReturn(was, num_tokens) ||
-      num_tokens < std::max({1, was.cut(), was.last_length})) {
+      num_tokens < std::max({1, was.cut(), was.last_length()})) {
     report_->Fail("request ", Index(start.request), " starts with ", num_tokens,
                   " tokens of the ", was.num_settled,
-                  " swapped out, compressed at ", was.last_length);
+                  " swapped out, compressed at ", was.last_length());
     return;
   }
   const bool is_shared = start.region != kNoRegion;
   if (is_shared &&
       (served->issued != swap.issued || table->cut() != was.cut() ||
-       table->last_length != was.last_length)) {
+       table->last_length() != was.last_length())) {
     report_->Fail("request ", Index(start.request), " starts on region ",
                   Index(start.region), ", which is not as its own");
     return;
@@ -173,9 +173,6 @@ void Ledger::TakeSwapIn(const StepPlan& plan, const SequenceStart& start,
   hosts.erase(first, first + num_shared);
   if (!ReturnRegions(plan, start, swap, hosts, table)) return;
   if (!is_shared) {
-    table->last_length = was.last_length;
-    table->context = was.context;
-    table->tail_context = was.tail_context;
     table->contexts = was.contexts;
     served->issued = swap.issued;
   }

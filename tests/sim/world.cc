@@ -8,7 +8,6 @@
 #include <absl/strings/str_cat.h>
 
 #include "tests/sim/world_sinks.h"
-#include "tests/testing/test_tables.h"
 
 namespace blockmgr::sim {
 
@@ -17,10 +16,8 @@ World::World(const SimOptions& options, Report* report)
       report_(report),
       canary_(options.Layout(), options.max_num_seqs, options.Canary()) {
   CoreOptions core;
-  for (uint32_t i = 0; i < tables_.size(); ++i) {
-    tables_[i] = std::make_shared<const BudgetTable>(SkewedTable(
-        options.Layout(), 2 * static_cast<uint32_t>(options.seed) + i));
-    core.tables.emplace(absl::StrCat("table", i), tables_[i]);
+  for (size_t i = 0; i < requests_.tables().size(); ++i) {
+    core.tables.emplace(absl::StrCat("table", i), requests_.tables()[i]);
   }
   core.scheduler = options.Scheduler();
   core.epoch = 77;
@@ -166,7 +163,7 @@ void World::Heal() {
   // Whatever happened, new requests are served too.
   for (int32_t i = 0; i < options_.num_clients; ++i) {
     if (clients_[i].sink == nullptr) OpenStream(i);
-    Served served;
+    ServedRequest served;
     served.client = i;
     served.request.id = absl::StrCat("after", i);
     served.request.prompt = {1};

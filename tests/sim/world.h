@@ -17,7 +17,6 @@
 #ifndef TESTS_SIM_WORLD_H_
 #define TESTS_SIM_WORLD_H_
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -27,13 +26,13 @@
 #include <string>
 #include <vector>
 
-#include "blockmgr/eviction/budget_table.h"
 #include "scheduler/server/core.h"
 #include "tests/sim/audited_scheduler.h"
 #include "tests/sim/event.h"
 #include "tests/sim/options.h"
 #include "tests/sim/random.h"
 #include "tests/sim/report.h"
+#include "tests/sim/request_maker.h"
 #include "tests/sim/transport.h"
 #include "tests/testing/canary_engine.h"
 
@@ -68,19 +67,7 @@ class World {
   class StepSink;
   class OnceReply;
 
-  // One life of a request id, from an accepted Submit on.
-  struct Life {
-    bool stream_broke = false;
-    std::vector<int32_t> outputs;
-    std::optional<FinishReason> finish;
-  };
-  struct Served {
-    Request request;
-    int32_t client = 0;
-    // An id that has ended may be used again, even in the very pass in which it
-    // ended: then the new life is accepted before the old one's end is heard.
-    std::deque<Life> lives;
-  };
+  using Life = ServedRequest::Life;
   struct Client {
     std::string session;
     std::shared_ptr<ClientSink> sink;  // null: hung up
@@ -109,27 +96,6 @@ class World {
   void HangUpNow(int32_t client);
   void OpenStream(int32_t client);
   void SendSubmit(int32_t index);
-  // A request made `back` requests ago or less; -1: none yet.
-  int32_t PickRequest(int32_t back);
-  Request RandomRequest();
-  Request WrongRequest(Request request);
-  EvictionPolicy RandomPolicy();
-  EvictionTarget RandomTarget();
-  // Sometimes: budgets by one of the tables.
-  void MaybeUseTable(Random* random, EvictionPolicy* policy,
-                     std::shared_ptr<const BudgetTable>* table) const;
-  // In decode, or under pressure, instead of when it was.
-  void EvictLater(RequestEviction* eviction);
-  void MaybeEvictInWindows(RequestEviction* eviction);
-  // Makes it one of a few that requests share.
-  void ShareEviction(RequestEviction* eviction);
-  // Makes it a later turn of a recent one.
-  void GoOn(Request* request);
-  // Makes it a fork of a recent one.
-  void ForkRecent(Request* request);
-  std::vector<int32_t> RandomPrompt();
-  std::vector<RetentionWish> RandomRetention();
-  std::vector<MediaItem> RandomMedia(int32_t num_tokens);
   void TakeItem(const TokenItem& item);
   void TakeFinish(const FinishEffect& effect, const Request& request,
                   Life* life);
@@ -168,8 +134,6 @@ class World {
   Random random_{0};  // of the current event
   Transport transport_;
   AuditedScheduler* scheduler_ = nullptr;  // the core's; null: none yet
-  // One of each kind.
-  std::array<std::shared_ptr<const BudgetTable>, 2> tables_;
   std::unique_ptr<Core> core_;
   bool pass_is_open_ = false;
   int32_t num_in_pass_ = 0;
@@ -177,8 +141,9 @@ class World {
   bool quiescing_ = false;
 
   std::vector<Client> clients_;
-  std::deque<Served> served_;               // by number of request
+  std::deque<ServedRequest> served_;        // by number of request
   std::map<std::string, int32_t> numbers_;  // by id
+  RequestMaker requests_{options_, &random_, &served_};
 
   CanaryEngine canary_;
   std::shared_ptr<StepSink> sink_;  // of the engine's present life, if open

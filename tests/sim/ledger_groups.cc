@@ -41,7 +41,7 @@ void Ledger::CutTables(int32_t length, Table* table) {
   }
 }
 
-void Ledger::ReleaseBehindWindows(Table* table) {
+void Ledger::ReleaseOutOfSpan(Table* table) {
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const BookCover left =
         rules_.LeaveWindow(group, table->num_settled, &table->groups[group]);
@@ -160,29 +160,30 @@ void Ledger::AbortOrders(Table* table) {
   }
 }
 
-void Ledger::TakeWindowRegions(const SequenceStart& start, const Region& kept,
-                               Table* table) {
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const BookRegion& region = kept.regions[group];
-    if (!rules_.IsInWindow(region, group, start.num_cached_tokens)) continue;
-    if (kept.gone.contains(group)) {
-      report_->Fail("request ", Index(start.request), " starts on region ",
-                    Index(start.region), " with ", start.num_cached_tokens,
-                    " tokens, whose region of group ", group, " is gone");
-      return;
+void Ledger::OverwriteRegions(BlockId block) {
+  for (auto& [id, region] : regions_) {
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      const std::vector<BlockId>& blocks = region.regions[group].blocks;
+      if (std::ranges::count(blocks, block) == 0) continue;
+      region.gone.insert(group);
+      if (group > 0) continue;
+      report_->Fail("block ", Index(block), " of region ", Index(id),
+                    " is handed out");
     }
-    table->groups[group].region = region;
-    ++report_->counts().window_region_hits;
   }
 }
 
-void Ledger::LoseWindowRegions(absl::FunctionRef<bool(BlockId)> is_lost) {
+void Ledger::LoseRegions(absl::FunctionRef<bool(BlockId)> is_lost) {
   for (auto& [id, region] : regions_) {
-    for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
       const std::vector<BlockId>& blocks = region.regions[group].blocks;
       if (std::ranges::any_of(blocks, is_lost)) region.gone.insert(group);
     }
+    if (region.gone.contains(0)) lost_regions_.insert(id);
   }
+  std::erase_if(regions_, [](const auto& region) {
+    return region.second.gone.contains(0);
+  });
 }
 
 }  // namespace blockmgr::sim
