@@ -73,7 +73,7 @@ void AddInput(const BenchOptions& options, const BenchPlan& plan, Json* json) {
   (*json)["keep_tokens"] =
       evicts && by_tokens ? Json(target.tokens) : Json(nullptr);
   (*json)["window_keep_ratio"] = evicts && target.evicts_in_windows()
-                                     ? Json(target.window_ratio.value())
+                                     ? Json(target.window_keep_ratio.value())
                                      : Json(nullptr);
   (*json)["eviction_mode"] =
       evicts ? Json(std::string(EnumName(plan.eviction.mode))) : Json(nullptr);

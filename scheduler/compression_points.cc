@@ -212,7 +212,8 @@ SharedCompression ShareCompression(const RequestEviction& eviction,
     absl::StrAppend(&sharing.plan, " ratio ", target.ratio.ToString());
   }
   if (target.evicts_in_windows()) {
-    absl::StrAppend(&sharing.plan, " windows ", target.window_ratio.ToString());
+    absl::StrAppend(&sharing.plan, " windows ",
+                    target.window_keep_ratio.ToString());
   }
   // A prefix that was compressed less often took more blocks to make than
   // another request may ever get.

@@ -40,7 +40,7 @@ absl::Status ValidateSharing(const RequestEviction& eviction) {
 std::string WindowRatioError(const EvictionTarget& target,
                              absl::string_view why) {
   return absl::StrCat("eviction.target.window_keep_ratio: expected 1 ", why,
-                      ", got ", target.window_ratio.ToString());
+                      ", got ", target.window_keep_ratio.ToString());
 }
 
 // Checks that a policy which evicts from windows needs neither scores that are
@@ -249,7 +249,7 @@ absl::Status ValidateCommand(const RequestState& request,
     return Invalid(
         "target.window_keep_ratio: expected 1 for a request that runs: its "
         "windows have no room for a region, got ",
-        command.target.window_ratio.ToString());
+        command.target.window_keep_ratio.ToString());
   }
   BM_RETURN_IF_ERROR(
       ValidateQueryStats("policy", command.policy, state.options()));

@@ -109,7 +109,7 @@ struct EvictionCommand {
   // SchedulerOptions::query_window queries, or more if the request's own policy
   // observes more.
   EvictionPolicy policy;
-  EvictionTarget target;  // its window_ratio must be 1
+  EvictionTarget target;  // its window_keep_ratio must be 1
   // The eviction covers positions [0, cut). A multiple of page_size; 0 means as
   // many positions as possible when the order is issued. With `scores`, it must
   // be set.

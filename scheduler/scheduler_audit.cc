@@ -30,11 +30,11 @@ void MixPoint(const CompressionPoint& point, StateMixer* mixer) {
   mixer->Mix(point.length, point.cut, point.policy.scorer.kind,
              point.policy.budget.kind, point.target.tokens,
              point.target.ratio.numerator, point.target.ratio.denominator,
-             point.target.window_ratio.numerator,
-             point.target.window_ratio.denominator, point.scores != nullptr,
-             point.budgets != nullptr, point.page_total, point.command,
-             point.is_planned, point.is_shared, point.is_recorded,
-             point.in_place);
+             point.target.window_keep_ratio.numerator,
+             point.target.window_keep_ratio.denominator,
+             point.scores != nullptr, point.budgets != nullptr,
+             point.page_total, point.command, point.is_planned, point.is_shared,
+             point.is_recorded, point.in_place);
 }
 
 void MixStep(const StepInFlight& step, StateMixer* mixer) {

@@ -279,7 +279,7 @@ absl::StatusOr<EvictionTarget> FromProto(const v1::EvictionTarget& proto) {
     const absl::StatusOr<KeepRatio> ratio =
         KeepRatio::Parse(proto.window_keep_ratio());
     if (!ratio.ok()) return Within("target.window_keep_ratio", ratio.status());
-    target.window_ratio = *ratio;
+    target.window_keep_ratio = *ratio;
   }
   switch (proto.target_case()) {
     case v1::EvictionTarget::kKeepRatio: {
@@ -310,7 +310,7 @@ void ToProto(const EvictionTarget& target, v1::EvictionTarget* proto) {
     proto->set_keep_ratio(target.ratio.ToString());
   }
   if (target.evicts_in_windows()) {
-    proto->set_window_keep_ratio(target.window_ratio.ToString());
+    proto->set_window_keep_ratio(target.window_keep_ratio.ToString());
   }
 }
 

@@ -34,8 +34,8 @@ enum class GroupKind : uint8_t {
 // with more than num_layers sliding-window layers has several window groups,
 // and the last one is padded. `layer` always means a slot of a group. Evictions
 // take entries from group 0. They take entries from window groups only on
-// request (EvictionTarget::window_ratio). A model with `window` set is never
-// evicted from.
+// request (EvictionTarget::window_keep_ratio). A model with `window` set is
+// never evicted from.
 //
 // `head` always means KV head. Query heads are `q_head`. PageIds are dense:
 //

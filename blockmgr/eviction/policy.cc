@@ -190,7 +190,7 @@ absl::Status CheckRatio(absl::string_view field, const KeepRatio& ratio) {
 }  // namespace
 
 absl::Status EvictionTarget::Validate() const {
-  BM_RETURN_IF_ERROR(CheckRatio("window_ratio", window_ratio));
+  BM_RETURN_IF_ERROR(CheckRatio("window_keep_ratio", window_keep_ratio));
   if (kind == Kind::kRatio) return CheckRatio("ratio", ratio);
   if (tokens >= 1) return absl::OkStatus();
   return Invalid("target: tokens: expected at least 1, got ", tokens);

@@ -238,16 +238,16 @@ struct EvictionTarget {
   int32_t tokens = 0;
   // The fraction to keep in layers with a sliding window, of the positions that
   // the window covers. 1 evicts nothing there.
-  KeepRatio window_ratio = {};
+  KeepRatio window_keep_ratio = {};
 
-  // Checks tokens >= 1 or 0 < ratio <= 1, and 0 < window_ratio <= 1. An
+  // Checks tokens >= 1 or 0 < ratio <= 1, and 0 < window_keep_ratio <= 1. An
   // InvalidArgument names the field, what was expected and what came.
   absl::Status Validate() const;
-  bool evicts_in_windows() const { return window_ratio != KeepRatio(); }
+  bool evicts_in_windows() const { return window_keep_ratio != KeepRatio(); }
   // Returns the target for a layer group with a window.
   EvictionTarget InWindow() const {
     EvictionTarget target;
-    target.ratio = window_ratio;
+    target.ratio = window_keep_ratio;
     return target;
   }
   // Returns the mean number of entries per head to keep of `covered` positions:

@@ -114,7 +114,7 @@ KeepRatio RatioOf(const char* name, nb::handle value) {
 }
 
 EvictionTarget MakeTarget(nb::handle ratio, std::optional<int32_t> tokens,
-                          nb::handle window_ratio) {
+                          nb::handle window_keep_ratio) {
   if (ratio.is_none() != tokens.has_value()) {
     ThrowInvalid("Target: expected either ratio or tokens");
   }
@@ -125,8 +125,8 @@ EvictionTarget MakeTarget(nb::handle ratio, std::optional<int32_t> tokens,
   } else {
     target.ratio = RatioOf("ratio", ratio);
   }
-  if (!window_ratio.is_none()) {
-    target.window_ratio = RatioOf("window_ratio", window_ratio);
+  if (!window_keep_ratio.is_none()) {
+    target.window_keep_ratio = RatioOf("window_keep_ratio", window_keep_ratio);
   }
   ThrowIfError(target.Validate());
   return target;
@@ -138,8 +138,8 @@ std::string TargetText(const EvictionTarget& target) {
           ? absl::StrCat("tokens=", target.tokens)
           : absl::StrCat("ratio='", target.ratio.ToString(), "'");
   if (target.evicts_in_windows()) {
-    absl::StrAppend(&text, ", window_ratio='", target.window_ratio.ToString(),
-                    "'");
+    absl::StrAppend(&text, ", window_keep_ratio='",
+                    target.window_keep_ratio.ToString(), "'");
   }
   return absl::StrCat("Target(", text, ")");
 }
@@ -252,11 +252,13 @@ void BindPolicy(nb::module_& m) {
       "per head\n(the mean over heads). Where a target is expected, 0.2 is "
       "short for Target(ratio=0.2),\nand 1024 for Target(tokens=1024).")
       .def("__init__", InitBy(&MakeTarget), nb::arg("ratio") = nb::none(),
-           nb::arg("tokens") = nb::none(), nb::arg("window_ratio") = nb::none(),
+           nb::arg("tokens") = nb::none(),
+           nb::arg("window_keep_ratio") = nb::none(),
            nb::sig("def __init__(self, ratio: float | str | None = None, "
                    "tokens: int | None = None, "
-                   "window_ratio: float | str | None = None) -> None"),
-           "Ratios are in (0, 1]; as text they are exact. window_ratio is of "
+                   "window_keep_ratio: float | str | None = None) -> None"),
+           "Ratios are in (0, 1]; as text they are exact. window_keep_ratio is "
+           "of "
            "layers with a\nsliding window, which keep everything without it.")
       .def(
           "tokens_per_head",

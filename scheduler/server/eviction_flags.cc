@@ -27,7 +27,7 @@ absl::StatusOr<EvictionTarget> ResolveTarget(const EvictionFlags& flags) {
     if (!ratio.ok()) {
       return Invalid("window-keep-ratio: ", ratio.status().message());
     }
-    target.window_ratio = *ratio;
+    target.window_keep_ratio = *ratio;
   }
   if (flags.keep_tokens.has_value()) {
     if (!flags.keep_ratio.empty()) {

@@ -473,7 +473,7 @@ def test_targets():
     assert target == blockmgr.Target(0.29) != blockmgr.Target(tokens=29)
     assert blockmgr.Target(tokens=7).tokens_per_head(5) == 5
     for fields in ({}, dict(ratio=0.1, tokens=3), dict(ratio=0), dict(tokens=0),
-                   dict(ratio=0.5, window_ratio=2)):
+                   dict(ratio=0.5, window_keep_ratio=2)):
         with pytest.raises(blockmgr.InvalidArgumentError):
             blockmgr.Target(**fields)
     for ratio in (0, "half"):
@@ -481,8 +481,8 @@ def test_targets():
                            match="^ratio: expected a decimal"):
             blockmgr.Target(ratio=ratio)
     with pytest.raises(blockmgr.InvalidArgumentError,
-                       match="window_ratio: expected a decimal"):
-        blockmgr.Target(ratio=0.5, window_ratio=2)
+                       match="window_keep_ratio: expected a decimal"):
+        blockmgr.Target(ratio=0.5, window_keep_ratio=2)
     with pytest.raises(blockmgr.InvalidArgumentError):
         target.tokens_per_head(0)
 

@@ -98,7 +98,7 @@ def good_calls():
         (blockmgr.RunLogProbs, (0, None, None), {}),
         (blockmgr.Eviction, ("knorm", 0.5, "decode"),
          dict(compress_every=16, table=None, share_prefix=False)),
-        (blockmgr.Target, (), dict(ratio=0.5, window_ratio=0.5)),
+        (blockmgr.Target, (), dict(ratio=0.5, window_keep_ratio=0.5)),
         (blockmgr.SamplingParams, (),
          dict(temperature=0.5, logit_bias={1: 0.5}, seed=1, logprobs=2)),
         (blockmgr.Scheduler, (own, blockmgr.SchedulerOptions()), {}),

@@ -172,7 +172,7 @@ TEST(CompressionPointsTest, PagesAreOfWhatTheNextTokenAttendsTo) {
   CompressionPoint point = RecencyPoint(42, 40, 8, layout);
   EXPECT_EQ(GroupPages(point, 1, layout), 0);
   EXPECT_EQ(WindowRegionBlocks(point, layout), 0);
-  point.target.window_ratio = {1, 2};
+  point.target.window_keep_ratio = {1, 2};
   // Positions 27 to 39, half of which are 6: 12 entries of two heads.
   EXPECT_EQ(GroupPages(point, 1, layout), 3);
   // Of all 16 they are 8.
@@ -192,7 +192,7 @@ TEST(CompressionPointsTest, NoPointHasMoreBlocksThanTheBound) {
           CompressionPoint point = RecencyPoint(length, 4, 8, layout);
           point.policy.scorer.sinks = sinks;
           point.policy.rounding = rounding;
-          point.target.window_ratio = {3, 10};
+          point.target.window_keep_ratio = {3, 10};
           for (; point.cut < length; point.cut += 4) {
             EXPECT_LE(GroupPages(point, 1, layout),
                       WindowRegionBlocks(point, layout) * 6)

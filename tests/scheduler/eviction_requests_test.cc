@@ -476,7 +476,7 @@ TEST(QueryStatsTest, WindowsMayBeEvictedFrom) {
   ModelLayout layout = SmallLayout(4, 200);
   layout.group_windows = {32};
   RequestEviction eviction = StatsRequest("a", 0).eviction;
-  eviction.target.window_ratio = *KeepRatio::Parse("0.5");
+  eviction.target.window_keep_ratio = *KeepRatio::Parse("0.5");
   EXPECT_THAT(ValidateEviction(eviction, layout, options), IsOk());
   eviction.policy.scorer.stats.clear();
   EXPECT_THAT(ValidateEviction(eviction, layout, options),

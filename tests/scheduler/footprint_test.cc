@@ -278,7 +278,7 @@ TEST(WindowRegionFootprintTest, PeaksHaveRoomForRegions) {
   layout.group_windows = {16, 40};
   const CompressionPoint plain = RecencyPoint(42, 40, 8, layout);
   CompressionPoint point = plain;
-  point.target.window_ratio = {1, 2};
+  point.target.window_keep_ratio = {1, 2};
   // 2 heads with half of 16 and of 40: 4 and 10 pages.
   EXPECT_EQ(PeakBlocks(80, 16, std::vector{point}, layout),
             PeakBlocks(80, 16, std::vector{plain}, layout) + 2 + 5);
@@ -292,7 +292,7 @@ TEST(WindowRegionFootprintTest, PeaksHaveRoomForRegions) {
     point.length = length - 2;
     point.cut = 8;
     CompressionPoint without = point;
-    without.target.window_ratio = {};
+    without.target.window_keep_ratio = {};
     EXPECT_EQ(PeakBlocks(length, 16, std::vector{point}, layout),
               PeakBlocks(length, 16, std::vector{without}, layout));
   }

@@ -194,7 +194,7 @@ TEST_P(WindowsTest, WindowsAloneHaveNothingToEvict) {
 
 RequestEviction HalfOfWindows() {
   RequestEviction eviction = Recency(16);
-  eviction.target.window_ratio = {5, 10};
+  eviction.target.window_keep_ratio = {5, 10};
   return eviction;
 }
 
@@ -284,7 +284,7 @@ TEST_F(WindowRegionsTest, NamesWhatItCannotPlan) {
            }},
           {"ratio",
            [](Request* r) {
-             r->eviction.target.window_ratio = {3, 2};
+             r->eviction.target.window_keep_ratio = {3, 2};
            }},
       };
   for (const auto& [message, spoil] : cases) {
@@ -310,7 +310,7 @@ TEST_F(WindowRegionsTest, AnEngineThatDoesNotSayItEvictsThereIsNotAskedTo) {
                          "engine that did not announce "
                          "supports_window_evictions, got 0.5")));
   EXPECT_EQ(scheduler->stats().num_waiting, 0);
-  request.eviction.target.window_ratio = {};
+  request.eviction.target.window_keep_ratio = {};
   EXPECT_OK(scheduler->Submit(request));
 }
 
@@ -330,12 +330,12 @@ TEST_F(WindowRegionsTest, CommandsAreOfTheOthersOnly) {
                        scheduler_->Submit(MakeRequest("a", 60, 10)));
   Step(0);
   EvictionCommand command = RecencyCommand(16);
-  command.target.window_ratio = {5, 10};
+  command.target.window_keep_ratio = {5, 10};
   EXPECT_THAT(scheduler_->Evict(id, command),
               IsInvalid("target.window_keep_ratio: expected 1 for a request "
                         "that runs: its windows have no room for a region, "
                         "got 0.5"));
-  command.target.window_ratio = {};
+  command.target.window_keep_ratio = {};
   EXPECT_OK(scheduler_->Evict(id, command));
 }
 
@@ -421,11 +421,11 @@ TEST_P(SharedWindowRegionsTest, WhoGoesOnFarEnoughNeedsNone) {
 TEST_P(SharedWindowRegionsTest, WhoKeepsOtherwiseInWindowsSharesNothing) {
   Serve(Sharer("a"));
   Request b = Sharer("b");
-  b.eviction.target.window_ratio = {4, 10};
+  b.eviction.target.window_keep_ratio = {4, 10};
   Serve(b);
   EXPECT_EQ(plan_.starts[0].region, kNoRegion);
   Request c = Sharer("c");
-  c.eviction.target.window_ratio = {};
+  c.eviction.target.window_keep_ratio = {};
   Serve(c);
   EXPECT_EQ(plan_.starts[0].region, kNoRegion);
 }

@@ -26,7 +26,7 @@ std::string Ledger::PlanOf(const Served& served) {
                                : eviction.target.tokens,
                       " tokens")
                 : eviction.target.ratio.ToString(),
-      "/", eviction.target.window_ratio.ToString(), "/",
+      "/", eviction.target.window_keep_ratio.ToString(), "/",
       by_chunk ? eviction.compress_every : 0, "/",
       // The world has each table once.
       absl::Hex(reinterpret_cast<uintptr_t>(eviction.table.get())));

@@ -394,7 +394,7 @@ void Ledger::CheckOrder(const EvictionOrder& order, const Step::Run& run,
   const BookOrder& first = *tables_.at(order.slot).groups[0].pending;
   const bool is_wanted = target.evicts_in_windows() &&
                          order.target.kind == EvictionTarget::Kind::kRatio &&
-                         order.target.ratio == target.window_ratio;
+                         order.target.ratio == target.window_keep_ratio;
   if (!is_wanted || order.cut != first.cut || order.length != first.length ||
       rules_.FirstPage(order.group, order.length + 1) >=
           order.cut / layout_.page_size) {

@@ -58,8 +58,8 @@ class PlanMixer {
         order.num_destinations, order.page_total, Index(order.region),
         order.budgets != nullptr, order.scores != nullptr);
     if (order.group > 0 || order.target.evicts_in_windows()) {
-      Mix(order.group, order.target.window_ratio.numerator,
-          order.target.window_ratio.denominator);
+      Mix(order.group, order.target.window_keep_ratio.numerator,
+          order.target.window_keep_ratio.denominator);
     }
     report_->MixText(FormatPolicy(order.policy));
     MixNumbers(order.shard_page_totals);

@@ -169,7 +169,7 @@ void RequestMaker::MaybeEvictInWindows(RequestEviction* eviction) {
   if (!is_allowed && !random_.OneIn(20)) return;
   // One for all sharers, so that they meet.
   const int32_t tenths = eviction->share_prefix ? 4 : random_.Between(1, 8);
-  eviction->target.window_ratio = {tenths, 10};
+  eviction->target.window_keep_ratio = {tenths, 10};
 }
 
 void RequestMaker::GoOn(Request* request) {

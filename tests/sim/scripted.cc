@@ -36,7 +36,7 @@ RequestEviction Eviction(absl::string_view mode, int32_t page_size) {
   RequestEviction eviction = Recency(page_size);
   // In layer groups with a window, too.
   if (absl::ConsumeSuffix(&mode, "_windows")) {
-    eviction.target.window_ratio = {5, 10};
+    eviction.target.window_keep_ratio = {5, 10};
   }
   if (mode == "every" || mode == "decode") {
     eviction.mode =

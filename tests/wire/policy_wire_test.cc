@@ -219,7 +219,7 @@ TEST(PolicyWireTest, TargetsComeBack) {
   tokens.kind = EvictionTarget::Kind::kTokens;
   tokens.tokens = 128;
   EvictionTarget in_windows = tokens;
-  in_windows.window_ratio = *KeepRatio::Parse("0.3");
+  in_windows.window_keep_ratio = *KeepRatio::Parse("0.3");
   for (const EvictionTarget& target : {ratio, tokens, in_windows}) {
     v1::EvictionTarget proto;
     ToProto(target, &proto);

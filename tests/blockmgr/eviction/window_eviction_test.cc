@@ -54,13 +54,13 @@ TEST(EvictionTargetTest, WindowsHaveARatioOfTheirOwn) {
   target.tokens = 5;
   EXPECT_OK(target.Validate());
   EXPECT_FALSE(target.evicts_in_windows());
-  target.window_ratio = {3, 10};
+  target.window_keep_ratio = {3, 10};
   EXPECT_OK(target.Validate());
   EXPECT_TRUE(target.evicts_in_windows());
   EXPECT_EQ(target.InWindow().TokensPerHead(100), 30);
   EXPECT_FALSE(target.InWindow().evicts_in_windows());
-  target.window_ratio = {3, 2};
-  EXPECT_THAT(target.Validate(), IsInvalid("window_ratio"));
+  target.window_keep_ratio = {3, 2};
+  EXPECT_THAT(target.Validate(), IsInvalid("window_keep_ratio"));
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ class Swarm {
       eviction.target.kind = EvictionTarget::Kind::kTokens;
       eviction.target.tokens = Between(1, 3 * model_.page_size);
     }
-    if (!OneIn(4)) eviction.target.window_ratio = {Between(1, 8), 10};
+    if (!OneIn(4)) eviction.target.window_keep_ratio = {Between(1, 8), 10};
     if (eviction.mode != EvictionMode::kAfterPrefill) {
       eviction.compress_every = model_.page_size * Between(8, 12);
     }
@@ -170,7 +170,7 @@ class Swarm {
     RequestEviction eviction = RandomEviction();
     eviction.target.kind = EvictionTarget::Kind::kTokens;
     eviction.target.tokens = Between(1, 2 * model_.page_size);
-    eviction.target.window_ratio = {Between(1, 8), 10};
+    eviction.target.window_keep_ratio = {Between(1, 8), 10};
     eviction.share_prefix = true;
     eviction.share_multiple = model_.page_size * Pick<int32_t>({0, 3, 8});
     return eviction;

@@ -44,7 +44,7 @@ TEST(EvictionFlagsTest, WindowsAreEvictedFromOnRequest) {
   EXPECT_FALSE(eviction.target.evicts_in_windows());
   ASSERT_OK_AND_ASSIGN(
       eviction, Resolve({"--keep-tokens", "9", "--window-keep-ratio", "0.3"}));
-  EXPECT_EQ(eviction.target.window_ratio, (KeepRatio{3, 10}));
+  EXPECT_EQ(eviction.target.window_keep_ratio, (KeepRatio{3, 10}));
   EXPECT_EQ(eviction.target.tokens, 9);
   EXPECT_THAT(Resolve({"--window-keep-ratio", "0.3"}),
               IsInvalid("window-keep-ratio: needs --keep-ratio"));
