@@ -158,7 +158,9 @@ bool NaiveCache::Fit(const std::vector<int32_t>& tokens,
       const NaiveArena::Written& written = books_.arena.written.at(block);
       EXPECT_EQ(written.group, group);
       EXPECT_EQ(written.prefix, books_.Prefix(tokens, i + 1)) << "a false hit";
-      if (i >= least) EXPECT_EQ(written.context, ContextOf(match->region));
+      if (i >= least) {
+        EXPECT_EQ(written.context, ContextOf(match->region));
+      }
       books_.tally->regions_with_windows += i < least - 1 ? 1 : 0;
     }
   }
