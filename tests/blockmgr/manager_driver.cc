@@ -302,7 +302,7 @@ void ManagerDriver::Open() {
   model_.CheckRegions(manager_, slot);
   if (match.cached != nullptr) {
     ++tally_->matched_regions;
-    EXPECT_TRUE(findable_.contains(match.cached->record->id));
+    EXPECT_TRUE(findable_.contains(match.cached->record().id));
   }
   incarnations_[slot] = next_incarnation_++;
 }
@@ -313,10 +313,24 @@ void ManagerDriver::CheckMatch(const PrefixMatch& match,
   EXPECT_EQ(match.cost.part_is_reclaimable, expected.cost.part_is_reclaimable);
   EXPECT_EQ(match.num_tokens, expected.num_tokens);
   EXPECT_EQ(match.cached != nullptr, expected.region != PrefixCache::kNone);
-  EXPECT_EQ(match.blocks, expected.blocks);
-  EXPECT_EQ(match.num_out, expected.num_out);
-  EXPECT_EQ(match.window_blocks, expected.window_blocks);
-  EXPECT_EQ(match.num_window_blocks, expected.num_window_blocks);
+  const std::span<const BlockId> first = match.blocks_of(0);
+  const int32_t num_before =
+      match.cached == nullptr ? 0 : match.cut() / config_.layout.page_size;
+  std::vector<BlockId> blocks(match.groups.front().first_page - num_before);
+  EXPECT_EQ(std::ssize(blocks), expected.num_out);
+  blocks.insert(blocks.end(), first.begin(), first.end());
+  EXPECT_EQ(blocks, expected.blocks);
+  std::vector<BlockId> linked;
+  int32_t num_linked = 0;
+  for (size_t group = 1; group < match.groups.size(); ++group) {
+    const std::span<const BlockId> own =
+        match.blocks_of(static_cast<int32_t>(group));
+    linked.insert(linked.end(), own.begin(), own.end());
+    num_linked += std::ssize(own) + match.groups[group].num_region_blocks() +
+                  match.groups[group].num_tail_ins;
+  }
+  EXPECT_EQ(linked, expected.window_blocks);
+  EXPECT_EQ(num_linked, expected.num_window_blocks);
   EXPECT_EQ(match.cost.num_reclaimable, expected.cost.num_reclaimable);
   EXPECT_EQ(match.cost.num_cooling, expected.cost.num_cooling);
   EXPECT_EQ(match.cost.num_moving, expected.cost.num_moving);

@@ -125,7 +125,7 @@ void ManagerDriver::SwapIn(SwapId swap) {
   model_.MatchSwapped(swap, num_tokens, &expected);
   CheckMatch(match, expected);
   EXPECT_EQ(match.swap, expected.swap);
-  EXPECT_EQ(match.num_tail_ins, expected.num_tail_ins);
+  EXPECT_EQ(match.groups.front().num_tail_ins, expected.num_tail_ins);
   EXPECT_EQ(match.num_ins(), expected.num_ins);
   EXPECT_EQ(match.num_taken(),
             expected.cost.num_reclaimable + expected.num_ins);

@@ -79,9 +79,15 @@ struct NaiveRun {
 
 // What has become of a match.
 struct NaiveMatch : PrefixMatch {
-  bool is_shortened = false;        // by a window that is not there
-  bool has_refused_region = false;  // likewise
-  int32_t num_ins = 0;              // blocks that come back
+  // `blocks` are those of group 0 from the cut on. The first num_out have left
+  // the window, and are null.
+  int32_t num_out = 0;
+  std::vector<BlockId> window_blocks;  // of each window group in turn
+  int32_t num_window_blocks = 0;       // with those that come back
+  int32_t num_tail_ins = 0;            // of group 0
+  bool is_shortened = false;           // by a window that is not there
+  bool has_refused_region = false;     // likewise
+  int32_t num_ins = 0;                 // blocks that come back
 };
 
 // How often it met what is rare in models with windows.
@@ -143,8 +149,7 @@ class NaiveModel {
   void MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
                  int32_t max_tokens, PrefixMatch* match) const;
   // `sequence` has tokens, scope and wishes.
-  void Open(SequenceSlot slot, NaiveSequence sequence,
-            const PrefixMatch& match);
+  void Open(SequenceSlot slot, NaiveSequence sequence, const NaiveMatch& match);
   int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // `blocks` were handed out while num_free blocks were free: they are
   // nobody's, out of reach of the steps in flight, and the oldest cached ones

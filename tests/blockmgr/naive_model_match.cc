@@ -151,7 +151,7 @@ void NaiveModel::MatchPart(int32_t scope, const std::vector<int32_t>& tokens,
 }
 
 void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
-                      const PrefixMatch& match) {
+                      const NaiveMatch& match) {
   const int32_t page_size = layout_.page_size;
   sequence.groups.resize(static_cast<size_t>(num_groups()));
   if (match.region != PrefixCache::kNone) {
