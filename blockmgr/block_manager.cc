@@ -61,10 +61,7 @@ int64_t BlockManager::metadata_bytes() const {
                   blocks_.metadata_bytes();
   for (const SequenceCache& sequence : sequences_) {
     bytes += RegionContent::CountBytes(sequence.content.get(), &contents);
-    if (sequence.groups.size() > 1) {  // a single group is stored in sequences_
-      bytes +=
-          static_cast<int64_t>(sequence.groups.capacity() * sizeof(GroupCache));
-    }
+    bytes += HeapBytes(sequence.groups);
     for (const GroupCache& cache : sequence.groups) {
       bytes += HeapBytes(cache.tail);
       bytes += RegionRecord::CountBytes(cache.region.get(), &records);
@@ -116,36 +113,20 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
   sequence.chain_serial = sequence.root_serial;
   if (match.cached != nullptr) {
     BM_CHECK(blocks_.cache().region(match.region) == match.cached);
-    blocks_.HoldRegion(match.region, chain.RetentionOfRegion(match.cut()));
-    sequence.first().region = match.cached->record;
-    sequence.first().region_length = match.cached->length;
-    sequence.first().tail_begin = match.cut() / layout_.page_size;
-    publisher().ContinueAfter(match.region, &sequence);
     sequence.content = match.cached->content;
-    blocks_.cache().SetSuperseded(match.region, false);
   }
-  if (match.swap == kNoSwap) OpenLinkedGroups(chain, match, &sequence);
-  GroupCache& first = sequence.first();
-  for (const BlockId block : match.blocks) {
-    if (block == kNullBlock) {
-      first.tail.push_back(block);
-      continue;
-    }
-    const int32_t begin = first.tail_end() * layout_.page_size;
-    const int32_t end = begin + layout_.page_size;
-    // The tail block of a region is not part of the region's chain.
-    const bool is_between = first.region != nullptr && first.tail.empty();
-    const Retention* wish = nullptr;
-    if (end <= match.num_tokens) {
-      wish = is_between ? chain.RetentionOfTail(begin, end)
-                        : chain.RetentionOf(begin, end);
-    }
-    blocks_.cache().SetSuperseded(Index(block), false);
-    blocks_.Hold(block, wish);
-    first.tail.push_back(block);
-    if (!is_between) publisher().ContinueAfter(Index(block), &sequence);
+  // Equal wishes expire in the order in which they are passed on: the region
+  // that was found first, the blocks that lead to others last.
+  OpenRegion(chain, match, 0, &sequence.first());
+  for (int32_t group = 1; group < std::ssize(match.groups); ++group) {
+    OpenRegion(chain, match, group, &sequence.groups[group]);
+    OpenTail(chain, match, group, &sequence.groups[group]);
   }
-  sequence.num_reserved = first.tail_end() * layout_.page_size;
+  OpenTail(chain, match, 0, &sequence.first());
+  if (match.last_entry() != PrefixCache::kNone) {
+    publisher().ContinueAfter(match.last_entry(), &sequence);
+  }
+  sequence.num_reserved = sequence.first().tail_end() * layout_.page_size;
   sequence.num_settled = sequence.num_reserved;
   sequence.num_found = sequence.num_reserved;
   sequence.num_published = sequence.num_reserved / layout_.page_size;
@@ -156,6 +137,36 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
     sequence.num_found -= match.num_tokens % layout_.page_size;
   }
   return slot;
+}
+
+void BlockManager::OpenRegion(const BlockChain& chain, const PrefixMatch& match,
+                              int32_t group, GroupCache* cache) {
+  if (match.cached == nullptr) return;
+  const CachedGroup& cached = match.cached->groups[group];
+  cache->region_length = cached.region_length;
+  if (match.groups[group].region_is_cached) cache->region = cached.region;
+  if (cache->num_region_blocks() == 0) return;
+  const int32_t entry = blocks_.cache().RegionOf(*match.cached, group);
+  BM_CHECK(entry != PrefixCache::kNone);
+  blocks_.HoldRegion(entry, chain.RetentionOfRegion(match.cut()));
+}
+
+void BlockManager::OpenTail(const BlockChain& chain, const PrefixMatch& match,
+                            int32_t group, GroupCache* cache) {
+  cache->tail_begin = match.groups[group].first_page;
+  for (const BlockId block : match.blocks_of(group)) {
+    const int32_t begin = cache->tail_end() * layout_.page_size;
+    const int32_t end = begin + layout_.page_size;
+    const Retention* wish = nullptr;
+    if (end <= match.num_tokens) {
+      const bool is_tail =
+          match.cached != nullptr && match.cached->tail == block;
+      wish = is_tail ? chain.RetentionOfTail(begin, end)
+                     : chain.RetentionOf(begin, end);
+    }
+    blocks_.Hold(block, wish);
+    cache->tail.push_back(block);
+  }
 }
 
 int32_t BlockManager::BlocksNeeded(SequenceSlot slot,

@@ -135,7 +135,7 @@ class BlockManager {
 
   // Returns the longest cached prefix of `tokens`: whole blocks, at most
   // max_tokens tokens, and at most the blocks whose keys `chain` has. In every
-  // window group the pages inside the window must be cached, too. With a query,
+  // linked group the pages inside the window must be cached, too. With a query,
   // a compressed prefix is preferred to blocks of the same or a shorter length.
   // Its length is limited by query->max_tokens_over instead. The match is valid
   // until the cache changes. `memory` holds the vectors of earlier matches: the
@@ -279,9 +279,9 @@ class BlockManager {
   // Extends a match of the same tokens by the host blocks of a sequence that
   // was swapped out, to its first num_tokens. Leaves the match as it is if the
   // cache has as many tokens, or if the sequence cannot go back there. Cached
-  // blocks of group 0 stay in the match if they have the same past. `length` is
-  // the sequence's PrefixMatch::length. REQUIRES: num_tokens is above 0, at
-  // most what was swapped out, and not below the cut or the length.
+  // blocks of the index group stay in the match if they have the same past.
+  // `length` is the sequence's PrefixMatch::length. REQUIRES: num_tokens is
+  // above 0, at most what was swapped out, and not below the cut or the length.
   void MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
                     PrefixMatch* match) const;
   // Takes blocks for the swapped-out part of the sequence that Open(match) has
@@ -329,14 +329,14 @@ class BlockManager {
   // Makes the region of the group's pending order, which the engine has carried
   // out, and releases the blocks that it replaces.
   //
-  // With a publication, which only group 0 can have, other sequences can find
-  // the region from now on, together with the regions and blocks of the other
-  // groups and the block behind the cut. The publication's length must be one
-  // page above the cut. The region is not published if the sequence has settled
-  // more or less than that length, if nothing is kept, if an order of another
-  // group is pending, or if a window lacks a page because the sequence was cut
-  // back. Without a published region, the sequence publishes nothing that it
-  // computes from now on.
+  // With a publication, which only the index group can have, other sequences
+  // can find the region from now on, together with the regions and blocks of
+  // the other groups and the block behind the cut. The publication's length
+  // must be one page above the cut. The region is not published if the sequence
+  // has settled more or less than that length, if nothing is kept, if an order
+  // of another group is pending, or if a window lacks a page because the
+  // sequence was cut back. Without a published region, the sequence publishes
+  // nothing that it computes from now on.
   //
   // REQUIRES: ValidateCounts(...).ok(). Everything below the cut is settled; in
   // a group with a window, exactly the tokens that were reserved when the
@@ -379,6 +379,11 @@ class BlockManager {
     return sequence;
   }
   void ReserveTables(SequenceSlot slot, int32_t num_tokens);
+  // Fill a group's table with the region and the blocks that the match has.
+  void OpenRegion(const BlockChain& chain, const PrefixMatch& match,
+                  int32_t group, GroupCache* cache);
+  void OpenTail(const BlockChain& chain, const PrefixMatch& match,
+                int32_t group, GroupCache* cache);
   // Gives up the blocks of all tables wholly behind the first num_tokens
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
@@ -400,10 +405,6 @@ class BlockManager {
   void ReleaseOutOfSpan(SequenceCache* sequence, int32_t num_before);
   // Returns how many blocks the region has, or 0 for a shared region.
   int32_t NumOwnRegionBlocks(const GroupRegion& region) const;
-
-  // Fills the beginning of the tables of groups 1 and above from the cache.
-  void OpenLinkedGroups(const BlockChain& chain, const PrefixMatch& match,
-                        SequenceCache* sequence);
 
   // Forks and copies on write (block_manager_fork.cc).
   // Opens a sequence that is equal to the given one, reserved positions too.

@@ -146,7 +146,7 @@ void BlockManager::CheckGroup(const SequenceCache& sequence, int32_t group,
   BM_CHECK(cache.cut() <= cache.region_length);
   BM_CHECK(cache.region_length <= sequence.num_settled);
   // Blocks computed over a window's region are published only behind a region
-  // of group 0.
+  // of the index group.
   BM_CHECK(sequence.chain_serial == kNoSerial ||
            sequence.first().region != nullptr);
 }

@@ -11,28 +11,25 @@ PrefixMatch BlockManager::MatchFork(SequenceSlot source,
                                     int32_t num_tokens) const {
   BM_CHECK(CanFork(source));
   const SequenceCache& sequence = at(source);
-  const GroupCache& first = sequence.first();
   BM_CHECK(1 <= num_tokens && num_tokens <= sequence.num_settled);
   BM_CHECK(CanGoBack(source, num_tokens));
   PrefixMatch match;
   match.num_tokens = num_tokens;
   match.source = source;
-  match.source_region = first.region.get();
-  const int32_t num_full = num_tokens / layout_.page_size;
-  const int32_t num_before = first.cut() / layout_.page_size;
-  for (int32_t i = num_before; i < num_full; ++i) {
-    match.blocks.push_back(first.block(i));
+  match.groups.resize(layout_.num_groups());
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    const GroupCache& cache = sequence.groups[group];
+    MatchedGroup& own = match.groups[group];
+    own.region = cache.region.get();
+    own.first_page = sequence.FirstHeld(layout_, group);
+    own.begin = static_cast<int32_t>(match.blocks.size());
+    const std::span<const BlockId> full =
+        cache.Blocks({own.first_page, num_tokens / layout_.page_size});
+    match.blocks.insert(match.blocks.end(), full.begin(), full.end());
+    own.end = static_cast<int32_t>(match.blocks.size());
+    if (layout_.kind_of(group) != GroupKind::kWindow) continue;
+    match.cost.num_moving += own.end - own.begin + own.num_region_blocks();
   }
-  match.num_out = sequence.FirstHeld(layout_, 0) - num_before;
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    // Counts full blocks, as in group 0. A part is copied.
-    match.num_window_blocks += num_full - sequence.FirstHeld(layout_, group) +
-                               sequence.groups[group].num_region_blocks();
-  }
-  match.cost.num_moving =
-      match.num_window_blocks + (layout_.kind_of(0) == GroupKind::kWindow
-                                     ? num_full - sequence.FirstHeld(layout_, 0)
-                                     : 0);
   return match;
 }
 

@@ -102,37 +102,6 @@ void BlockManager::ReleaseOutOfSpan(SequenceCache* sequence,
   }
 }
 
-void BlockManager::OpenLinkedGroups(const BlockChain& chain,
-                                    const PrefixMatch& match,
-                                    SequenceCache* sequence) {
-  const int32_t page_size = layout_.page_size;
-  const int32_t num_pages = match.num_tokens / page_size;
-  auto block = match.window_blocks.begin();
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    GroupCache& cache = sequence->groups[group];
-    if (match.cached != nullptr) {
-      const GroupRegion& cached = match.cached->window(group);
-      cache.region_length = cached.region_length;
-      if (!cached.IsPast(layout_, group, match.num_tokens)) {
-        cache.region = cached.region;
-      }
-      if (cache.num_region_blocks() > 0) {
-        const int32_t entry =
-            blocks_.cache().WindowRegionOf(*match.cached, group - 1);
-        BM_CHECK(entry != PrefixCache::kNone);
-        blocks_.HoldRegion(entry, chain.RetentionOfRegion(match.cut()));
-      }
-    }
-    cache.tail_begin =
-        cache.PagesBehind(layout_, group, match.num_tokens).begin;
-    for (int32_t i = cache.tail_begin; i < num_pages; ++i) {
-      blocks_.Hold(*block,
-                   chain.RetentionOf(i * page_size, (i + 1) * page_size));
-      cache.tail.push_back(*block++);
-    }
-  }
-}
-
 int32_t BlockManager::NumOwnRegionBlocks(const GroupRegion& region) const {
   return region.region != nullptr && blocks_.IsOwn(*region.region)
              ? region.num_region_blocks()

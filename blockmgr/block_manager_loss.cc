@@ -41,7 +41,7 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
   const int32_t num_held = blocks_.cache().num_blocks_held();
   absl::flat_hash_set<EntrySerial> gone;
   for (const int32_t entry : blocks_.cache().FindLost(lost, &gone)) {
-    // A window block may have been dropped with the entry that leads to it.
+    // A linked block may have been dropped with the entry that leads to it.
     if (blocks_.cache().serial(entry) != kNoSerial) blocks_.Drop(entry);
   }
   report.dropped_blocks = num_held - blocks_.cache().num_blocks_held();

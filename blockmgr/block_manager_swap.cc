@@ -98,23 +98,27 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
     *match = PrefixMatch();
     match->cost.num_looks = num_looks;
   }
-  match->window_blocks.clear();
+  // All that linked groups have comes back.
+  match->groups.resize(1);
+  match->groups.resize(layout_.num_groups());
+  match->blocks.resize(match->groups.front().end);
+  match->num_tokens = num_tokens;
+  match->source_length = length;
   match->swap = swap;
   match->cost = {.num_looks = match->cost.num_looks};
   PrefixMatcher(layout_, blocks_).CountUnused(match);
-  match->num_tokens = num_tokens;
-  match->num_tail_ins = first.PagesBehind(layout_, 0, num_tokens).size() -
-                        static_cast<int32_t>(match->blocks.size());
-  match->num_window_blocks = 0;
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const GroupRegion& region = swapped.regions[group];
-    match->cost.num_window_region_blocks += region.num_region_blocks();
-    match->num_window_blocks +=
-        region.num_region_blocks() +
-        region.PagesBehind(layout_, group, num_tokens).size();
+    MatchedGroup& own = match->groups[group];
+    if (!own.region_is_cached) {
+      own.region = region.region.get();
+      own.num_region_ins = own.num_region_blocks();
+    }
+    own.num_tail_ins = region.PagesBehind(layout_, group, num_tokens).size() -
+                       (own.end - own.begin);
+    if (layout_.kind_of(group) != GroupKind::kWindow) continue;
+    match->cost.num_window_region_blocks += own.num_region_blocks();
   }
-  if (match->cached == nullptr) match->source_region = first.region.get();
-  match->source_length = length;
 }
 
 void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
@@ -123,8 +127,8 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
   const SwappedSequence& swapped = host_.at(match.swap);
   BM_CHECK(match.num_ins() <= num_available());
   BM_CHECK(sequence.num_reserved ==
-           (match.cached == nullptr ? 0 : match.cut()) +
-               std::ssize(match.blocks) * layout_.page_size);
+           (match.groups.front().first_page + std::ssize(match.blocks)) *
+               layout_.page_size);
   const auto take = [&](int32_t first_host, int32_t count) {
     std::vector<BlockId> taken(count);
     blocks_.Take(taken);
@@ -141,13 +145,6 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
     if (was.region != nullptr && cache.region == nullptr) {
       cache.region = OnBlocks(*was.region, RegionId{next_region_++},
                               take(next, was.num_region_blocks()));
-      if (group == 0) {
-        sequence.content = swapped.content;
-        // Blocks computed over it cannot be found, because it is not in the
-        // cache.
-        sequence.chain_serial = kNoSerial;
-        sequence.num_published = match.num_tokens / layout_.page_size;
-      }
     }
     cache.region_length = was.region_length;
     next += was.num_region_blocks();
@@ -161,9 +158,15 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
     cache.tail.insert(cache.tail.end(), taken.begin(), taken.end());
     next += was.PagesBehind(layout_, group, swapped.num_tokens).size();
   }
-  // Nothing is published behind pages that left the span of group 0, or after
-  // evictions in windows.
-  if (layout_.FirstPage(0, match.num_tokens) > 0 ||
+  const bool region_comes_back =
+      match.cached == nullptr && match.record() != nullptr;
+  if (region_comes_back) {
+    sequence.content = swapped.content;
+    sequence.num_published = match.num_tokens / layout_.page_size;
+  }
+  // Nothing is published behind a region that is not in the cache, behind pages
+  // that left the span of the index group, or after evictions in windows.
+  if (region_comes_back || layout_.FirstPage(0, match.num_tokens) > 0 ||
       swapped.evicted_in_windows) {
     sequence.chain_serial = kNoSerial;
   }

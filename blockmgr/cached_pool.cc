@@ -11,7 +11,7 @@ namespace blockmgr {
 
 CachedPool::CachedPool(const ModelLayout& layout)
     : pool_(layout.num_blocks),
-      cache_(layout.num_blocks, layout.page_size, layout.num_window_groups()),
+      cache_(layout.num_blocks, layout.page_size, layout.num_groups()),
       cooling_(layout.num_blocks) {}
 
 void CachedPool::Acknowledge(StepId step) {
@@ -49,14 +49,16 @@ void CachedPool::Release(const RegionRecord& region) {
 
 void CachedPool::Hold(BlockId block, const Retention* wish) {
   BM_CHECK(cache_.Contains(block));
+  cache_.SetSuperseded(Index(block), false);
   ApplyRetention(Index(block), wish);
   Wake(Index(block));
   pool_.AddRef(block);
 }
 
 void CachedPool::HoldRegion(int32_t entry, const Retention* wish) {
+  cache_.SetSuperseded(entry, false);
   Wake(entry);
-  for (const BlockId block : cache_.region(entry)->record->blocks) {
+  for (const BlockId block : cache_.region(entry)->record().blocks) {
     pool_.AddRef(block);
   }
   ApplyRetention(entry, wish);
@@ -93,7 +95,7 @@ void CachedPool::Supersede(RegionId region) {
   const int32_t entry =
       region == kNoRegion ? PrefixCache::kNone : cache_.FindRegion(region);
   if (entry == PrefixCache::kNone) return;
-  const std::vector<BlockId>& blocks = cache_.region(entry)->record->blocks;
+  const std::vector<BlockId>& blocks = cache_.region(entry)->record().blocks;
   if (pool_.num_holders(blocks.front()) == 1) cache_.SetSuperseded(entry, true);
 }
 
@@ -114,9 +116,11 @@ void CachedPool::DropFromCache(int32_t entry) {
     pool_.ReleaseUntouched(BlockId{entry});
     return;
   }
-  const std::shared_ptr<const RegionRecord> record = cached->record;
-  // The engine knows regions of window groups by the name of group 0's region.
-  if (!cached->in_window) dropped_regions_.push_back(record->id);
+  const std::shared_ptr<const RegionRecord> record =
+      cached->groups.front().region;
+  // The engine knows regions of linked groups by the name of the region that
+  // links them.
+  if (!cached->is_linked) dropped_regions_.push_back(record->id);
   cache_.Remove(entry);
   for (const BlockId block : record->blocks) pool_.ReleaseUntouched(block);
 }
@@ -150,7 +154,7 @@ void CachedPool::CheckInvariants(std::span<const int32_t> holders) const {
     const CachedRegion* cached = cache_.region(i);
     if (cached == nullptr) continue;
     bool used = false;
-    for (const BlockId block : cached->record->blocks) {
+    for (const BlockId block : cached->record().blocks) {
       BM_CHECK(++in_regions[Index(block)] == 1);
       BM_CHECK(!cache_.Contains(block));
       used |= holders[Index(block)] > 0;
@@ -171,7 +175,7 @@ void CachedPool::CheckInvariants(std::span<const int32_t> holders) const {
 
 BlockId CachedPool::SomeBlock(int32_t entry) const {
   const CachedRegion* cached = cache_.region(entry);
-  return cached == nullptr ? BlockId{entry} : cached->record->blocks.front();
+  return cached == nullptr ? BlockId{entry} : cached->record().blocks.front();
 }
 
 void CachedPool::BecomeUnused(int32_t entry, BlockId block) {
@@ -195,7 +199,7 @@ void CachedPool::ReclaimNext() {
   const int32_t before = cache_.num_reclaimable();
   cache_.RemoveReclaimable(entry);
   DropFromCache(entry);
-  // Window blocks may have been dropped with the entry.
+  // Linked blocks may have been dropped with the entry.
   num_reclaimed_ += static_cast<uint64_t>(before - cache_.num_reclaimable());
 }
 

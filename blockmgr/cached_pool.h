@@ -66,9 +66,9 @@ class CachedPool {
   // Drops a sequence's hold on a block, or on all blocks of a region.
   void Release(BlockId block);
   void Release(const RegionRecord& region);
-  // Adds a sequence's hold on what the cache has, and passes the sequence's
-  // retention wish on. REQUIRES: the cache holds the block, or the region of
-  // this entry.
+  // Adds a sequence's hold on what the cache has, which is of use again, and
+  // passes the sequence's retention wish on. REQUIRES: the cache holds the
+  // block, or the region of this entry.
   void Hold(BlockId block, const Retention* wish);
   void HoldRegion(int32_t entry, const Retention* wish);
   // Passes a sequence's retention wish for an entry on. Null is no wish.
@@ -98,7 +98,8 @@ class CachedPool {
   void DropFromCache(int32_t entry);
   // Drops all that only the cache holds.
   CacheReset Reset();
-  // Appends the regions of group 0 that were dropped since the last call.
+  // Appends the regions of the index group that were dropped since the last
+  // call.
   void TakeDroppedRegions(std::vector<RegionId>* regions);
 
   // Audits the pool, the cache, and that their holds add up with those of the

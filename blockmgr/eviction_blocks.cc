@@ -43,7 +43,7 @@ void TakeOwn(const RegionRecord* region, std::span<const BlockId> candidates,
         region_entries[block] = entry;
       }
       const CachedRegion& cached = *blocks->cache().region(entry);
-      if (!cached.in_window &&
+      if (!cached.is_linked &&
           blocks->cache().serial(Index(cached.tail)) == cached.tail_serial) {
         region_entries[cached.tail] = Index(cached.tail);
       }

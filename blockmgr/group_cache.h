@@ -1,12 +1,18 @@
 // GroupRegion and GroupCache: what one sequence holds in one layer group.
 //
 // The layers of a group attend to the same span: all tokens before them (full
-// attention), or a window of the last tokens (ModelLayout::window_of). Every
-// operation on a group is written once. The span decides which pages a group
-// holds (ModelLayout::FirstPage, which is 0 for full attention). Where spans
-// differ further, the code asks ModelLayout::kind_of() or has_windows(): how
-// far a sequence can go back, and what evictions, swaps, partial hits and
-// publications allow.
+// attention), or a window of the last tokens (ModelLayout::window_of). The span
+// decides which pages a group holds (ModelLayout::FirstPage, which is 0 for
+// full attention). Where spans differ further, the code asks
+// ModelLayout::kind_of() or has_windows(): how far a sequence can go back, and
+// what evictions, swaps, partial hits and publications allow.
+//
+// Every operation on what a sequence holds is written once, for any group. Only
+// to find content, group 0 comes before the others: it is the *index group*.
+// The prefix cache finds what the others, the *linked groups*, have through
+// links from its entries (PrefixCache). So SequencePublisher and PrefixMatcher
+// go by the index group, then by the links. A match that the host tier
+// continues has cached blocks of the index group only.
 #ifndef BLOCKMGR_GROUP_CACHE_H_
 #define BLOCKMGR_GROUP_CACHE_H_
 

@@ -10,13 +10,13 @@
 namespace blockmgr {
 
 PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size,
-                         int32_t num_window_groups)
+                         int32_t num_groups)
     : page_size_(page_size),
       num_blocks_(num_blocks),
-      num_window_groups_(num_window_groups),
-      window_blocks_(static_cast<size_t>(num_blocks) * num_window_groups,
+      num_groups_(num_groups),
+      linked_blocks_(static_cast<size_t>(num_blocks) * (num_groups - 1),
                      kNullBlock),
-      window_links_(num_window_groups == 0 ? 0 : num_blocks),
+      links_(num_groups == 1 ? 0 : num_blocks),
       entries_(num_blocks),
       order_(num_blocks),
       tokens_(static_cast<size_t>(num_blocks) * page_size),
@@ -25,7 +25,7 @@ PrefixCache::PrefixCache(int32_t num_blocks, int32_t page_size,
   // after enough erasures and insertions, even if its size stays the same.
   index_.reserve(num_blocks + num_blocks / 8);
   starts_.reserve(num_blocks + num_blocks / 8);
-  orphans_.reserve(num_window_groups);
+  orphans_.reserve(num_groups - 1);
 }
 
 int32_t PrefixCache::FindRegion(RegionId id) const {
@@ -46,14 +46,15 @@ int32_t PrefixCache::FindRegion(const BlockChain& chain, EntrySerial root,
     const CachedRegion& cached = *region(entry);
     const RegionContent& content = *cached.content;
     const bool any = histories == Histories::kAny;
-    // A match with more tokens may not need the region's windows.
+    // A match with more tokens may not need what the region links.
     if (histories == Histories::kEqual &&
-        (content.history_size() != history.size() || !HasWindows(cached))) {
+        (content.history_size() != history.size() || !HasLinked(cached))) {
       continue;
     }
     // A region is of no use without its tail block, which may have been
     // reclaimed.
-    if (cached.root == root && cached.plan == plan && cached.length == length &&
+    if (cached.root == root && cached.plan == plan &&
+        cached.length() == length &&
         serial(Index(cached.tail)) == cached.tail_serial &&
         content.Begins(tokens, any ? nullptr : &history, chain)) {
       return entry;
@@ -147,7 +148,7 @@ void PrefixCache::MatchOver(int32_t region_entry, const BlockChain& chain,
   const CachedRegion& cached = *region(region_entry);
   blocks->push_back(cached.tail);
   int32_t before = region_entry;
-  for (int32_t begin = cached.length; begin + page_size_ <= max_tokens;
+  for (int32_t begin = cached.length(); begin + page_size_ <= max_tokens;
        begin += page_size_) {
     const BlockKey key =
         chain.KeyAfter(entries_[before].key, tokens, begin, page_size_);
@@ -188,23 +189,22 @@ int32_t PrefixCache::InsertRegion(std::shared_ptr<const RegionRecord> record,
                                   const BlockChain& chain, EntrySerial root,
                                   std::span<const int32_t> tokens, BlockId tail,
                                   std::shared_ptr<const RegionContent> before,
-                                  RegionWindows windows) {
+                                  LinkedMemory linked) {
   BM_CHECK(record->id != kNoRegion);
   BM_CHECK(name.length == record->cut + page_size_);
   BM_CHECK(Contains(tail));
   BM_CHECK(FindRegion(name, chain, root, tokens) == kNone);
   tokens = tokens.first(name.length);
   auto cached = std::make_unique<CachedRegion>();
-  cached->record = std::move(record);
+  // Add gives the entry the next serial.
+  cached->groups = {{{std::move(record), name.length}, next_serial_}};
   cached->plan = name.plan;
-  cached->length = name.length;
   cached->content =
       RegionContent::Make(std::move(before), tokens, name.history, chain);
   cached->root = root;
   cached->tail = tail;
   cached->tail_serial = serial(Index(tail));
-  LinkWindows(windows, cached.get());
-  cached->windows = std::move(windows);
+  Link(std::move(linked), cached.get());
   ++roots_.at(*root_names_.at(root)).plans[name.plan][name.length];
   const int32_t entry = AddRegion(std::move(cached));
   Add(entry, chain.RegionKey(name.length / page_size_, name.plan), root);
@@ -225,11 +225,11 @@ std::vector<int32_t> PrefixCache::FindLost(
       continue;
     }
     const bool has_lost = std::ranges::any_of(
-        cached->record->blocks,
+        cached->record().blocks,
         [&lost](BlockId block) { return lost.contains(block); });
     if (has_lost || lost.contains(cached->tail)) {
       gone->insert(serial(i));
-    } else if (!cached->in_window &&
+    } else if (!cached->is_linked &&
                serial(Index(cached->tail)) == cached->tail_serial) {
       sound_tails.insert(Index(cached->tail));
     }
@@ -252,11 +252,10 @@ void PrefixCache::Remove(int32_t entry) {
   BM_CHECK(own.serial != kNoSerial);
   ++num_removed_;
   order_.Forget(entry);
-  if (IsWindow(entry)) return RemoveWindow(entry);
   num_blocks_held_ -= num_blocks(entry);
-  if (IsWindowRegion(entry)) {
+  if (IsLinked(entry)) {
     own = Entry{};
-    return RemoveRegion(entry);
+    return entry < num_blocks_ ? RemoveLinkedBlock(entry) : RemoveRegion(entry);
   }
   log_.Append({.serial = own.serial, .entry = entry, .removed = true});
   RemoveFromIndex(entry);
@@ -275,7 +274,7 @@ int64_t PrefixCache::metadata_bytes(
     absl::flat_hash_set<const RegionContent*>* contents,
     absl::flat_hash_set<const RegionRecord*>* records) const {
   int64_t bytes = HeapBytes(entries_) + order_.metadata_bytes() +
-                  HeapBytes(window_blocks_) + HeapBytes(window_links_) +
+                  HeapBytes(linked_blocks_) + HeapBytes(links_) +
                   HeapBytes(orphans_) + HeapBytes(tokens_) + HeapBytes(index_) +
                   HeapBytes(starts_) + HeapBytes(media_) + HeapBytes(roots_) +
                   HeapBytes(root_names_) + HeapBytes(regions_) +
@@ -291,15 +290,14 @@ int64_t PrefixCache::metadata_bytes(
   }
   for (const auto& cached : regions_) {
     if (cached == nullptr) continue;
-    bytes +=
-        static_cast<int64_t>(sizeof(CachedRegion)) + HeapBytes(cached->plan) +
-        RegionRecord::CountBytes(cached->record.get(), records) +
-        HeapBytes(cached->windows.regions) + HeapBytes(cached->windows.blocks) +
-        HeapBytes(cached->window_serials) + HeapBytes(cached->region_serials) +
-        RegionContent::CountBytes(cached->content.get(), contents);
-    for (const GroupRegion& window : cached->windows.regions) {
-      // The link owns the record, also after the region was reclaimed.
-      bytes += RegionRecord::CountBytes(window.region.get(), records);
+    bytes += static_cast<int64_t>(sizeof(CachedRegion)) +
+             HeapBytes(cached->plan) + HeapBytes(cached->groups) +
+             HeapBytes(cached->linked_blocks) +
+             HeapBytes(cached->linked_serials) +
+             RegionContent::CountBytes(cached->content.get(), contents);
+    for (const CachedGroup& group : cached->groups) {
+      // A link owns the record, also after the linked region was reclaimed.
+      bytes += RegionRecord::CountBytes(group.region.get(), records);
     }
   }
   return bytes;
@@ -333,12 +331,11 @@ void PrefixCache::CheckInvariants() const {
     }
     num_held += num_blocks(i);
     num_listed += IsReclaimable(i) ? num_blocks(i) : 0;
-    if (IsWindow(i)) continue;  // see CheckWindows
-    if (IsWindowRegion(i)) {
+    if (i >= num_blocks_) {
       ++num_regions;
-      BM_CHECK(FindRegion(region(i)->record->id) == i);
-      continue;
+      BM_CHECK(FindRegion(region(i)->record().id) == i);
     }
+    if (IsLinked(i)) continue;  // see CheckLinks
     const KeyIndex& index = i < num_blocks_ ? index_ : region_index_;
     const auto found = index.find(entry.key);
     BM_CHECK(found != index.end());
@@ -351,12 +348,10 @@ void PrefixCache::CheckInvariants() const {
     if (i < num_blocks_ && CheckStart(i)) ++num_starts;
     if (entry.follows_root) ++users[entry.parent];
     if (i < num_blocks_) continue;
-    ++num_regions;
-    BM_CHECK(FindRegion(region(i)->record->id) == i);
     const Root& root = roots_.at(*root_names_.at(region(i)->root));
-    BM_CHECK(root.plans.at(region(i)->plan).contains(region(i)->length));
+    BM_CHECK(root.plans.at(region(i)->plan).contains(region(i)->length()));
   }
-  CheckWindows();
+  CheckLinks();
   BM_CHECK(num_held == num_blocks_held_);
   BM_CHECK(num_listed == num_reclaimable_);
   BM_CHECK(num_media == media_.size());
@@ -397,14 +392,14 @@ int32_t PrefixCache::AddRegion(std::unique_ptr<const CachedRegion> cached) {
     entry = free_regions_.back();
     free_regions_.pop_back();
   }
-  region_entries_.emplace(cached->record->id, entry);
+  region_entries_.emplace(cached->record().id, entry);
   regions_[entry - num_blocks_] = std::move(cached);
   return entry;
 }
 
 void PrefixCache::RemoveRegion(int32_t entry) {
   std::unique_ptr<const CachedRegion>& cached = regions_[entry - num_blocks_];
-  region_entries_.erase(cached->record->id);
+  region_entries_.erase(cached->record().id);
   num_links_[entry - num_blocks_] = 0;
   cached.reset();
   free_regions_.push_back(entry);
@@ -456,7 +451,7 @@ void PrefixCache::RemoveFromIndex(int32_t entry) {
 void PrefixCache::ForgetLength(const CachedRegion& cached) {
   Root& root = roots_.at(*root_names_.at(cached.root));
   const auto plan = root.plans.find(cached.plan);
-  const auto length = plan->second.find(cached.length);
+  const auto length = plan->second.find(cached.length());
   if (--length->second == 0) plan->second.erase(length);
   if (plan->second.empty()) root.plans.erase(plan);
 }

@@ -31,13 +31,13 @@
 // MatchPart finds a block whose first rows agree with the sequence, though not
 // all of its rows do. The sequence can copy the first rows.
 //
-// In a model with window groups (ModelLayout) the blocks and regions of these
-// groups have entries of their own, without a key. A window block is found
-// through the block of group 0 with the same tokens. So the window block is
+// Content is found by the blocks and regions of one layer group, the *index
+// group* (GroupCache). The blocks and regions of the other groups, the *linked
+// groups*, have entries without a key. A linked block is found through the
+// block of the index group with the same tokens. So the linked block is
 // verified with that block and removed with it, but can be reclaimed alone.
-// Before its cut, a region of group 0 has no blocks through which window blocks
-// could be found. Instead, the region links what the windows held at its
-// length.
+// Before its cut, a region has no blocks through which linked blocks could be
+// found. Instead, the region links what the other groups held at its length.
 //
 // Readers learn in deltas what is cached, see prefix_cache_delta.h.
 //
@@ -57,6 +57,7 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
+#include <absl/container/inlined_vector.h>
 #include <absl/container/node_hash_map.h>
 #include <absl/functional/function_ref.h>
 #include <absl/strings/string_view.h>
@@ -95,41 +96,44 @@ struct RegionQuery {
   int32_t max_length = std::numeric_limits<int32_t>::max();
 };
 
-// The memory that the window groups hold when a region of group 0 is published.
-struct RegionWindows {
-  // The region of every window group, if it is inside the window.
-  std::vector<GroupRegion> regions;
-  // For each window group in turn: the blocks behind its region, inside the
-  // window.
+// The region of one layer group in a CachedRegion.
+struct CachedGroup : GroupRegion {
+  // The serial of the region's entry. kNoSerial if there are no blocks.
+  EntrySerial serial = kNoSerial;
+  // The number of linked blocks of the groups up to this one.
+  int32_t linked_end = 0;
+};
+
+// What the linked groups hold when a region is published.
+struct LinkedMemory {
+  std::vector<CachedGroup> groups;
+  // For each linked group in turn: the blocks of the span behind its region.
   std::vector<BlockId> blocks;
 };
 
 // A region in the cache, and everything that a hit is verified against.
 // Immutable.
 struct CachedRegion {
-  std::shared_ptr<const RegionRecord> record;
-  // Whether this is the region of a window group. It is found through regions
-  // of group 0, and only `record` has a meaning.
-  bool in_window = false;
+  // The regions of all layer groups at length(), the index group's first. A
+  // block or a region of a linked group is gone if the serial of its entry is
+  // no longer the one kept here. A region that was dropped and published again
+  // has a new serial, and belongs only to the regions that were published with
+  // it since. The linked block of the tail block's page is used only if the
+  // tail block links none.
+  absl::InlinedVector<CachedGroup, 1> groups;
+  std::vector<BlockId> linked_blocks = {};       // see LinkedMemory
+  std::vector<EntrySerial> linked_serials = {};  // [linked_blocks]
+  // Whether this is the region of a linked group. Nothing else has a meaning
+  // then but groups[0], its record.
+  bool is_linked = false;
   std::string plan;                              // see RegionName
-  int32_t length = 0;                            // see RegionName
-  std::shared_ptr<const RegionContent> content;  // of [0, length)
+  std::shared_ptr<const RegionContent> content;  // of [0, length())
   EntrySerial root = kNoSerial;
-  BlockId tail = kNullBlock;  // the block of positions [cut, length)
+  BlockId tail = kNullBlock;  // the block of positions [cut, length())
   EntrySerial tail_serial = kNoSerial;
-  // Memory that the window groups held at `length`. A block or a region is gone
-  // if the serial of its entry is no longer the one kept here. A region that
-  // was dropped and published again has a new serial, and belongs only to the
-  // regions that were published with it since. The block of the tail block's
-  // page is used only if WindowBlock(tail) is null.
-  RegionWindows windows = {};
-  std::vector<EntrySerial> window_serials = {};  // [windows.blocks]
-  std::vector<EntrySerial> region_serials = {};  // [windows.regions]
 
-  // REQUIRES: `group` is a window group of the model, 1 or higher.
-  const GroupRegion& window(int32_t group) const {
-    return windows.regions[static_cast<size_t>(group - 1)];
-  }
+  const RegionRecord& record() const { return *groups.front().region; }
+  int32_t length() const { return groups.front().region_length; }
 };
 
 class PrefixCache {
@@ -138,10 +142,9 @@ class PrefixCache {
   static constexpr int32_t kMaxRegionLooks = 1024;
   static constexpr int32_t kMaxPartLooks = 16;
 
-  PrefixCache(int32_t num_blocks, int32_t page_size,
-              int32_t num_window_groups = 0);
+  PrefixCache(int32_t num_blocks, int32_t page_size, int32_t num_groups = 1);
 
-  int32_t num_window_groups() const { return num_window_groups_; }
+  int32_t num_groups() const { return num_groups_; }
   // Counts the references that the cache holds: one per entry and block.
   int32_t num_blocks_held() const { return num_blocks_held_; }
   // Counts the entries that were removed since creation, for any reason.
@@ -160,7 +163,7 @@ class PrefixCache {
     const CachedRegion* cached = region(entry);
     return cached == nullptr
                ? 1
-               : static_cast<int32_t>(cached->record->blocks.size());
+               : static_cast<int32_t>(cached->record().blocks.size());
   }
   // Returns null for the entry of a block.
   const CachedRegion* region(int32_t entry) const {
@@ -177,38 +180,36 @@ class PrefixCache {
   void AddRootUser(EntrySerial root);
   void ReleaseRoot(EntrySerial root);
 
-  // Returns the block of a window group (counted from 0) that has the same
-  // tokens as the block of `entry`. Returns kNullBlock if none is cached.
-  BlockId WindowBlock(int32_t entry, int32_t group) const {
-    return window_blocks_[static_cast<size_t>(entry) * num_window_groups_ +
-                          group];
+  // Returns the block of a linked group that has the same tokens as the block
+  // of `entry`. Returns kNullBlock if none is cached.
+  BlockId LinkedBlock(int32_t entry, int32_t group) const {
+    return linked_blocks_[LinkIndex(entry, group)];
   }
-  // Returns the i-th window block of a region, or kNullBlock if it is gone.
-  BlockId WindowBlockOf(const CachedRegion& cached, size_t i) const {
-    const BlockId block = cached.windows.blocks[i];
-    return serial(Index(block)) == cached.window_serials[i] ? block
+  // Returns the block of a page that a region links in a linked group, or
+  // kNullBlock if it is gone. REQUIRES: the page is one that the region links.
+  BlockId LinkedBlock(const CachedRegion& cached, int32_t group,
+                      int32_t page) const {
+    const int32_t num_behind = cached.length() / page_size_ - page;
+    return LinkedBlock(cached, cached.groups[group].linked_end - num_behind);
+  }
+  // Returns the i-th block that a region links, or kNullBlock if it is gone.
+  BlockId LinkedBlock(const CachedRegion& cached, size_t i) const {
+    const BlockId block = cached.linked_blocks[i];
+    return serial(Index(block)) == cached.linked_serials[i] ? block
                                                             : kNullBlock;
   }
-
-  // Returns whether the region of a window group is in the cache. Returns true
-  // if there is no region, or if it has no blocks.
-  bool HasWindowRegion(const GroupRegion& window) const {
-    return window.num_region_blocks() == 0 ||
-           FindRegion(window.region->id) != kNone;
+  // Returns the entry of the region that a cached region has in a layer group.
+  // Returns kNone if it is gone, if there is none, or if it has no blocks.
+  int32_t RegionOf(const CachedRegion& cached, int32_t group) const {
+    const CachedGroup& own = cached.groups[group];
+    if (own.num_region_blocks() == 0) return kNone;
+    const int32_t entry = FindRegion(own.region->id);
+    return entry != kNone && serial(entry) == own.serial ? entry : kNone;
   }
-  // Returns the entry of the i-th window region of a region. Returns kNone if
-  // it is gone, if there is none, or if it has no blocks.
-  int32_t WindowRegionOf(const CachedRegion& cached, size_t i) const {
-    const GroupRegion& window = cached.windows.regions[i];
-    if (window.num_region_blocks() == 0) return kNone;
-    const int32_t entry = FindRegion(window.region->id);
-    return entry != kNone && serial(entry) == cached.region_serials[i] ? entry
-                                                                       : kNone;
-  }
-  // Returns whether nothing of the i-th window region of a region is gone.
-  bool HasWindowRegionOf(const CachedRegion& cached, size_t i) const {
-    return cached.windows.regions[i].num_region_blocks() == 0 ||
-           WindowRegionOf(cached, i) != kNone;
+  // Returns whether no region is gone that a cached region has in a group.
+  bool HasRegionOf(const CachedRegion& cached, int32_t group) const {
+    return cached.groups[group].num_region_blocks() == 0 ||
+           RegionOf(cached, group) != kNone;
   }
 
   // Appends to `blocks` the longest verified run of blocks for the first
@@ -261,26 +262,24 @@ class PrefixCache {
   // `before` is the content of the region that the sequence started from, or
   // null. If the content of the new region begins with `before`, the new
   // content shares `before`.
-  // REQUIRES: `tail` and everything in `windows` are in the cache
-  // (InsertWindow, InsertWindowRegion); FindRegion finds no region with this
-  // name and content.
+  // REQUIRES: `tail` and everything in `linked` are in the cache (InsertLinked,
+  // InsertLinkedRegion); FindRegion finds no region with this name and content.
   int32_t InsertRegion(std::shared_ptr<const RegionRecord> record,
                        const RegionName& name, const BlockChain& chain,
                        EntrySerial root, std::span<const int32_t> tokens,
                        BlockId tail,
                        std::shared_ptr<const RegionContent> before = nullptr,
-                       RegionWindows windows = {});
-  // Publishes a block of a window group (from 0) with the same tokens as the
-  // block of `entry`. If `entry` is kNone, only a region will link the block.
-  // REQUIRES: `block` is not in the cache; `entry` has no block of this group
-  // yet.
-  void InsertWindow(int32_t entry, int32_t group, BlockId block);
-  // Publishes the region of a window group, to be linked by a region of group
-  // 0. Returns its entry. REQUIRES: the region has blocks, and is not in the
-  // cache.
-  int32_t InsertWindowRegion(std::shared_ptr<const RegionRecord> record);
+                       LinkedMemory linked = {});
+  // Publishes a block of a linked group with the same tokens as the block of
+  // `entry`. If `entry` is kNone, only a region will link the block. REQUIRES:
+  // `block` is not in the cache; `entry` has no block of this group yet.
+  void InsertLinked(int32_t entry, int32_t group, BlockId block);
+  // Publishes the region of a linked group, to be linked by a region of the
+  // index group. Returns its entry. REQUIRES: the region has blocks, and is not
+  // in the cache.
+  int32_t InsertLinkedRegion(std::shared_ptr<const RegionRecord> record);
   // Removes all links from an entry that is about to be removed. Returns the
-  // window blocks and regions that nothing leads to any more, which the caller
+  // linked blocks and regions that nothing leads to any more, which the caller
   // must remove, too. Valid until the next call for an entry with links.
   std::span<const int32_t> Unlink(int32_t entry);
   // Returns the entries that must be removed because the content of some blocks
@@ -298,7 +297,7 @@ class PrefixCache {
   // Returns the next changes for a reader at `position`, and moves `position`
   // on. The delta has about max_blocks blocks. A region counts as the blocks
   // that it stands for. The change that exceeds the limit is the last of the
-  // delta. Window groups are not reported. O(max_blocks).
+  // delta. Linked groups are not reported. O(max_blocks).
   PrefixCacheDelta Read(PrefixCachePosition* position,
                         int32_t max_blocks) const;
   // Returns a number that grows with every change that Read reports.
@@ -354,11 +353,10 @@ class PrefixCache {
     bool follows_root = false;  // `parent` is a root, and counts this entry
     bool has_media = false;     // media_ has an item for this block
   };
-  // The links to the entry of a window block.
-  struct WindowLinks {
-    bool cached = false;    // the block is the entry of a window block
-    int32_t entry = kNone;  // group 0's block with the same tokens
-    int32_t group = 0;      // the window group, counted from 0
+  // The links to the entry of a linked block.
+  struct Links {
+    int32_t group = 0;      // 0 if the block is not the entry of a linked block
+    int32_t entry = kNone;  // the index group's block with the same tokens
     int32_t num_regions = 0;
   };
   struct Root {
@@ -378,23 +376,24 @@ class PrefixCache {
   // Adds the entry of a block and stores its content.
   void AddBlock(BlockId block, const BlockKey& key, EntrySerial parent,
                 std::span<const int32_t> tokens, absl::string_view media);
-  bool IsWindow(int32_t entry) const {
-    return entry < std::ssize(window_links_) && window_links_[entry].cached;
+  // Returns where linked_blocks_ has the block that an entry links in a group.
+  size_t LinkIndex(int32_t entry, int32_t group) const {
+    return static_cast<size_t>(entry) * (num_groups_ - 1) + group - 1;
   }
-  void RemoveWindow(int32_t block);
-  bool IsWindowRegion(int32_t entry) const {
-    return entry >= num_blocks_ && region(entry)->in_window;
+  bool IsLinked(int32_t entry) const {
+    if (entry >= num_blocks_) return region(entry)->is_linked;
+    return num_groups_ > 1 && links_[entry].group > 0;
   }
-  // Counts the links to `windows`, and stores the serials of its regions and
-  // blocks.
-  void LinkWindows(const RegionWindows& windows, CachedRegion* cached);
+  void RemoveLinkedBlock(int32_t block);
+  // Makes a region link `linked`, and counts the links.
+  void Link(LinkedMemory linked, CachedRegion* cached);
   // Returns an entry for a region. The caller gives it a key and a serial.
   int32_t AddRegion(std::unique_ptr<const CachedRegion> cached);
   void RemoveRegion(int32_t entry);
   // Returns whether everything that the region links is in the cache.
-  bool HasWindows(const CachedRegion& cached) const;
-  void CheckWindows() const;
-  // Adds the entry to the delta, unless it belongs to a window group. Returns
+  bool HasLinked(const CachedRegion& cached) const;
+  void CheckLinks() const;
+  // Adds the entry to the delta, unless it belongs to a linked group. Returns
   // the number of blocks that a region stands for, and 0 for other entries.
   int32_t Tell(int32_t entry, PrefixCacheDelta* delta) const;
   // Puts the entry into the index and gives it a serial.
@@ -422,10 +421,10 @@ class PrefixCache {
 
   const int32_t page_size_;
   const int32_t num_blocks_;
-  const int32_t num_window_groups_;
-  // The window blocks of each block's entry, [num_blocks, num_window_groups].
-  std::vector<BlockId> window_blocks_;
-  std::vector<WindowLinks> window_links_;          // [num_blocks], or empty
+  const int32_t num_groups_;
+  // The linked blocks of each block's entry, [num_blocks, num_groups - 1].
+  std::vector<BlockId> linked_blocks_;
+  std::vector<Links> links_;                       // [num_blocks], or empty
   std::vector<int32_t> orphans_;                   // result of the last Unlink
   std::vector<Entry> entries_;                     // blocks, then regions
   ReclaimOrder order_;                             // over the entries
@@ -437,7 +436,7 @@ class PrefixCache {
   absl::flat_hash_map<EntrySerial, const std::string*> root_names_;
   std::vector<std::unique_ptr<const CachedRegion>> regions_;
   std::vector<int32_t> free_regions_;  // entries without a region
-  std::vector<int32_t> num_links_;     // [regions_], links to window regions
+  std::vector<int32_t> num_links_;     // [regions_], links to linked regions
   KeyIndex region_index_;              // first region of each key
   absl::flat_hash_map<RegionId, int32_t> region_entries_;
   // The log has num_blocks changes. To read more changes would take as long as

@@ -41,7 +41,7 @@ PrefixCacheDelta PrefixCache::Read(PrefixCachePosition* position,
 }
 
 int32_t PrefixCache::Tell(int32_t entry, PrefixCacheDelta* delta) const {
-  if (IsWindow(entry) || IsWindowRegion(entry)) return 0;
+  if (IsLinked(entry)) return 0;
   const Entry& own = entries_[entry];
   if (own.follows_root) {
     delta->scopes.try_emplace(own.parent, *root_names_.at(own.parent));
@@ -59,10 +59,10 @@ int32_t PrefixCache::Tell(int32_t entry, PrefixCacheDelta* delta) const {
   delta->regions.push_back({.serial = own.serial,
                             .scope = cached->root,
                             .tail = cached->tail_serial,
-                            .length = cached->length,
+                            .length = cached->length(),
                             .plan = cached->plan,
                             .content = cached->content});
-  return cached->length / page_size_;
+  return cached->length() / page_size_;
 }
 
 }  // namespace blockmgr

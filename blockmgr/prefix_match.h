@@ -8,7 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include <absl/container/inlined_vector.h>
+
 #include "blockmgr/base/ids.h"
+#include "blockmgr/pending_eviction.h"
 #include "blockmgr/prefix_cache.h"
 #include "blockmgr/region_record.h"
 
@@ -17,9 +20,8 @@ namespace blockmgr {
 // MatchCost counts the blocks that a match costs, in all layer groups together,
 // and the looks that the search took.
 struct MatchCost {
-  // Blocks that only the cache holds: full ones, those of the region, and those
-  // of window groups. Using them costs as much of the available blocks as
-  // taking fresh ones.
+  // Full blocks and blocks of regions that only the cache holds. Using them
+  // costs as much of the available blocks as taking fresh ones.
   int32_t num_reclaimable = 0;
   // Blocks that only the cache holds, and that wait for their fence: they are
   // not available yet.
@@ -35,75 +37,98 @@ struct MatchCost {
   int64_t num_looks = 0;
 };
 
+// What a match has in one layer group: perhaps a region, then blocks, then
+// blocks in the host tier.
+struct MatchedGroup {
+  const RegionRecord* region = nullptr;  // that the sequence will have, or null
+  bool region_is_cached = false;
+  // The page of the first block. The region stands for the pages before it, or
+  // they are outside of the span.
+  int32_t first_page = 0;
+  // The group's blocks are [begin, end) of PrefixMatch::blocks.
+  int32_t begin = 0;
+  int32_t end = 0;
+  // Blocks taken for what comes back from the host tier.
+  int32_t num_region_ins = 0;
+  int32_t num_tail_ins = 0;
+
+  int32_t num_region_blocks() const {
+    return region == nullptr ? 0 : static_cast<int32_t>(region->blocks.size());
+  }
+};
+
 // A PrefixMatch names the memory that already holds the first tokens of a
-// prompt: perhaps a region, then blocks. They are in the prefix cache, or in a
-// sequence that can be forked. The host tier may hold the tokens behind the
-// blocks of the cache.
+// prompt. It is in the prefix cache, or in a sequence that can be forked. The
+// host tier may hold the tokens behind the blocks of the cache.
 struct PrefixMatch {
   int32_t num_tokens = 0;  // covered
   // The region's entry in the prefix cache and what the entry stands for.
   // PrefixCache::kNone and null: no region of the cache.
   int32_t region = PrefixCache::kNone;
   const CachedRegion* cached = nullptr;
-  // The blocks of group 0 from the region's cut on: full ones, then perhaps one
-  // (has_part) of which only the first rows are of use. In a group with a
-  // window, the first num_out pages are outside of it, and null.
+  // Full blocks, then perhaps one (has_part) of which only the first rows are
+  // of use. Groups that are not here have nothing.
   std::vector<BlockId> blocks;
-  int32_t num_out = 0;
+  absl::InlinedVector<MatchedGroup, 1> groups{MatchedGroup()};
   bool has_part = false;
-  // For a prefix in the cache: the blocks of each window group in turn, from
-  // the page FirstPage on.
-  std::vector<BlockId> window_blocks;
-  // The number of blocks that the window groups of the sequence will hold of
-  // the match, from the cache, from `source` or from the host tier.
-  int32_t num_window_blocks = 0;
-  // The sequence to fork. Then `blocks` does not name the block with a part,
-  // and nothing is reclaimable.
+  // The sequence to fork. Then `blocks` does not name blocks with a part, and
+  // nothing is reclaimable.
   SequenceSlot source = kNoSequenceSlot;
-  // The swapped-out sequence whose KV comes back: the last num_tail_ins blocks
-  // of group 0, all that the window groups have, and the region unless it is
-  // cached.
-  SwapId swap = kNoSwap;
-  int32_t num_tail_ins = 0;
-  // The region of `source` or of `swap`, and the tokens computed when it was
-  // made. Null and 0: none. The caller of MatchFork sets the length.
-  const RegionRecord* source_region = nullptr;
+  SwapId swap = kNoSwap;  // the swapped-out sequence whose KV comes back
+  // The tokens computed when the region of `source` or of `swap` was made. The
+  // caller of MatchFork sets it.
   int32_t source_length = 0;
 
   MatchCost cost;
 
-  // Returns the region of group 0. Null: none.
-  const RegionRecord* record() const {
-    return cached == nullptr ? source_region : cached->record.get();
-  }
+  // Returns the region of the index group, or null.
+  const RegionRecord* record() const { return groups.front().region; }
   int32_t cut() const { return record() == nullptr ? 0 : record()->cut; }
-  // Returns `blocks` without the one that holds only a part.
-  std::span<const BlockId> full_blocks() const {
-    return std::span(blocks).first(blocks.size() - (has_part ? 1 : 0));
-  }
   // Returns the tokens computed when the region was made. 0: no region.
   int32_t length() const {
-    return cached == nullptr ? source_length : cached->length;
+    return cached == nullptr ? source_length : cached->length();
   }
   int32_t num_region_blocks() const {
-    return record() == nullptr ? 0
-                               : static_cast<int32_t>(record()->blocks.size());
+    return groups.front().num_region_blocks();
   }
   // Returns how many blocks are taken for a region that comes back.
-  int32_t num_region_ins() const {
-    return swap == kNoSwap || cached != nullptr ? 0 : num_region_blocks();
+  int32_t num_region_ins() const { return groups.front().num_region_ins; }
+  // Returns the blocks of a group.
+  std::span<const BlockId> blocks_of(int32_t group) const {
+    const MatchedGroup& own = groups[group];
+    return std::span(blocks).subspan(own.begin, own.end - own.begin);
+  }
+  // Returns the region and the full blocks of the index group.
+  HeldBlocks held(int32_t page_size) const {
+    const std::span<const BlockId> own = blocks_of(0);
+    return {.region = record(),
+            .cut = groups.front().first_page * page_size,
+            .tail = own.first(own.size() - (has_part ? 1 : 0))};
+  }
+  // Returns the entry that the next block of the index group follows. Returns
+  // PrefixCache::kNone for the root.
+  int32_t last_entry() const {
+    const std::span<const BlockId> own = blocks_of(0);
+    // The tail block of a region is not part of the region's chain.
+    if (cached != nullptr && own.size() == 1) return region;
+    return own.empty() ? PrefixCache::kNone : Index(own.back());
   }
   // Returns how many blocks the sequence will hold of the match. A part is
   // copied, and does not count.
   int32_t num_blocks() const {
-    return static_cast<int32_t>(blocks.size()) - num_out - (has_part ? 1 : 0) +
-           num_tail_ins + num_region_blocks() + num_window_blocks;
+    int32_t count = has_part ? -1 : 0;
+    for (const MatchedGroup& own : groups) {
+      count += own.num_region_blocks() + own.end - own.begin + own.num_tail_ins;
+    }
+    return count;
   }
   // Returns how many of num_blocks() come back from the host tier.
   int32_t num_ins() const {
-    return swap == kNoSwap
-               ? 0
-               : num_tail_ins + num_region_ins() + num_window_blocks;
+    int32_t count = 0;
+    for (const MatchedGroup& own : groups) {
+      count += own.num_region_ins + own.num_tail_ins;
+    }
+    return count;
   }
   // Returns how many of num_blocks() cost as much of the available blocks as
   // fresh ones.
@@ -116,6 +141,7 @@ struct PrefixMatch {
   void DropPart(int32_t page_size) {
     if (!has_part) return;
     blocks.pop_back();
+    --groups.front().end;
     num_tokens -= num_tokens % page_size;
     has_part = cost.part_is_reclaimable = false;
   }
@@ -129,33 +155,26 @@ class MatchMemory {
   PrefixMatch Take() {
     PrefixMatch match;
     if (num_spare_ == 0) return match;
-    Spare& spare = spare_[--num_spare_];
-    match.blocks = std::move(spare.blocks);
-    match.window_blocks = std::move(spare.window_blocks);
+    std::swap(match.blocks, spare_[--num_spare_].blocks);
+    std::swap(match.groups, spare_[num_spare_].groups);
     return match;
   }
   void Give(PrefixMatch match) {
     if (num_spare_ == spare_.size()) return;
-    Spare& spare = spare_[num_spare_++];
+    PrefixMatch& spare = spare_[num_spare_++];
     spare.blocks = std::move(match.blocks);
-    spare.window_blocks = std::move(match.window_blocks);
+    spare.groups = std::move(match.groups);
     spare.blocks.clear();
-    spare.window_blocks.clear();
+    spare.groups.assign(1, MatchedGroup());
     if (num_spare_ < spare_.size()) return;
     // A search uses two matches and keeps the longer one. Both get room for the
     // longest, because either may be kept.
-    for (const auto blocks : {&Spare::blocks, &Spare::window_blocks}) {
-      (spare_[0].*blocks).reserve((spare_[1].*blocks).capacity());
-      (spare_[1].*blocks).reserve((spare_[0].*blocks).capacity());
-    }
+    spare_[0].blocks.reserve(spare_[1].blocks.capacity());
+    spare_[1].blocks.reserve(spare_[0].blocks.capacity());
   }
 
  private:
-  struct Spare {
-    std::vector<BlockId> blocks;
-    std::vector<BlockId> window_blocks;
-  };
-  std::array<Spare, 2> spare_;
+  std::array<PrefixMatch, 2> spare_;  // empty
   size_t num_spare_ = 0;
 };
 

@@ -27,7 +27,7 @@ PrefixMatch PrefixMatcher::Match(const BlockChain& chain,
                         &match.blocks);
   match.num_tokens = static_cast<int32_t>(match.blocks.size()) * page_size;
   int64_t num_looks = std::ssize(match.blocks);
-  if (layout_.has_windows()) FitWindows(&match);
+  FitSpans(&match);
   if (query != nullptr) {
     PrefixMatch over = MatchOver(chain, tokens, *query, memory, &num_looks);
     const bool is_longer = over.num_tokens >= match.num_tokens;
@@ -44,19 +44,14 @@ void PrefixMatcher::MatchPart(const BlockChain& chain,
                               int32_t max_tokens, PrefixMatch* match) const {
   BM_CHECK(match->source == kNoSequenceSlot && !match->has_part);
   if (layout_.has_windows()) return;
-  int32_t before = PrefixCache::kNone;
-  if (match->cached != nullptr && match->blocks.size() == 1) {
-    // The tail block of a region is not part of the region's chain.
-    before = match->region;
-  } else if (!match->blocks.empty()) {
-    before = Index(match->blocks.back());
-  }
   BlockId block = kNullBlock;
-  const int32_t num_tokens = blocks_.cache().MatchPart(
-      before, chain, tokens, match->num_tokens, max_tokens, &block);
+  const int32_t num_tokens =
+      blocks_.cache().MatchPart(match->last_entry(), chain, tokens,
+                                match->num_tokens, max_tokens, &block);
   if (num_tokens == 0) return;
   match->num_tokens += num_tokens;
   match->blocks.push_back(block);
+  ++match->groups.front().end;
   match->has_part = true;
   match->cost.part_is_reclaimable = blocks_.cache().IsReclaimable(Index(block));
   ++match->cost.num_looks;
@@ -74,30 +69,20 @@ void PrefixMatcher::CountUnused(PrefixMatch* match) const {
     }
     return 0;
   };
-  for (const BlockId block : match->blocks) {
-    if (block == kNullBlock) continue;
-    const int32_t num_used = count(Index(block));
-    if (layout_.kind_of(0) == GroupKind::kWindow) {
-      match->cost.num_moving += num_used;
+  for (int32_t group = 0; group < std::ssize(match->groups); ++group) {
+    const bool moves = layout_.kind_of(group) == GroupKind::kWindow;
+    for (const BlockId block : match->blocks_of(group)) {
+      const int32_t num_used = count(Index(block));
+      if (moves) match->cost.num_moving += num_used;
     }
-  }
-  for (const BlockId block : match->window_blocks) {
-    match->cost.num_moving += count(Index(block));
-  }
-  if (match->cached == nullptr) return;
-  count(match->region);
-  if (match->swap != kNoSwap) return;  // windows come from the host
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    const GroupRegion& window = match->cached->window(group);
-    if (window.num_region_blocks() == 0) continue;
-    if (window.IsPast(layout_, group, match->num_tokens)) continue;
-    const int32_t entry =
-        blocks_.cache().WindowRegionOf(*match->cached, group - 1);
+    const MatchedGroup& own = match->groups[group];
+    if (!own.region_is_cached || own.num_region_blocks() == 0) continue;
+    const int32_t entry = blocks_.cache().RegionOf(*match->cached, group);
     BM_CHECK(entry != PrefixCache::kNone);
     const int32_t num_used = count(entry);
+    if (!moves) continue;
     match->cost.num_moving += num_used;
-    match->cost.num_window_region_blocks +=
-        window.num_region_blocks() - num_used;
+    match->cost.num_window_region_blocks += own.num_region_blocks() - num_used;
   }
 }
 
@@ -110,6 +95,7 @@ PrefixMatch PrefixMatcher::MatchOver(const BlockChain& chain,
     match.region = blocks_.cache().MatchRegion(chain, tokens, query, num_looks);
     if (match.region == PrefixCache::kNone) return match;
     match.cached = blocks_.cache().region(match.region);
+    match.groups.front().region = &match.cached->record();
     const int32_t limit = std::min(query.max_tokens_over(match.length()),
                                    static_cast<int32_t>(tokens.size()));
     blocks_.cache().MatchOver(match.region, chain, tokens, limit,
@@ -117,17 +103,18 @@ PrefixMatch PrefixMatcher::MatchOver(const BlockChain& chain,
     match.num_tokens = match.cut() + static_cast<int32_t>(match.blocks.size()) *
                                          layout_.page_size;
     *num_looks += std::ssize(match.blocks);
-    if (!layout_.has_windows() || FitWindows(&match)) return match;
+    if (FitSpans(&match)) return match;
     query.max_length = match.length() - 1;
     memory->Give(std::move(match));
   }
   return memory->Take();
 }
 
-int32_t PrefixMatcher::PagesInWindows(const PrefixMatch& match,
-                                      int32_t num_least) const {
+int32_t PrefixMatcher::PagesInSpans(const PrefixMatch& match,
+                                    int32_t num_least) const {
   int32_t num_pages = match.num_tokens / layout_.page_size;
-  // In each group, pages [found, num_pages) are in the cache.
+  // In each group, pages [found, num_pages) are in the cache. The index group
+  // has all pages of the match.
   std::array<int32_t, 1 + ModelLayout::kMaxWindowGroups> found{};
   found.fill(num_pages);
   for (int32_t group = 1; group < layout_.num_groups();) {
@@ -135,17 +122,17 @@ int32_t PrefixMatcher::PagesInWindows(const PrefixMatch& match,
         layout_.FirstPage(group, num_pages * layout_.page_size);
     int32_t behind = first;
     if (match.cached != nullptr) {
-      const GroupRegion& window = match.cached->window(group);
-      behind = std::max(behind, window.cut() / layout_.page_size);
+      const GroupRegion& region = match.cached->groups[group];
+      behind = std::max(behind, region.cut() / layout_.page_size);
       // Every shorter prefix needs this region as well.
       if (behind > first &&
-          !blocks_.cache().HasWindowRegionOf(*match.cached, group - 1)) {
+          !blocks_.cache().HasRegionOf(*match.cached, group)) {
         return -1;
       }
     }
     int32_t& next = found[group];
     next = std::min(next, num_pages);
-    while (next > behind && WindowBlock(match, next - 1, group) != kNullBlock) {
+    while (next > behind && LinkedBlock(match, next - 1, group) != kNullBlock) {
       --next;
     }
     if (next <= behind) {
@@ -160,51 +147,46 @@ int32_t PrefixMatcher::PagesInWindows(const PrefixMatch& match,
   return num_pages;
 }
 
-bool PrefixMatcher::FitWindows(PrefixMatch* match) const {
+bool PrefixMatcher::FitSpans(PrefixMatch* match) const {
   const int32_t page_size = layout_.page_size;
-  const int32_t num_pages = PagesInWindows(*match, match->length() / page_size);
+  const int32_t num_pages = PagesInSpans(*match, match->length() / page_size);
   if (num_pages < 0) return false;
+  const int32_t num_before = match->cut() / page_size;
   match->num_tokens = num_pages * page_size;
-  match->blocks.resize(num_pages - match->cut() / page_size);
-  match->num_window_blocks = 0;
-  for (int32_t group = 1; group < layout_.num_groups(); ++group) {
-    int32_t first = layout_.FirstPage(group, match->num_tokens);
-    if (match->cached != nullptr) {
-      const GroupRegion& window = match->cached->window(group);
-      if (!window.IsPast(layout_, group, match->num_tokens)) {
-        first = window.cut() / page_size;
-        match->num_window_blocks += window.num_region_blocks();
+  match->blocks.resize(num_pages - num_before);
+  match->groups.resize(layout_.num_groups());
+  for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+    MatchedGroup& own = match->groups[group];
+    const GroupRegion none;
+    const GroupRegion& region =
+        match->cached == nullptr ? none : match->cached->groups[group];
+    own.region_is_cached = !region.IsPast(layout_, group, match->num_tokens);
+    own.region = own.region_is_cached ? region.region.get() : nullptr;
+    own.first_page =
+        region.PagesBehind(layout_, group, match->num_tokens).begin;
+    if (group == 0) {
+      own.begin = own.first_page - num_before;  // its blocks are here already
+    } else {
+      own.begin = static_cast<int32_t>(match->blocks.size());
+      for (int32_t i = own.first_page; i < num_pages; ++i) {
+        match->blocks.push_back(LinkedBlock(*match, i, group));
       }
     }
-    for (int32_t i = first; i < num_pages; ++i) {
-      match->window_blocks.push_back(WindowBlock(*match, i, group));
-    }
+    own.end = static_cast<int32_t>(match->blocks.size());
   }
-  match->num_window_blocks += static_cast<int32_t>(match->window_blocks.size());
-  match->num_out = layout_.FirstPage(0, match->num_tokens);
-  std::fill_n(match->blocks.begin(), match->num_out, kNullBlock);
   return true;
 }
 
-BlockId PrefixMatcher::WindowBlock(const PrefixMatch& match, int32_t page,
+BlockId PrefixMatcher::LinkedBlock(const PrefixMatch& match, int32_t page,
                                    int32_t group) const {
   const int32_t num_before = match.cut() / layout_.page_size;
-  const int32_t num_linked = match.length() / layout_.page_size;
   if (page >= num_before) {
-    const BlockId block = blocks_.cache().WindowBlock(
-        Index(match.blocks[page - num_before]), group - 1);
-    if (block != kNullBlock || page >= num_linked) return block;
+    const BlockId block = blocks_.cache().LinkedBlock(
+        Index(match.blocks[page - num_before]), group);
+    const bool is_linked = page < match.length() / layout_.page_size;
+    if (block != kNullBlock || !is_linked) return block;
   }
-  BM_CHECK(match.cached != nullptr);
-  const CachedRegion& cached = *match.cached;
-  const auto first = [&](int32_t of_group) {
-    return cached.window(of_group)
-        .PagesBehind(layout_, of_group, cached.length)
-        .begin;
-  };
-  size_t index = 0;
-  for (int32_t i = 1; i < group; ++i) index += num_linked - first(i);
-  return blocks_.cache().WindowBlockOf(cached, index + page - first(group));
+  return blocks_.cache().LinkedBlock(*match.cached, group, page);
 }
 
 }  // namespace blockmgr

@@ -2,7 +2,7 @@
 // prefix cache stand for.
 //
 // PrefixCache::Match finds and verifies the blocks. This class adds regions,
-// windows and partial hits.
+// linked groups and partial hits.
 //
 // A query without state: it looks at the cache and changes nothing. In a model
 // with several layer groups, a prefix is of use as far as every group has the
@@ -45,13 +45,14 @@ class PrefixMatcher {
                         std::span<const int32_t> tokens, RegionQuery query,
                         MatchMemory* memory, int64_t* num_looks) const;
   // Returns the largest number of pages of the match, at least num_least, for
-  // which every group has its window. Returns -1 if there is none.
-  int32_t PagesInWindows(const PrefixMatch& match, int32_t num_least) const;
-  // Shortens a match to that number of pages and names the window blocks.
-  // Returns false if nothing is left of the match.
-  bool FitWindows(PrefixMatch* match) const;
-  // Returns the match's block of this page in a window group, or null.
-  BlockId WindowBlock(const PrefixMatch& match, int32_t page,
+  // which every group has its span. Returns -1 if there is none.
+  int32_t PagesInSpans(const PrefixMatch& match, int32_t num_least) const;
+  // Shortens a match, which has the blocks of the index group, to that number
+  // of pages, and names what it has in each group. Returns false if nothing is
+  // left of the match.
+  bool FitSpans(PrefixMatch* match) const;
+  // Returns the match's block of this page in a linked group, or null.
+  BlockId LinkedBlock(const PrefixMatch& match, int32_t page,
                       int32_t group) const;
 
   const ModelLayout& layout_;

@@ -40,8 +40,7 @@ struct SequenceCache {
   bool shared_when_settled = false;
   int32_t num_found = 0;  // positions that came from the cache
 
-  // Publication. The prefix cache names the content of group 0. It finds the
-  // other groups' memory for the same tokens through group 0.
+  // Publication, by the index group (GroupCache).
   //
   // The blocks of the first num_published pages were offered to the prefix
   // cache. With a region, only the blocks behind it were. chain_serial is the
@@ -57,10 +56,10 @@ struct SequenceCache {
   // Content of the last region that was found or published. Null: none yet.
   std::shared_ptr<const RegionContent> content;
 
-  // Return the group whose content the prefix cache names.
+  // Return the index group.
   const GroupCache& first() const { return groups.front(); }
   GroupCache& first() { return groups.front(); }
-  // Returns the cut of group 0.
+  // Returns the cut of the index group.
   int32_t cut() const { return first().cut(); }
   // Returns the highest cut of the evictions that are pending, in any group. 0
   // if none is.

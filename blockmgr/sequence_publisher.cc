@@ -92,7 +92,7 @@ bool SequencePublisher::PublishRegion(const RegionPublication& publication,
     entry = blocks_.cache().InsertRegion(
         region, name, *publication.chain, sequence->root_serial,
         publication.tokens, tail, std::move(sequence->content),
-        LinkGroups(*sequence, name.length, wish));
+        PublishLinkedMemory(*sequence, name.length, wish));
     for (const BlockId block : region->blocks) blocks_.pool().AddRef(block);
     blocks_.ApplyRetention(entry, wish);
   }
@@ -130,26 +130,34 @@ void SequencePublisher::PublishLinkedBlocks(const SequenceCache& sequence,
     const BlockId block = cache.block(page);
     if (block == kNullBlock || blocks_.cache().Contains(block)) continue;
     if (cache.pending != nullptr && cache.pending->Overwrites(block)) continue;
-    const BlockId cached = blocks_.cache().WindowBlock(entry, group - 1);
+    const BlockId cached = blocks_.cache().LinkedBlock(entry, group);
     if (cached == kNullBlock) {
-      blocks_.cache().InsertWindow(entry, group - 1, block);
-      blocks_.pool().AddRef(block);
+      PublishLinkedBlock(entry, group, block, wish);
+    } else {
+      blocks_.ApplyRetention(Index(cached), wish);
     }
-    blocks_.ApplyRetention(Index(cached == kNullBlock ? block : cached), wish);
   }
 }
 
-RegionWindows SequencePublisher::LinkGroups(const SequenceCache& sequence,
-                                            int32_t length,
-                                            const Retention* wish) {
-  RegionWindows windows;
+void SequencePublisher::PublishLinkedBlock(int32_t entry, int32_t group,
+                                           BlockId block,
+                                           const Retention* wish) {
+  blocks_.cache().InsertLinked(entry, group, block);
+  blocks_.pool().AddRef(block);
+  blocks_.ApplyRetention(Index(block), wish);
+}
+
+LinkedMemory SequencePublisher::PublishLinkedMemory(
+    const SequenceCache& sequence, int32_t length, const Retention* wish) {
+  LinkedMemory linked;
   for (int32_t group = 1; group < layout_.num_groups(); ++group) {
     const GroupCache& cache = sequence.groups[group];
     // If the region is gone, its length is left out, too.
-    windows.regions.emplace_back();
-    if (cache.region != nullptr) windows.regions.back() = cache;
-    if (!blocks_.cache().HasWindowRegion(cache)) {
-      const int32_t entry = blocks_.cache().InsertWindowRegion(cache.region);
+    CachedGroup& own = linked.groups.emplace_back();
+    if (cache.region != nullptr) own = {cache};
+    if (cache.num_region_blocks() > 0 &&
+        blocks_.cache().FindRegion(cache.region->id) == PrefixCache::kNone) {
+      const int32_t entry = blocks_.cache().InsertLinkedRegion(cache.region);
       for (const BlockId block : cache.region->blocks) {
         blocks_.pool().AddRef(block);
       }
@@ -160,14 +168,13 @@ RegionWindows SequencePublisher::LinkGroups(const SequenceCache& sequence,
       const BlockId block = cache.block(i);
       BM_CHECK(block != kNullBlock);
       if (!blocks_.cache().Contains(block)) {
-        blocks_.cache().InsertWindow(PrefixCache::kNone, group - 1, block);
-        blocks_.pool().AddRef(block);
-        blocks_.ApplyRetention(Index(block), wish);
+        PublishLinkedBlock(PrefixCache::kNone, group, block, wish);
       }
-      windows.blocks.push_back(block);
+      linked.blocks.push_back(block);
     }
+    own.linked_end = static_cast<int32_t>(linked.blocks.size());
   }
-  return windows;
+  return linked;
 }
 
 }  // namespace blockmgr

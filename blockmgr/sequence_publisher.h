@@ -1,10 +1,11 @@
 // SequencePublisher: what a sequence adds to the prefix cache, so that others
 // can begin with it.
 //
-// A sequence publishes the blocks of group 0 in page order. Each block follows
-// the one before it (SequenceCache::chain_serial). The blocks of the other
-// groups are found through the block of group 0 that has the same page. The
-// cache becomes one more holder of every block that it takes.
+// A sequence publishes the blocks of the index group in page order. Each block
+// follows the one before it (SequenceCache::chain_serial). The blocks of the
+// linked groups are found through the block of the index group that has the
+// same page (PrefixCache). The cache becomes one more holder of every block
+// that it takes.
 //
 // Borrows the pool for one call. Cost: O(blocks published).
 #ifndef BLOCKMGR_SEQUENCE_PUBLISHER_H_
@@ -48,13 +49,16 @@ class SequencePublisher {
   // Publishes the block behind the region, and returns it.
   BlockId PublishTail(const SequenceCache& sequence,
                       const RegionPublication& publication);
-  // Publishes the blocks of a page together with `entry`, group 0's.
+  // Publishes the linked blocks of the page of `entry`.
   void PublishLinkedBlocks(const SequenceCache& sequence, int32_t page,
                            int32_t entry, const Retention* wish);
-  // Publishes the blocks and regions that a region of group 0 made at `length`
+  // Publishes a linked block. See PrefixCache::InsertLinked.
+  void PublishLinkedBlock(int32_t entry, int32_t group, BlockId block,
+                          const Retention* wish);
+  // Publishes the linked blocks and regions that a region made at `length`
   // needs, and returns them for the region's entry to link.
-  RegionWindows LinkGroups(const SequenceCache& sequence, int32_t length,
-                           const Retention* wish);
+  LinkedMemory PublishLinkedMemory(const SequenceCache& sequence,
+                                   int32_t length, const Retention* wish);
 
   const ModelLayout& layout_;
   CachedPool& blocks_;

@@ -105,9 +105,9 @@ bool BlockPromises::IsCopied(const RequestState& request,
         other->next_compression == std::ssize(other->eviction.compressions)) {
       return false;
     }
-    return ShareBlocks({match.record(), match.cut(), match.full_blocks()},
-                       sequence.first().held(state_.layout().page_size),
-                       state_.layout().page_size);
+    const int32_t page_size = state_.layout().page_size;
+    return ShareBlocks(match.held(page_size), sequence.first().held(page_size),
+                       page_size);
   };
   return NumInUse(match) > 0 && std::ranges::any_of(state_.running, copies);
 }

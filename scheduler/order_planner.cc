@@ -93,19 +93,17 @@ CoveredBlocks OrderPlanner::CoveredOf(const PrefixMatch& match,
     if (match.swap != kNoSwap) {
       region = state_.manager.host().at(match.swap).regions[group];
     } else if (match.cached != nullptr) {
-      region = group == 0 ? GroupRegion{.region = match.cached->record}
-                          : match.cached->window(group);
+      region = match.cached->groups[group];
     }
     covered.num_blocks =
         region.NumCovered(layout, group, point.cut, point.length);
   }
   if (match.swap != kNoSwap) {
     // All but what the cache still has comes back into blocks of its own.
-    covered.num_own = covered.num_blocks;
-    if (group == 0) {
-      covered.num_own -= static_cast<int32_t>(match.blocks.size()) +
-                         match.num_region_blocks() - match.num_region_ins();
-    }
+    const MatchedGroup& own = match.groups[group];
+    covered.num_own = covered.num_blocks -
+                      static_cast<int32_t>(match.blocks_of(group).size()) -
+                      (own.num_region_blocks() - own.num_region_ins);
   } else {
     // Matched blocks may be shared by another admission of this very step. So
     // only the blocks that the request is about to take count as its own.

@@ -4,12 +4,14 @@
 #ifndef BLOCKMGR_BASE_HEAP_BYTES_H_
 #define BLOCKMGR_BASE_HEAP_BYTES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/container/inlined_vector.h>
 #include <absl/container/node_hash_map.h>
 
 namespace blockmgr {
@@ -17,6 +19,14 @@ namespace blockmgr {
 template <typename T>
 int64_t HeapBytes(const std::vector<T>& vector) {
   return static_cast<int64_t>(vector.capacity() * sizeof(T));
+}
+
+// Returns 0 while the elements fit into the vector object itself.
+template <typename T, size_t N>
+int64_t HeapBytes(const absl::InlinedVector<T, N>& vector) {
+  return vector.capacity() > absl::InlinedVector<T, N>().capacity()
+             ? static_cast<int64_t>(vector.capacity() * sizeof(T))
+             : 0;
 }
 
 // Returns 0 while the text fits into the string object itself.

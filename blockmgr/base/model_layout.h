@@ -15,8 +15,8 @@
 namespace blockmgr {
 
 // The kind of attention of a group's layers. It decides which pages a sequence
-// holds in the group. The users of kind_of() and has_windows() are all the
-// places to read before a kind is added.
+// holds in the group. Before a kind is added, read the users of kind_of(),
+// has_windows(), window_of(), FirstPage() and group_windows.
 enum class GroupKind : uint8_t {
   kFull,    // all tokens before the query
   kWindow,  // a window of the last tokens before the query

@@ -297,22 +297,41 @@ void ManagerDriver::Open() {
   model_.CheckRegions(manager_, slot);
   if (match.cached != nullptr) {
     ++tally_->matched_regions;
-    EXPECT_TRUE(findable_.contains(match.cached->record->id));
+    EXPECT_TRUE(findable_.contains(match.cached->record().id));
   }
   incarnations_[slot] = next_incarnation_++;
 }
 
 void ManagerDriver::CheckMatch(const PrefixMatch& match,
                                const NaiveMatch& expected) {
-  const std::vector<BlockId> tail = expected.Tail(config_.layout.page_size);
   EXPECT_EQ(match.has_part, expected.has_part);
   EXPECT_EQ(match.cost.part_is_reclaimable, expected.part_is_reclaimable);
   EXPECT_EQ(match.num_tokens, expected.num_tokens);
   EXPECT_EQ(match.cached != nullptr, expected.region != 0);
-  EXPECT_EQ(match.blocks, tail);
-  EXPECT_EQ(match.num_out, std::ranges::count(tail, kNullBlock));
-  EXPECT_EQ(match.window_blocks, expected.LinkedPages());
-  EXPECT_EQ(match.num_window_blocks, expected.CountLinked());
+  for (size_t group = 0; group < expected.pages.size(); ++group) {
+    const auto index = static_cast<int32_t>(group);
+    // Groups that are not in the match have nothing.
+    const bool has_group = group < match.groups.size();
+    const MatchedGroup own = has_group ? match.groups[group] : MatchedGroup();
+    std::vector<BlockId> found;
+    if (has_group) {
+      std::ranges::copy(match.blocks_of(index), std::back_inserter(found));
+      // Pages before the first one are in the region or outside of the span.
+      if (!found.empty())
+        found.insert(found.begin(), own.first_page, kNullBlock);
+    }
+    std::vector<BlockId> pages = expected.pages[group];
+    if (std::ranges::count(pages, kNullBlock) == std::ssize(pages)) {
+      pages.clear();
+    }
+    EXPECT_EQ(found, pages) << group;
+    const int32_t num_region_ins = expected.CountIns(index, true);
+    EXPECT_EQ(own.num_region_ins, num_region_ins) << group;
+    EXPECT_EQ(own.num_tail_ins, expected.CountIns(index, false)) << group;
+    EXPECT_EQ(own.num_region_blocks(),
+              std::ssize(expected.regions[group].blocks) + num_region_ins)
+        << group;
+  }
   EXPECT_EQ(match.cost.num_reclaimable, expected.num_reclaimable);
   EXPECT_EQ(match.cost.num_cooling, expected.num_cooling);
   EXPECT_EQ(match.cost.num_moving, expected.num_moving);

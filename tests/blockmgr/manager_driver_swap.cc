@@ -127,7 +127,6 @@ void ManagerDriver::SwapIn(SwapId swap) {
   model_.MatchSwapped(swap, num_tokens, &expected);
   CheckMatch(match, expected);
   EXPECT_EQ(match.swap, expected.swap);
-  EXPECT_EQ(match.num_tail_ins, expected.CountTailIns());
   EXPECT_EQ(match.num_ins(), std::ssize(expected.ins));
   EXPECT_EQ(match.num_taken(),
             expected.num_reclaimable + std::ssize(expected.ins));

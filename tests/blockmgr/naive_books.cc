@@ -14,33 +14,10 @@ std::vector<BlockId> NaiveSequence::Held() const {
   return held;
 }
 
-std::vector<BlockId> NaiveMatch::Tail(int32_t page_size) const {
-  return {pages[0].begin() + cut() / page_size, pages[0].end()};
-}
-
-std::vector<BlockId> NaiveMatch::LinkedPages() const {
-  std::vector<BlockId> blocks;
-  for (size_t group = 1; group < pages.size(); ++group) {
-    std::ranges::copy(pages[group], std::back_inserter(blocks));
-  }
-  std::erase(blocks, kNullBlock);
-  return blocks;
-}
-
-int32_t NaiveMatch::CountLinked() const {
-  int64_t count = std::ssize(LinkedPages());
-  for (size_t group = 1; group < regions.size(); ++group) {
-    count += std::ssize(regions[group].blocks);
-  }
-  count += std::ranges::count_if(
-      ins, [](const NaivePiece& piece) { return piece.first > 0; });
-  return static_cast<int32_t>(count);
-}
-
-int32_t NaiveMatch::CountTailIns() const {
+int32_t NaiveMatch::CountIns(int32_t group, bool of_region) const {
   return static_cast<int32_t>(
-      std::ranges::count_if(ins, [](const NaivePiece& piece) {
-        return piece.first == 0 && piece.second >= 0;
+      std::ranges::count_if(ins, [&](const NaivePiece& piece) {
+        return piece.first == group && (piece.second < 0) == of_region;
       }));
 }
 

@@ -102,14 +102,9 @@ struct NaiveMatch {
   explicit NaiveMatch(int32_t num_groups = 1)
       : regions(num_groups), pages(num_groups) {}
   int32_t cut() const { return regions[0].cut; }
-  // Returns the blocks found for group 0 behind the cut.
-  std::vector<BlockId> Tail(int32_t page_size) const;
-  // Returns those found for the other groups.
-  std::vector<BlockId> LinkedPages() const;
-  // Returns how many blocks the other groups will have, found or coming back.
-  int32_t CountLinked() const;
-  // Returns how many pages of group 0 come back.
-  int32_t CountTailIns() const;
+  // Returns how many blocks of a group come back: of its region, or of its
+  // pages.
+  int32_t CountIns(int32_t group, bool of_region) const;
   void DropPart(int32_t page_size);
 };
 

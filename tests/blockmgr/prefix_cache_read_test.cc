@@ -212,15 +212,15 @@ TEST_F(PrefixCacheReadTest, ARegionCountsAsTheBlocksItStandsFor) {
   EXPECT_EQ(Read(6).regions.size(), 2u) << "one begins where one block is left";
 }
 
-TEST(PrefixCacheReadWindowsTest, WindowsAreNotToldOf) {
-  PrefixCache cache(20, kPage, 1);
+TEST(PrefixCacheReadLinkedTest, LinkedGroupsAreNotToldOf) {
+  PrefixCache cache(20, kPage, 2);
   const Tokens tokens = {1, 2, 3, 4};
   BlockChain chain;
   chain.Extend(tokens, kPage);
   const EntrySerial root = cache.AcquireRoot(chain.root());
   bool inserted = false;
   cache.Insert(BlockId{1}, chain.keys()[0], chain, root, tokens, 0, &inserted);
-  cache.InsertWindow(1, 0, BlockId{2});
+  cache.InsertLinked(1, 1, BlockId{2});
   const uint64_t changes = cache.num_changes();
   CacheReader reader(kPage);
   EXPECT_TRUE(reader.Read(cache, kAll));
@@ -231,7 +231,7 @@ TEST(PrefixCacheReadWindowsTest, WindowsAreNotToldOf) {
   auto record = std::make_shared<RegionRecord>();
   record->id = RegionId{1};
   record->blocks = {BlockId{9}};
-  cache.InsertWindowRegion(record);
+  cache.InsertLinkedRegion(record);
   EXPECT_EQ(cache.num_changes(), changes);
   CacheReader second(kPage);
   EXPECT_TRUE(second.Read(cache, kAll));

@@ -25,22 +25,21 @@ void AppendContent(const RegionContent* content, std::vector<int32_t>* tokens,
   }
 }
 
-// Blocks that are in windows, of which nobody is told.
-std::set<int32_t> WindowEntries(const PrefixCache& cache,
-                                int32_t num_window_groups) {
+// Blocks and regions of linked groups, of which nobody is told.
+std::set<int32_t> LinkedEntries(const PrefixCache& cache) {
   std::set<int32_t> entries;
   for (int32_t i = 0; i < cache.entry_limit(); ++i) {
     if (cache.serial(i) == kNoSerial) continue;
     const CachedRegion* region = cache.region(i);
     if (region == nullptr) {
-      for (int32_t group = 0; group < num_window_groups; ++group) {
-        entries.insert(Index(cache.WindowBlock(i, group)));
+      for (int32_t group = 1; group < cache.num_groups(); ++group) {
+        entries.insert(Index(cache.LinkedBlock(i, group)));
       }
       continue;
     }
-    if (region->in_window) entries.insert(i);
-    for (size_t j = 0; j < region->windows.blocks.size(); ++j) {
-      entries.insert(Index(cache.WindowBlockOf(*region, j)));
+    if (region->is_linked) entries.insert(i);
+    for (size_t j = 0; j < region->linked_blocks.size(); ++j) {
+      entries.insert(Index(cache.LinkedBlock(*region, j)));
     }
   }
   entries.erase(Index(kNullBlock));
@@ -130,8 +129,7 @@ std::optional<BlockKey> CacheReader::KeyOf(EntrySerial serial) const {
 }
 
 std::string CacheReader::Difference(const PrefixCache& cache) const {
-  const std::set<int32_t> hidden =
-      WindowEntries(cache, cache.num_window_groups());
+  const std::set<int32_t> hidden = LinkedEntries(cache);
   size_t num_entries = 0;
   for (int32_t i = 0; i < cache.entry_limit(); ++i) {
     const EntrySerial serial = cache.serial(i);
@@ -151,7 +149,7 @@ std::string CacheReader::Difference(const PrefixCache& cache) const {
     if (cached == nullptr) continue;
     const Region& region = regions_.at(serial);
     if (region.tail != cached->tail_serial ||
-        std::ssize(region.tokens) != cached->length) {
+        std::ssize(region.tokens) != cached->length()) {
       return absl::StrCat("region ", serial,
                           " was told with another tail or length");
     }
