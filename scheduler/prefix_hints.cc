@@ -32,33 +32,33 @@ PrefixHintList* PrefixHints::ListOf(const BlockKey& block) {
 void PrefixHints::Add(RequestState* request, int32_t num_blocks,
                       int32_t max_blocks) {
   PrefixHintLinks& links = request->hint.links;
-  BM_CHECK(links.list == nullptr);
+  BM_CHECK(links.list_ == nullptr);
   request->hint.num_blocks = num_blocks;
   const std::span<const BlockKey> keys = request->chain.keys();
   if (num_blocks >= std::min<int64_t>(std::ssize(keys), max_blocks)) return;
-  links.list = ListOf(keys[num_blocks]);
-  links.previous = nullptr;
-  links.next = links.list->first;
-  if (links.next != nullptr) links.next->hint.links.previous = request;
-  links.list->first = request;
+  links.list_ = ListOf(keys[num_blocks]);
+  links.previous_ = nullptr;
+  links.next_ = links.list_->first;
+  if (links.next_ != nullptr) links.next_->hint.links.previous_ = request;
+  links.list_->first = request;
   ++num_requests_;
 }
 
 void PrefixHints::Remove(RequestState* request) {
   PrefixHintLinks& links = request->hint.links;
-  if (links.list == nullptr) return;
-  if (links.previous == nullptr) {
-    links.list->first = links.next;
+  if (links.list_ == nullptr) return;
+  if (links.previous_ == nullptr) {
+    links.list_->first = links.next_;
   } else {
-    links.previous->hint.links.next = links.next;
+    links.previous_->hint.links.next_ = links.next_;
   }
-  if (links.next != nullptr) {
-    links.next->hint.links.previous = links.previous;
+  if (links.next_ != nullptr) {
+    links.next_->hint.links.previous_ = links.previous_;
   }
-  if (links.list->first == nullptr) {
-    spare_.push_back(lists_.extract(lists_.find(links.list->key)));
+  if (links.list_->first == nullptr) {
+    spare_.push_back(lists_.extract(lists_.find(links.list_->key)));
   }
-  links.list = nullptr;
+  links.list_ = nullptr;
   --num_requests_;
 }
 
@@ -86,9 +86,9 @@ void PrefixHints::CheckInvariants() const {
     BM_CHECK(list.first != nullptr);
     const RequestState* previous = nullptr;
     for (const RequestState* request = list.first; request != nullptr;
-         request = request->hint.links.next) {
-      BM_CHECK(request->hint.links.list == &list);
-      BM_CHECK(request->hint.links.previous == previous);
+         request = request->hint.links.next_) {
+      BM_CHECK(request->hint.links.list_ == &list);
+      BM_CHECK(request->hint.links.previous_ == previous);
       BM_CHECK(!request->running);
       previous = request;
       ++num_requests;

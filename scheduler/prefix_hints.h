@@ -34,7 +34,7 @@ struct PrefixHintKey {
 // PrefixHintList links the requests that miss the same block.
 struct PrefixHintList {
   PrefixHintKey key;
-  RequestState* first = nullptr;  // the others follow in PrefixHintLinks::next
+  RequestState* first = nullptr;  // the others follow in PrefixHintLinks::next_
 };
 
 class PrefixHints {

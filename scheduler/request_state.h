@@ -139,9 +139,9 @@ struct RequestState;
 // sees the links: a const RequestState leads to no request that can be changed.
 class PrefixHintLinks {
   friend class PrefixHints;
-  PrefixHintList* list = nullptr;    // null if the request is on no list
-  RequestState* previous = nullptr;  // the neighbors on the list
-  RequestState* next = nullptr;
+  PrefixHintList* list_ = nullptr;    // null if the request is on no list
+  RequestState* previous_ = nullptr;  // the neighbors on the list
+  RequestState* next_ = nullptr;
 };
 
 // PrefixHint is what PrefixHints (`links` to `dropped`) and PrefillFront
