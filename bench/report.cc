@@ -455,7 +455,11 @@ absl::Status PublishReport(const BenchOptions& options, const Json& report,
           path,
           MakeNewFile("result", absl::StripSuffix(path, ".json"), ".json"));
     }
-    BM_RETURN_IF_ERROR(WriteReport(path, report));
+    const absl::Status status = WriteReport(path, report);
+    if (!status.ok()) {
+      if (options.result_filename.empty()) std::remove(path.c_str());
+      return status;
+    }
     absl::FPrintF(stderr, "saved %s\n", path);
   }
   const std::string text =

@@ -69,13 +69,15 @@ std::optional<fs::path> FileBehind(fs::path path) {
   if (type != fs::file_type::regular && type != fs::file_type::not_found) {
     return std::nullopt;
   }
-  while (fs::is_symlink(path, error)) {
-    const fs::path folder =
-        fs::canonical(fs::absolute(path).parent_path(), error);
-    if (folder.native().starts_with("/proc/")) return std::nullopt;
+  path = fs::absolute(path, error);
+  while (!error && fs::is_symlink(path, error)) {
+    const fs::path folder = fs::canonical(path.parent_path(), error);
+    if (error || folder.native().starts_with("/proc/")) return std::nullopt;
     path = folder / fs::read_symlink(path, error);
   }
-  return fs::weakly_canonical(fs::absolute(path), error);
+  path = fs::weakly_canonical(path, error);
+  if (error) return std::nullopt;
+  return path;
 }
 
 // Makes a file of a name that no file has. Returns nullptr, and errno, if it
@@ -97,6 +99,11 @@ int WriteAndClose(std::FILE* file, const std::string& bytes) {
       ErrorOf(std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size());
   const int close_error = ErrorOf(std::fclose(file) == 0);
   return error != 0 ? error : close_error;
+}
+
+// Returns the error, or 0.
+int WriteInPlace(const FileContent& file) {
+  return WriteAndClose(std::fopen(file.path.c_str(), "wbe"), file.bytes);
 }
 
 // A file beside its place, which is removed unless it has been renamed. No
@@ -154,8 +161,7 @@ absl::Status WriteOutputFiles(const std::vector<FileContent>& files) {
   }
   for (size_t i = 0; i < files.size(); ++i) {
     if (!parts[i].name.empty()) continue;
-    const int error =
-        WriteAndClose(std::fopen(files[i].path.c_str(), "wbe"), files[i].bytes);
+    const int error = WriteInPlace(files[i]);
     if (error != 0) {
       return NotWritten(files[i].flag, files[i].path, ErrorOfNumber(error));
     }
@@ -164,8 +170,15 @@ absl::Status WriteOutputFiles(const std::vector<FileContent>& files) {
     if (parts[i].name.empty()) continue;
     std::error_code error;
     fs::rename(parts[i].name, parts[i].place, error);
-    if (error) return NotWritten(files[i].flag, files[i].path, error);
-    parts[i].name.clear();
+    if (!error) {
+      parts[i].name.clear();
+      continue;
+    }
+    // A file that is mounted by itself, or a stranger's in a sticky folder, can
+    // be written and not replaced.
+    if (WriteInPlace(files[i]) != 0) {
+      return NotWritten(files[i].flag, files[i].path, error);
+    }
   }
   return absl::OkStatus();
 }

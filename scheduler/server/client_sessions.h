@@ -11,9 +11,9 @@
 // This class also holds the replies of evictions that clients have ordered. A
 // request has at most one such eviction under way. Every reply is called once.
 //
-// Threads: core thread. Functions that return requests return them in order of
-// submission, because hash order would make runs differ. Cost: O(1) for each
-// item or request, besides sorting them.
+// Threads: core thread. Functions that return requests return those of a
+// session in order of submission, because hash order would make runs differ.
+// Cost: O(1) for each item or request, besides sorting them.
 #ifndef SCHEDULER_SERVER_CLIENT_SESSIONS_H_
 #define SCHEDULER_SERVER_CLIENT_SESSIONS_H_
 

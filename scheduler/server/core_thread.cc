@@ -71,7 +71,8 @@ void CoreThread::Post(Command command) {
   if (posted) Signal();
   num_posting_.fetch_sub(1);
   if (!posted) {
-    // To an engine, ResourceExhausted means that its message is too large.
+    // To an engine that attaches, ResourceExhausted means that its message is
+    // too large.
     const auto code = std::holds_alternative<AttachEngine>(*owned)
                           ? absl::StatusCode::kUnavailable
                           : absl::StatusCode::kResourceExhausted;

@@ -1,9 +1,12 @@
 #include "bench/report.h"
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+
+#include <sys/resource.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -348,6 +351,21 @@ TEST_F(ReportFileTest, SavesBeforeItPrints) {
   };
   EXPECT_EXIT(publish_into_full(), ::testing::ExitedWithCode(0), "saved ");
   EXPECT_OK(ReadReport(folder_.File("run.json")));
+}
+
+TEST_F(ReportFileTest, AReportThatCannotBeWrittenLeavesNoFile) {
+  Example example;
+  example.options.save_result = true;
+  example.options.result_dir = folder_.path();
+  const auto publish_without_room = [&] {
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+    std::signal(SIGXFSZ, SIG_IGN);
+    std::_Exit(PublishReport(example.options, example.Build(), "T").ok() ? 1
+                                                                         : 0);
+  };
+  EXPECT_EXIT(publish_without_room(), ::testing::ExitedWithCode(0), "");
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
 TEST_F(ReportFileTest, ReadsNoFolder) {

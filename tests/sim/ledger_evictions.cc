@@ -77,8 +77,8 @@ void Ledger::SettleRefusal(const Step::Run& run, const EvictionEffect& effect,
   const int32_t length = served.issued.back().length;
   served.issued.pop_back();
   // What is refused in a replay has not happened any more.
-  const size_t index = served.issued.size();
-  const bool is_new = index >= served.recorded.size();
+  const int64_t index = std::ssize(served.issued);
+  const bool is_new = index >= std::ssize(served.recorded);
   if (!is_new) {
     served.recorded.erase(served.recorded.begin() + index);
     // There is more than before for those that follow: one that had nothing to
