@@ -317,8 +317,9 @@ void ManagerDriver::CheckMatch(const PrefixMatch& match,
     if (has_group) {
       std::ranges::copy(match.blocks_of(index), std::back_inserter(found));
       // Pages before the first one are in the region or outside of the span.
-      if (!found.empty())
+      if (!found.empty()) {
         found.insert(found.begin(), own.first_page, kNullBlock);
+      }
     }
     std::vector<BlockId> pages = expected.pages[group];
     if (std::ranges::count(pages, kNullBlock) == std::ssize(pages)) {
