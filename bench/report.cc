@@ -455,7 +455,7 @@ absl::Status PublishReport(const BenchOptions& options, const Json& report,
           path,
           MakeNewFile("result", absl::StripSuffix(path, ".json"), ".json"));
     }
-    const absl::Status status = WriteReport(path, report);
+    absl::Status status = WriteReport(path, report);
     if (!status.ok()) {
       if (options.result_filename.empty()) std::remove(path.c_str());
       return status;

@@ -42,7 +42,7 @@ struct StepDecision {
     int32_t group = 0;
     int64_t page_total = 0;        // EvictionOrder::page_total
     int32_t num_destinations = 0;  // blocks of the new region
-    CoveredBlocks covered;         // blocks that the new region replaces
+    CoveredBlocks covered = {};    // blocks that the new region replaces
 
     // Returns how many destinations are fresh blocks: all of them if the
     // eviction copies, otherwise those that the sequence's own blocks cannot

@@ -60,17 +60,13 @@ void CoreThread::Post(Command command) {
     return;
   }
   auto owned = std::make_unique<Command>(std::move(command));
-  bool posted = queue_.bounded_push(owned.get());
-  if (posted) {
+  if (queue_.bounded_push(owned.get())) {
     owned.release();  // NOLINT(bugprone-unused-return-value): the queue's now
   } else if (MustNotBeRefused(*owned)) {
     MutexLock lock(&mutex_);
     urgent_.push_back(std::move(owned));
-    posted = true;
-  }
-  if (posted) Signal();
-  num_posting_.fetch_sub(1);
-  if (!posted) {
+  } else {
+    num_posting_.fetch_sub(1);
     // To an engine that attaches, ResourceExhausted means that its message is
     // too large.
     const auto code = std::holds_alternative<AttachEngine>(*owned)
@@ -78,7 +74,10 @@ void CoreThread::Post(Command command) {
                           : absl::StatusCode::kResourceExhausted;
     Refuse(owned.get(),
            absl::Status(code, "the daemon's command queue is full"));
+    return;
   }
+  Signal();
+  num_posting_.fetch_sub(1);
 }
 
 void CoreThread::Signal() {

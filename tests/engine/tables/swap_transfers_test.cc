@@ -19,6 +19,7 @@ class SwapTransfersTest : public TablesStateTest {
   absl::StatusOr<std::vector<GroupTransfers>> Out(
       const std::vector<int32_t>& blocks) const {
     std::vector<BlockTransfer> transfers;
+    transfers.reserve(blocks.size());
     for (const int32_t block : blocks) {
       transfers.push_back({.block = BlockId{block}});
     }
