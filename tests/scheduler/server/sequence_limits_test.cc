@@ -61,19 +61,19 @@ TEST_F(SequenceLimitsTest, TheLowerOfTwoLimitsCounts) {
 
 TEST_F(SequenceLimitsTest, PromptAndTokensFitIntoASequence) {
   model_.context_tokens = 100;
-  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr auto kRefused = absl::StatusCode::kInvalidArgument;
   EXPECT_OK(Check(99, 1));
-  EXPECT_THAT(Check(100, 1), StatusIs(kInvalid,
+  EXPECT_THAT(Check(100, 1), StatusIs(kRefused,
                                       "prompt: expected at most 99 tokens (a "
                                       "sequence has 100), got 100"));
   EXPECT_THAT(Check(40, 61),
-              StatusIs(kInvalid,
+              StatusIs(kRefused,
                        "max_tokens: expected at most 60 (a sequence has 100 "
                        "tokens, the prompt 40), got 61"));
   Request request = MakeRequest(100, 1);
   EXPECT_THAT(
       LimitTokens(options_, &model_, layout_, /*all_tokens=*/true, &request),
-      StatusIs(kInvalid, HasSubstr("prompt: ")));
+      StatusIs(kRefused, HasSubstr("prompt: ")));
 }
 
 TEST_F(SequenceLimitsTest, AllTokensAreWhatTheSequenceHasRoomFor) {
