@@ -21,7 +21,7 @@ class SwapTransfersTest : public TablesStateTest {
     std::vector<BlockTransfer> transfers;
     transfers.reserve(blocks.size());
     for (const int32_t block : blocks) {
-      transfers.push_back({.block = BlockId{block}});
+      transfers.push_back({.block = BlockId{block}, .host = HostBlockId{0}});
     }
     return SplitSwapOut(state_, {.slot = kTestSlot, .num_tokens = 40},
                         transfers);

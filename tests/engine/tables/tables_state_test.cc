@@ -46,11 +46,11 @@ TEST_F(TablesStateTest, RegionsOfALengthAreThoseInTheWindow) {
   Evict(1, 31);
   const SequenceTable& row = state_.row(kTestSlot);
   const auto cuts = [&](int32_t length) {
-    std::vector<int32_t> cuts;
+    std::vector<int32_t> found;
     for (const TableRegion& region : state_.RegionsAt(row, length)) {
-      cuts.push_back(region.cut);
+      found.push_back(region.cut);
     }
-    return cuts;
+    return found;
   };
   EXPECT_THAT(cuts(40), ElementsAre(32, 32));
   EXPECT_THAT(cuts(52), ElementsAre(32, 0));
@@ -82,7 +82,10 @@ TEST_F(TablesStateTest, ANameGivesASequenceFromTheHostFullGroupsOnly) {
 
 TEST_F(TablesStateTest, AnOrderCoversTheRegionAndWhatIsInTheWindow) {
   Evict(0, 30);
-  EvictionOrder order{.slot = kTestSlot, .cut = 32, .length = 40};
+  EvictionOrder order;
+  order.slot = kTestSlot;
+  order.cut = 32;
+  order.length = 40;
   CoveredTail covered = state_.Covered(order);
   EXPECT_EQ(covered.region, &state_.group_of(kTestSlot, 0).region);
   EXPECT_EQ(covered.begin, 32);
