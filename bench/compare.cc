@@ -56,7 +56,8 @@ constexpr Row kRows[] = {
     {"kept tokens per head, max", "kept_entries_max", 1, 0, true},
 };
 
-// What is measured, besides the eviction, which a headline has.
+// Fields of a report that describe the workload. The headline names the
+// eviction, so its fields are not here.
 constexpr const char* kInputs[] = {"num_prompts",       "dataset_name",
                                    "dataset_path",      "seed",
                                    "vocab_size",        "request_rate",

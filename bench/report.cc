@@ -116,7 +116,7 @@ void AddSummary(const BenchPlan& plan, const RunSummary& summary, Json* json) {
   (*json)["max_output_tokens_per_s"] = summary.max_output_tokens_per_s;
   (*json)["max_concurrent_requests"] = summary.max_concurrent_requests;
   (*json)["achieved_request_rate"] = OrNull(summary.achieved_request_rate);
-  // Of no values, none is known.
+  // A distribution without values has no mean and no percentiles.
   const auto of = [](const Distribution& values, double value) {
     return values.num_values == 0 ? Json(nullptr) : Json(value);
   };

@@ -104,7 +104,8 @@ struct CachedGroup : GroupRegion {
   int32_t linked_end = 0;
 };
 
-// What the linked groups hold when a region is published.
+// LinkedMemory is the memory that the linked groups hold when a region is
+// published.
 struct LinkedMemory {
   std::vector<CachedGroup> groups;
   // For each linked group in turn: the blocks of the span behind its region.

@@ -37,8 +37,8 @@ struct MatchCost {
   int64_t num_looks = 0;
 };
 
-// What a match has in one layer group: perhaps a region, then blocks, then
-// blocks in the host tier.
+// MatchedGroup is the part of a match in one layer group: perhaps a region,
+// then blocks, then blocks in the host tier.
 struct MatchedGroup {
   const RegionRecord* region = nullptr;  // that the sequence will have, or null
   bool region_is_cached = false;

@@ -37,7 +37,7 @@ struct StepDecision {
     int32_t match = -1;
     int32_t order = -1;  // index into `orders`, -1 without an eviction
   };
-  // What an order evicts from one layer group.
+  // GroupOrder is the part of an order that is about one layer group.
   struct GroupOrder {
     int32_t group = 0;
     int64_t page_total = 0;        // EvictionOrder::page_total

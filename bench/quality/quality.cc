@@ -433,7 +433,8 @@ void AddQualityFlags(CLI::App* app, QualityOptions* options) {
   app->add_flag("--disable-tqdm", options->disable_tqdm, "No progress bar");
   app->add_flag("--json", options->json, "Print the report as JSON");
   AddModelFlags(app, options);
-  // Those of made prompts.
+  // These flags shape the prompts that this program makes. A file of prompts
+  // leaves them without effect.
   for (const char* flag : {"--tasks", "--lengths", "--turns",
                            "--continuation-tokens", "--seed", "--filler"}) {
     prompts->excludes(app->get_option(flag));

@@ -134,7 +134,8 @@ absl::StatusOr<SampleFile> SampleFile::Open(
       file.samples_.push_back(*std::move(sample));
     }
   }
-  // What is there stays there, whatever happens to this program.
+  // Only an unfinished last line is cut off. Whole lines stay in the file even
+  // if this program ends here.
   std::error_code error;
   if (begin < before.size()) std::filesystem::resize_file(name, begin, error);
   file.file_.open(name, std::ios::binary | std::ios::app);

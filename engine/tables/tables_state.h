@@ -4,8 +4,8 @@
 // cannot change a row, a region or a swap. EngineTables alone changes the
 // state, by plans and orders that have passed their checks.
 //
-// What a layer group needs follows from its kind and window (ModelLayout). Only
-// two things belong to group 0 as the first group:
+// The kind and window of a layer group (ModelLayout) decide which pages and
+// regions it needs. Only two things belong to group 0 as the first group:
 //
 //   its regions  say after how many tokens a sequence can start with the
 //                regions of all groups under one name (PlanChecker::CheckStart)

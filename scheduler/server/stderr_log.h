@@ -35,8 +35,8 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   ssize_t WriteOnce(const char* data, size_t size) const;
 
   const int given_;
-  // The same file, opened again so that it does not block. -1 if it was not
-  // opened again.
+  // A second descriptor of the file, opened so that writing does not block. -1
+  // if the file was not opened again.
   const int own_;
   const bool is_socket_;
   std::string rest_;  // the end of a line that is written in part

@@ -34,8 +34,8 @@ class FakeDaemon final : public v1::RequestService::Service,
     // First index of the second chunk is wrong.
     bool loses_tokens = false;
     v1::FinishReason finish = v1::FINISH_REASON_LENGTH;
-    // What happens between a reset of the peaks, or the first submission, and
-    // the next look at the statistics.
+    // The events between a reset of the peaks, or the first submission, and the
+    // next look at the statistics.
     bool restarts = false;          // the daemon
     bool changes_geometry = false;  // an engine of another one attaches
     bool others_reset_peaks = false;

@@ -153,7 +153,7 @@ TEST(PlotTest, ErrorsNameTheFlag) {
               HasSubstr("--queries-window: "));
 }
 
-// What is not a number is no small perturbation.
+// A NaN must not be drawn as the smallest perturbation.
 TEST(PlotTest, NamesTheHeadWhosePerturbationIsNotANumber) {
   const TempFolder folder;
   NpyArray array{{1, 2, 24, 16}, std::vector<float>(2 * 24 * 16, 0.5f)};
@@ -166,7 +166,7 @@ TEST(PlotTest, NamesTheHeadWhosePerturbationIsNotANumber) {
   flags.tensors.paths.values = folder.File("v.npy");
   ASSERT_OK(WriteNpy(flags.tensors.paths.queries, array));
   ASSERT_OK(WriteNpy(flags.tensors.paths.keys, array));
-  // Of the second head.
+  // The first value of the second head.
   array.values[24 * 16] = std::numeric_limits<float>::quiet_NaN();
   ASSERT_OK(WriteNpy(flags.tensors.paths.values, array));
   EXPECT_THAT(
