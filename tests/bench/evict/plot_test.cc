@@ -156,7 +156,7 @@ TEST(PlotTest, ErrorsNameTheFlag) {
 // A NaN must not be drawn as the smallest perturbation.
 TEST(PlotTest, NamesTheHeadWhosePerturbationIsNotANumber) {
   const TempFolder folder;
-  NpyArray array{{1, 2, 24, 16}, std::vector<float>(2 * 24 * 16, 0.5f)};
+  NpyArray array{{1, 2, 24, 16}, std::vector<float>(768, 0.5f)};
   PlotFlags flags;
   flags.kind = "loss";
   flags.policies.policies = {"streaming(sinks=0) | uniform | topk"};
@@ -167,7 +167,7 @@ TEST(PlotTest, NamesTheHeadWhosePerturbationIsNotANumber) {
   ASSERT_OK(WriteNpy(flags.tensors.paths.queries, array));
   ASSERT_OK(WriteNpy(flags.tensors.paths.keys, array));
   // The first value of the second head.
-  array.values[24 * 16] = std::numeric_limits<float>::quiet_NaN();
+  array.values[384] = std::numeric_limits<float>::quiet_NaN();
   ASSERT_OK(WriteNpy(flags.tensors.paths.values, array));
   EXPECT_THAT(
       MakePlot(flags).status().ToString(),
