@@ -374,10 +374,9 @@ void DeviceForward::CopyQueries(int32_t shard, int32_t first, int32_t num_rows,
 void DeviceForward::CopyRawQueries(int32_t shard, int32_t first,
                                    int32_t num_rows, float* queries) {
   const ModelShape& shape = model_.shape();
-  const auto stride =
-      static_cast<size_t>(shape.q_width() + 2 * shape.kv_width());
-  const size_t width = static_cast<size_t>(shape.q_width()) /
-                       static_cast<size_t>(layout_.num_shards);
+  const auto q_width = static_cast<size_t>(shape.q_width());
+  const size_t stride = q_width + 2 * static_cast<size_t>(shape.kv_width());
+  const size_t width = q_width / static_cast<size_t>(layout_.num_shards);
   std::vector<float> rows(static_cast<size_t>(num_rows) * stride);
   Download(std::as_writable_bytes(std::span(rows)),
            rows_.product + static_cast<size_t>(first) * stride);

@@ -95,7 +95,7 @@ TEST(ThreadPoolTest, AThreadThatIsRefusedIsAnError) {
       const ThreadPool pool(ThreadPool::kMaxThreads);
     } catch (const std::system_error& error) {
       std::fprintf(stderr, "%s", error.what());
-      std::exit(3);
+      std::_Exit(3);
     }
   };
   EXPECT_EXIT(exit_with_error(), testing::ExitedWithCode(3),

@@ -42,7 +42,7 @@ TEST_F(RunMainTest, TellsWhatNobodyCaught) {
 TEST_F(RunMainTest, OutputThatIsLostIsAnError) {
   const auto run_into_full = [this](int (*run)(int, char**)) {
     EXPECT_NE(std::freopen("/dev/full", "w", stdout), nullptr);
-    std::exit(Run(run));
+    std::_Exit(Run(run));
   };
   EXPECT_EXIT(
       run_into_full([](int, char**) { return std::puts("a") < 0 ? 2 : 0; }),
