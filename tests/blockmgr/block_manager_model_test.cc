@@ -11,9 +11,11 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/blockmgr/driver_config.h"
+#include "tests/blockmgr/driver_state.h"
 #include "tests/blockmgr/manager_driver.h"
-#include "tests/blockmgr/region_history.h"
 #include "tests/testing/case_count.h"
+#include "tests/testing/random.h"
 #include "tests/testing/sanitizers.h"
 
 namespace blockmgr {

@@ -1,6 +1,7 @@
-// What ManagerDriver does with the host tier.
+#include "tests/blockmgr/driver_swaps.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -9,57 +10,58 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/blockmgr/manager_driver.h"
 #include "tests/testing/status_matchers.h"
 
 namespace blockmgr {
 
-void ManagerDriver::Swap() {
+void DriverSwaps::Operate() {
   std::vector<SwapId> swaps = model_.host().Swaps();
   for (const SwapId swap : swaps) {
-    if (!IsPublished(model_.host().at(swap).sequence) || Chance(0.5)) continue;
+    const NaiveSequence& sequence = model_.host().at(swap).sequence;
+    if (!IsPublished(sequence) || random_.Chance(0.5)) continue;
     swaps = {swap};
     break;
   }
-  const int32_t kind = Int(0, 9);
+  const int32_t kind = random_.Int(0, 9);
   if (kind < 4) {
     if (!model_.sequences().empty()) SwapOut(SlotToSwapOut());
   } else if (kind == 9) {
     LoseHostBlocks();
   } else if (!swaps.empty()) {
     const auto last = static_cast<int32_t>(swaps.size()) - 1;
-    const SwapId swap = swaps[static_cast<size_t>(Int(0, last))];
+    const SwapId swap = swaps[static_cast<size_t>(random_.Int(0, last))];
     if (kind < 8) return SwapIn(swap);
     manager_.DropSwapped(swap);
     model_.host().Drop(swap);
-    ++tally_->dropped_swaps;
+    ++tally_.dropped_swaps;
   }
 }
 
-bool ManagerDriver::IsPublished(const NaiveSequence& sequence) {
+bool DriverSwaps::IsPublished(const NaiveSequence& sequence) {
   return sequence.context.find('/') != std::string::npos &&
          sequence.num_settled > sequence.region().length;
 }
 
-SequenceSlot ManagerDriver::SlotToSwapOut() {
-  const SequenceSlot any = AnySlot();
-  // Better one whose region may still be cached when it comes back.
+SequenceSlot DriverSwaps::SlotToSwapOut() {
+  const SequenceSlot any = random_.AnySlot();
+  // The best choice is a sequence whose region may still be cached when the
+  // sequence comes back.
   for (const auto& [slot, sequence] : model_.sequences()) {
     const bool ends_in_part =
-        sequence.num_settled % config_.layout.page_size != 0;
+        sequence.num_settled % state_.config.layout.page_size != 0;
     if (IsPublished(sequence) && ends_in_part) return slot;
   }
   return any;
 }
 
-void ManagerDriver::SwapOut(SequenceSlot slot) {
+void DriverSwaps::SwapOut(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
   if (sequence.num_settled == 0 || sequence.has_pending() ||
-      model_.has_copies() || returning_.contains(slot)) {
+      model_.has_copies() || state_.returning.contains(slot)) {
     return;
   }
   const std::optional<int32_t> needed = model_.HostBlocksNeeded(slot);
-  // Perhaps all was evicted.
+  // No block is needed if all was evicted. Nothing is swapped out then.
   const bool fits =
       needed.has_value() && *needed > 0 && *needed <= model_.host().num_free();
   const uint64_t hash = manager_.StateHash();
@@ -69,22 +71,21 @@ void ManagerDriver::SwapOut(SequenceSlot slot) {
   if (swap == kNoSwap) {
     EXPECT_TRUE(transfers.empty());
     EXPECT_EQ(manager_.StateHash(), hash);
-    (needed.has_value() ? tally_->refused_swap_outs
-                        : tally_->stuck_swap_outs) += 1;
-    tally_->swap_outs_less_one +=
-        needed == model_.host().num_free() + 1 ? 1 : 0;
+    (needed.has_value() ? tally_.refused_swap_outs : tally_.stuck_swap_outs) +=
+        1;
+    tally_.swap_outs_less_one += needed == model_.host().num_free() + 1 ? 1 : 0;
     return;
   }
-  ++tally_->swap_outs;
-  tally_->last_swap_outs += needed == model_.host().num_free() ? 1 : 0;
-  tally_->region_outs += sequence.region().kept.empty() ? 0 : 1;
+  ++tally_.swap_outs;
+  tally_.last_swap_outs += needed == model_.host().num_free() ? 1 : 0;
+  tally_.region_outs += sequence.region().kept.empty() ? 0 : 1;
   model_.SwapOut(slot, swap, transfers);
-  Close(slot);
+  sequences_.Close(slot);
 }
 
-void ManagerDriver::MatchPastOf(SwapId swap, const NaiveSequence& sequence,
-                                int32_t max_tokens, PrefixMatch* match,
-                                NaiveMatch* expected) {
+void DriverSwaps::MatchPastOf(SwapId swap, const NaiveSequence& sequence,
+                              int32_t max_tokens, PrefixMatch* match,
+                              NaiveMatch* expected) {
   // A region was published as plan/history/length.
   const std::vector<std::string> name = absl::StrSplit(sequence.context, '/');
   const auto limit = [&](int32_t) { return max_tokens; };
@@ -97,19 +98,19 @@ void ManagerDriver::MatchPastOf(SwapId swap, const NaiveSequence& sequence,
   *expected =
       model_.cache().Match(sequence.scope, sequence.tokens, max_tokens, asked);
   if (expected->region != 0 && !model_.HasPastOf(swap, *expected)) {
-    // One that a shorter history has made may be as long.
+    // The region has the same length, but another history has made it.
     asked = nullptr;
     *expected = model_.cache().Match(sequence.scope, sequence.tokens,
                                      max_tokens, asked);
   }
   *match = manager_.Match(sequence.names, sequence.tokens, max_tokens, asked);
-  if (!Chance(0.3)) return;
+  if (!random_.Chance(0.3)) return;
   manager_.MatchPart(sequence.names, sequence.tokens, max_tokens, match);
   model_.cache().MatchPart(sequence.scope, sequence.tokens, max_tokens,
                            expected);
 }
 
-void ManagerDriver::SwapIn(SwapId swap) {
+void DriverSwaps::SwapIn(SwapId swap) {
   NaiveSequence sequence = model_.host().at(swap).sequence;
   int32_t least = std::max(sequence.cut(), 1);
   for (const GroupBook& book : sequence.groups) {
@@ -117,26 +118,26 @@ void ManagerDriver::SwapIn(SwapId swap) {
   }
   if (sequence.num_settled < least) return;
   int32_t num_tokens = sequence.num_settled;
-  if (Chance(0.4)) num_tokens = Int(least, num_tokens);
-  sequence.names.Extend(sequence.tokens, config_.layout.page_size);
+  if (random_.Chance(0.4)) num_tokens = random_.Int(least, num_tokens);
+  sequence.names.Extend(sequence.tokens, state_.config.layout.page_size);
   PrefixMatch match;
   NaiveMatch expected;
   MatchPastOf(swap, sequence, num_tokens, &match, &expected);
   const bool is_needless = match.num_tokens >= num_tokens;
   manager_.MatchSwapped(swap, num_tokens, sequence.region().length, &match);
   model_.MatchSwapped(swap, num_tokens, &expected);
-  CheckMatch(match, expected);
+  checks_.CheckMatch(match, expected);
   EXPECT_EQ(match.swap, expected.swap);
   EXPECT_EQ(match.num_ins(), std::ssize(expected.ins));
   EXPECT_EQ(match.num_taken(),
             expected.num_reclaimable + std::ssize(expected.ins));
   if (match.swap == kNoSwap) {
-    (is_needless ? tally_->needless_ins : tally_->stuck_ins) += 1;
+    (is_needless ? tally_.needless_ins : tally_.stuck_ins) += 1;
     return;
   }
   const int32_t available = manager_.num_available();
   if (manager_.num_open_slots() == 0 || match.num_taken() > available) {
-    tally_->refused_ins += match.num_taken() > available ? 1 : 0;
+    tally_.refused_ins += match.num_taken() > available ? 1 : 0;
     return;
   }
   const int32_t num_free = manager_.stats().free_blocks;
@@ -146,27 +147,28 @@ void ManagerDriver::SwapIn(SwapId swap) {
   EXPECT_EQ(available - manager_.num_available(), match.num_taken());
   model_.SwapIn(slot, expected, transfers, num_free);
   model_.CheckRegions(manager_, slot);
-  incarnations_[slot] = next_incarnation_++;
-  returning_.insert(slot);
-  ++tally_->swap_ins;
-  tally_->shortened_ins += num_tokens < sequence.num_settled ? 1 : 0;
-  tally_->region_ins += match.num_region_ins() > 0 ? 1 : 0;
-  tally_->window_region_ins += match.cost.num_window_region_blocks > 0 ? 1 : 0;
-  tally_->ins_behind_cache += match.blocks.empty() ? 0 : 1;
-  tally_->ins_behind_region += match.cached == nullptr ? 0 : 1;
+  state_.Renew(slot);
+  state_.returning.insert(slot);
+  ++tally_.swap_ins;
+  tally_.shortened_ins += num_tokens < sequence.num_settled ? 1 : 0;
+  tally_.region_ins += match.num_region_ins() > 0 ? 1 : 0;
+  tally_.window_region_ins += match.cost.num_window_region_blocks > 0 ? 1 : 0;
+  tally_.ins_behind_cache += match.blocks.empty() ? 0 : 1;
+  tally_.ins_behind_region += match.cached == nullptr ? 0 : 1;
 }
 
-void ManagerDriver::LoseHostBlocks() {
-  // Who comes back holds host blocks until the step is dispatched.
-  if (!returning_.empty()) return;
+void DriverSwaps::LoseHostBlocks() {
+  // A sequence that comes back holds host blocks until the step is dispatched.
+  if (!state_.returning.empty()) return;
   std::set<HostBlockId> lost;
-  for (int32_t i = Int(1, 2); i > 0; --i) {
-    lost.insert(HostBlockId{Int(0, config_.num_host_blocks - 1)});
+  for (int32_t i = random_.Int(1, 2); i > 0; --i) {
+    lost.insert(HostBlockId{random_.Int(0, state_.config.num_host_blocks - 1)});
   }
   std::vector<HostBlockId> reported(lost.begin(), lost.end());
-  if (Chance(0.1)) {
+  if (random_.Chance(0.1)) {
     const uint64_t hash = manager_.StateHash();
-    reported.push_back(HostBlockId{Chance(0.5) ? -1 : config_.num_host_blocks});
+    reported.push_back(
+        HostBlockId{random_.Chance(0.5) ? -1 : state_.config.num_host_blocks});
     EXPECT_THAT(manager_.LoseHostBlocks(reported),
                 StatusIs(absl::StatusCode::kInvalidArgument));
     EXPECT_EQ(manager_.StateHash(), hash);
@@ -176,7 +178,7 @@ void ManagerDriver::LoseHostBlocks() {
       manager_.LoseHostBlocks(reported);
   ASSERT_OK(losers);
   EXPECT_EQ(*losers, model_.host().LoseBlocks(lost));
-  tally_->lost_swaps += std::ssize(*losers);
+  tally_.lost_swaps += std::ssize(*losers);
 }
 
 }  // namespace blockmgr
