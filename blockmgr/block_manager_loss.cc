@@ -34,7 +34,7 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
   for (size_t i = 0; i < sequences_.size(); ++i) {
     const SequenceSlot slot{static_cast<int32_t>(i)};
     if (!sequences_[i].open) continue;
-    const std::optional<int32_t> num_tokens = SoundTokens(slot, lost);
+    const std::optional<int32_t> num_tokens = CountSoundTokens(slot, lost);
     if (num_tokens.has_value()) report.sequences.push_back({slot, *num_tokens});
   }
   // Drops entries first, so that no sequence continues its chain after one.
@@ -55,7 +55,7 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
   return report;
 }
 
-std::optional<int32_t> BlockManager::SoundTokens(
+std::optional<int32_t> BlockManager::CountSoundTokens(
     SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const {
   const SequenceCache& sequence = at(slot);
   const auto is_lost = [&lost](BlockId block) { return lost.contains(block); };

@@ -125,7 +125,7 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
                           std::vector<BlockTransfer>* transfers) {
   SequenceCache& sequence = at(slot);
   const SwappedSequence& swapped = host_.at(match.swap);
-  BM_CHECK(match.num_ins() <= num_available());
+  BM_CHECK(match.CountIns() <= num_available());
   BM_CHECK(sequence.num_reserved ==
            (match.groups.front().first_page + std::ssize(match.blocks)) *
                layout_.page_size);

@@ -70,8 +70,8 @@ struct GroupRegion {
     return {std::min(begin, end), end};
   }
   // Returns the number of blocks that this eviction covers.
-  int32_t NumCovered(const ModelLayout& layout, int32_t group,
-                     int32_t cut_position, int32_t length) const {
+  int32_t CountCovered(const ModelLayout& layout, int32_t group,
+                       int32_t cut_position, int32_t length) const {
     return CoveredPages(layout, group, cut_position, length).size() +
            (IsPast(layout, group, length + 1) ? 0 : num_region_blocks());
   }

@@ -115,27 +115,27 @@ struct PrefixMatch {
   }
   // Returns how many blocks the sequence will hold of the match. A part is
   // copied, and does not count.
-  int32_t num_blocks() const {
+  int32_t CountBlocks() const {
     int32_t count = has_part ? -1 : 0;
     for (const MatchedGroup& own : groups) {
       count += own.num_region_blocks() + own.end - own.begin + own.num_tail_ins;
     }
     return count;
   }
-  // Returns how many of num_blocks() come back from the host tier.
-  int32_t num_ins() const {
+  // Returns how many of CountBlocks() come back from the host tier.
+  int32_t CountIns() const {
     int32_t count = 0;
     for (const MatchedGroup& own : groups) {
       count += own.num_region_ins + own.num_tail_ins;
     }
     return count;
   }
-  // Returns how many of num_blocks() cost as much of the available blocks as
+  // Returns how many of CountBlocks() cost as much of the available blocks as
   // fresh ones.
-  int32_t num_taken() const { return cost.num_reclaimable + num_ins(); }
-  // Returns how many of num_blocks() need never be taken: others use them.
-  int32_t num_saved() const {
-    return num_blocks() - num_taken() - cost.num_moving;
+  int32_t CountTaken() const { return cost.num_reclaimable + CountIns(); }
+  // Returns how many of CountBlocks() need never be taken: others use them.
+  int32_t CountSaved() const {
+    return CountBlocks() - CountTaken() - cost.num_moving;
   }
   // Shortens the match to its full blocks.
   void DropPart(int32_t page_size) {

@@ -317,8 +317,8 @@ class ShardLayOut {
 
 }  // namespace
 
-int64_t ShardPages(const ModelLayout& layout, int32_t shard,
-                   std::span<const int32_t> kept) {
+int64_t CountShardPages(const ModelLayout& layout, int32_t shard,
+                        std::span<const int32_t> kept) {
   const int32_t heads = layout.shard_heads();
   int64_t num_pages = 0;
   for (int32_t layer = 0; layer < layout.num_layers; ++layer) {

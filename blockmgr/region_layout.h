@@ -36,8 +36,8 @@ struct PageRun {
 
 // Returns the number of pages that the heads of one shard need. `kept` has the
 // entries per (layer, head) of all shards, [num_layers * num_heads].
-int64_t ShardPages(const ModelLayout& layout, int32_t shard,
-                   std::span<const int32_t> kept);
+int64_t CountShardPages(const ModelLayout& layout, int32_t shard,
+                        std::span<const int32_t> kept);
 
 class RegionLayout {
  public:

@@ -71,7 +71,7 @@ struct SequenceCache {
   bool HasWindows(const ModelLayout& layout) const;
   // Returns how many blocks each group needs for `num_tokens` more positions.
   // Most decode steps need none, and do not divide.
-  int32_t BlocksFor(int32_t num_tokens, int32_t page_size) const {
+  int32_t CountBlocksFor(int32_t num_tokens, int32_t page_size) const {
     const int32_t lacking =
         num_reserved + num_tokens - first().tail_end() * page_size;
     return lacking <= 0 ? 0 : CeilDiv(lacking, page_size);

@@ -89,7 +89,7 @@ Admission::Verdict Admission::TryAdmit(const RequestState* request,
                                        int32_t* token_budget) {
   if (!state_.tenants.MayReserve(
           request->tenant,
-          request->peak_blocks + decision_.ReservedBy(request->tenant))) {
+          request->peak_blocks + decision_.CountReservedBy(request->tenant))) {
     return Verdict::kTenantIsFull;
   }
   if (request->fork_of != RequestId{0}) {
@@ -161,9 +161,9 @@ bool Admission::PlanAdmission(const RequestState* request, PrefixMatch* taken,
   const EvictionPlan& eviction = decision_.EvictionOf(*request);
   const int32_t next = NextCompression(*request, eviction, match);
   const int32_t num_tokens =
-      TokensToRun(*request, eviction,
-                  {.num_computed = num_cached, .next_compression = next},
-                  *token_budget, decision_.chunk_share);
+      CountTokensToRun(*request, eviction,
+                       {.num_computed = num_cached, .next_compression = next},
+                       *token_budget, decision_.chunk_share);
   if (num_tokens == 0) return false;
   // A part of a block is another's, and copied, unless it comes back.
   const int32_t num_new =
@@ -171,9 +171,10 @@ bool Admission::PlanAdmission(const RequestState* request, PrefixMatch* taken,
       (CeilDiv(num_cached + num_tokens, page_size) -
        (match.swap == kNoSwap ? num_cached / page_size
                               : CeilDiv(num_cached, page_size)));
-  const int32_t num_held = match.num_blocks() - match.cost.num_moving + num_new;
+  const int32_t num_held =
+      match.CountBlocks() - match.cost.num_moving + num_new;
   const int32_t needed =
-      num_new + match.num_taken() + (match.cost.part_is_reclaimable ? 1 : 0);
+      num_new + match.CountTaken() + (match.cost.part_is_reclaimable ? 1 : 0);
   if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
     return false;
   }
@@ -184,7 +185,7 @@ bool Admission::PlanAdmission(const RequestState* request, PrefixMatch* taken,
   int32_t num_fresh = 0;
   if (has_order) {
     num_fresh =
-        orders_.NumFresh(order, orders_.Headroom(budget->available - needed));
+        orders_.CountFresh(order, orders_.Headroom(budget->available - needed));
   }
   if (needed + num_fresh > budget->available) return false;
   StepDecision::Run run;
@@ -221,7 +222,7 @@ bool Admission::IsAffordable(const RequestState& request,
   const int64_t room = int64_t{budget.available} + budget.coming;
   // Once the request runs, the unused cached blocks of its match are no longer
   // available to others, so only blocks in use are deducted.
-  const int32_t num_in_use = BlockPromises::NumInUse(match);
+  const int32_t num_in_use = BlockPromises::CountInUse(match);
   if (state_.options().admission == AdmissionPolicy::kWatermark) {
     // The peak of all known tokens counts evictions to come (a resumed request
     // repeats them), because the request may fit only with them.

@@ -294,7 +294,7 @@ void AnswerSettler::AbortOrder(RequestState* request,
   // tenant.
   const bool has_moved = std::ranges::any_of(outcomes, &EvictionOutcome::ok);
   const int32_t change =
-      BlocksToReserve(state_, *request) - request->reserved_blocks;
+      CountBlocksToReserve(state_, *request) - request->reserved_blocks;
   const bool has_room =
       change <= 0 || state_.tenants.MayReserve(request->tenant, change);
   if (has_moved || !has_room) {

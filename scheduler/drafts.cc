@@ -11,9 +11,10 @@ namespace {
 
 // Returns the available blocks that no running request takes until the step is
 // over.
-int32_t SpareBlocks(const SchedulerState& state, const StepDecision& decision,
-                    const BlockBudget& budget) {
-  int64_t needed = BlocksSoon(state);
+int32_t CountSpareBlocks(const SchedulerState& state,
+                         const StepDecision& decision,
+                         const BlockBudget& budget) {
+  int64_t needed = CountBlocksSoon(state);
   for (const StepDecision::Run& run : decision.runs) needed -= run.num_blocks;
   return static_cast<int32_t>(std::clamp<int64_t>(
       budget.available - std::max<int64_t>(needed, 0), 0, INT32_MAX));
@@ -53,7 +54,8 @@ void PlanDrafts(const SchedulerState& state, BlockBudget* budget,
     const int32_t end = sequence.num_reserved + run.num_tokens - sequence.cut();
     const int32_t room = CeilDiv(end, page_size) * page_size - end;
     if (num_drafts > room) {
-      if (!spare.has_value()) spare = SpareBlocks(state, *decision, *budget);
+      if (!spare.has_value())
+        spare = CountSpareBlocks(state, *decision, *budget);
       num_drafts = static_cast<int32_t>(std::min<int64_t>(
           num_drafts, room + int64_t{*spare / num_groups} * page_size));
     }

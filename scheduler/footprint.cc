@@ -29,7 +29,7 @@ class Walk {
     }
   }
   void Compress(const CompressionPoint& point) {
-    Compress(point.cut, RegionBlocks(point, layout_));
+    Compress(point.cut, CountRegionBlocks(point, layout_));
   }
   int32_t peak() const { return peak_; }
 
@@ -124,22 +124,22 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
   int32_t in_regions = now.window_region_blocks;
   const auto point = std::ranges::find_if(compressions, evicts);
   if (point != compressions.end()) {
-    in_regions = WindowRegionBlocks(*point, layout);
+    in_regions = CountWindowRegionBlocks(*point, layout);
   } else if (decode != nullptr && evicts(decode->point)) {
-    in_regions = WindowRegionBlocks(decode->point, layout);
+    in_regions = CountWindowRegionBlocks(decode->point, layout);
   } else if (squeeze != nullptr && squeeze->target.evicts_in_windows()) {
     CompressionPoint to_come;
     to_come.policy = squeeze->policy;
     to_come.target = squeeze->target;
-    in_regions = WindowRegionBlocks(to_come, layout);
+    in_regions = CountWindowRegionBlocks(to_come, layout);
   }
   return walk.peak() + WindowPeaks(length, chunk, in_regions, layout);
 }
 
-int32_t RemainingBlocks(const RequestState& request,
-                        const SequenceCache& sequence,
-                        const OwnInWindows& in_windows, int32_t length,
-                        int32_t chunk, const ModelLayout& layout) {
+int32_t CountRemainingBlocks(const RequestState& request,
+                             const SequenceCache& sequence,
+                             const OwnInWindows& in_windows, int32_t length,
+                             int32_t chunk, const ModelLayout& layout) {
   Holding now{.cut = sequence.cut(),
               .window_region_blocks = in_windows.num_in_regions};
   const GroupCache& first = sequence.first();

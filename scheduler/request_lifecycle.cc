@@ -199,7 +199,7 @@ void RequestLifecycle::UpdateFront(RequestState* request) {
 }
 
 void RequestLifecycle::RefreshReservation(RequestState* request) {
-  const int32_t needed = BlocksToReserve(state_, *request);
+  const int32_t needed = CountBlocksToReserve(state_, *request);
   if (needed == request->reserved_blocks) return;
   state_.tenants.Reserve(request->tenant, needed - request->reserved_blocks);
   request->reserved_blocks = needed;

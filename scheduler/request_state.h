@@ -33,7 +33,7 @@ struct CompressionPoint {
   EvictionTarget target;
   std::shared_ptr<const std::vector<float>> scores;
   std::shared_ptr<const std::vector<int32_t>> budgets;
-  int64_t page_total = 0;    // most pages of the region in a shard: PagesOf
+  int64_t page_total = 0;    // most pages of the region in a shard: CountPages
   uint64_t command = 0;      // number of the command to answer, 0 if none
   bool is_planned = true;    // listed before it is ordered
   bool is_shared = false;    // other requests may start with the region
@@ -107,7 +107,7 @@ struct EvictionPlan {
   // last token and every observation window of the compressions to come.
   int32_t MaxCachedTokens(int64_t num_tokens, int32_t length) const;
   // Returns how many queries per layer the engine must keep, at least `least`.
-  int32_t QueriesKept(int32_t least) const;
+  int32_t CountQueriesKept(int32_t least) const;
 };
 
 // A command that waits for the request's next step.
@@ -263,9 +263,9 @@ struct alignas(64) RequestState {
   }
   // Returns how many queries per layer the engine keeps of a running request,
   // or will keep of a request that starts with the next step.
-  int32_t QueriesKept(int32_t least) const {
+  int32_t CountQueriesKept(int32_t least) const {
     return running && !restarts ? num_queries_kept
-                                : eviction.QueriesKept(least);
+                                : eviction.CountQueriesKept(least);
   }
   // Returns how many positions are computed in all. The last output is never an
   // input, so its position is not computed.

@@ -261,7 +261,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   if (parent != nullptr) {
     state->fork_of = parent->id;
     // A step that looks at thousands of forks need not compare their prompts.
-    state->num_common = NumCommonTokens(*parent, *state);
+    state->num_common = CountCommonTokens(*parent, *state);
   }
   ListFirstPoint(length, layout(), &eviction);
   state->eviction = std::move(eviction);

@@ -219,7 +219,7 @@ void StepApplier::WriteStart(RequestState* request, SequenceSlot source,
   const RegionRecord* region = sequence.first().region.get();
   if (source == kNoSequenceSlot && region != nullptr) start.region = region->id;
   request->num_queries_kept =
-      request->eviction.QueriesKept(state_.options().query_window);
+      request->eviction.CountQueriesKept(state_.options().query_window);
   start.query_window = request->num_queries_kept;
   start.scorer_state = request->eviction.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {

@@ -148,7 +148,7 @@ struct StepDecision {
   }
   // Returns the sum of peak_blocks over the tenant's requests that this step
   // admits. O(admitted requests).
-  int64_t ReservedBy(TenantId tenant) const;
+  int64_t CountReservedBy(TenantId tenant) const;
 
  private:
   // The indices of one request in this decision. A mark is valid only if

@@ -171,7 +171,7 @@ struct TablesState {
                                                      : region.length;
   }
   // Returns how many pages behind the cut a group needs for `length` tokens.
-  int32_t NumPages(int32_t group, int32_t length, int32_t cut) const {
+  int32_t CountPages(int32_t group, int32_t length, int32_t cut) const {
     return CeilDiv(length, layout.page_size) -
            std::max(cut / layout.page_size, layout.FirstPage(group, length));
   }
@@ -190,7 +190,7 @@ struct TablesState {
                                  int32_t group) const;
   // See EngineTables.
   CoveredTail Covered(const EvictionOrder& order) const;
-  int32_t HeldBelow(const EvictionOrder& order, int32_t head_index) const;
+  int32_t CountHeldBelow(const EvictionOrder& order, int32_t head_index) const;
 
   const ModelLayout layout;
   const int32_t max_sequences;

@@ -17,7 +17,7 @@ constexpr int32_t kMaxCommandsPerPass = 256;
 
 // Returns how much a command counts for in kMaxCommandsPerPass. A call counts
 // as many as it has answers.
-int32_t NumSubmissions(const Command& command) {
+int32_t CountSubmissions(const Command& command) {
   const auto* const generate = std::get_if<GenerateCommand>(&command);
   return generate == nullptr ? 1 : generate->num_answers;
 }
@@ -135,7 +135,7 @@ bool CoreThread::HandleQueued() {
   Command* next = nullptr;
   while (queue_.pop(next)) {
     const std::unique_ptr<Command> command(next);
-    handled += NumSubmissions(*command);
+    handled += CountSubmissions(*command);
     core_.Handle(command.get());
     if (handled >= kMaxCommandsPerPass) return true;
     if (SteadyNowSeconds() >= end) return true;

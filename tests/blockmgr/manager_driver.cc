@@ -101,7 +101,7 @@ void ManagerDriver::Check() {
   for (const RegionId region : dropped) {
     EXPECT_EQ(findable_.erase(region), 1u) << "dropped twice, or never there";
   }
-  EXPECT_EQ(std::ssize(findable_), model_.cache().num_regions());
+  EXPECT_EQ(std::ssize(findable_), model_.cache().CountRegions());
   ReadPrefixCache();
   if (Chance(0.05)) {
     for (const auto& [slot, sequence] : model_.sequences()) {
@@ -293,7 +293,7 @@ void ManagerDriver::Open() {
   tally_->matched_waiting_blocks += woken - num_reclaimable;
   model_.Open(slot, std::move(sequence), expected);
   const int32_t num_part = match.has_part ? 1 : 0;
-  EXPECT_EQ(manager_.NumBlocks(slot), match.num_blocks() + num_part);
+  EXPECT_EQ(manager_.CountBlocks(slot), match.CountBlocks() + num_part);
   model_.CheckRegions(manager_, slot);
   if (match.cached != nullptr) {
     ++tally_->matched_regions;
@@ -392,7 +392,7 @@ bool ManagerDriver::Reserve() {
   const std::vector<TokenDemand> demands = RandomDemands();
   int32_t needed = 0;
   for (const TokenDemand& demand : demands) {
-    needed += model_.BlocksNeeded(demand.slot, demand.num_tokens);
+    needed += model_.CountBlocksNeeded(demand.slot, demand.num_tokens);
   }
   const std::vector<TokenDemand> leavers = model_.Leavers(demands);
   const auto num_copies =
@@ -437,7 +437,7 @@ bool ManagerDriver::Reserve() {
     const auto [slot, num_tokens] = demands[i];
     NaiveSequence& sequence = model_.at(slot);
     EXPECT_EQ(offsets[i + 1] - offsets[i],
-              model_.BlocksNeeded(slot, num_tokens));
+              model_.CountBlocksNeeded(slot, num_tokens));
     const int32_t missing = sequence.num_reserved + num_tokens -
                             static_cast<int32_t>(sequence.tokens.size());
     AppendTokens(&sequence.tokens, missing);
@@ -471,7 +471,7 @@ void ManagerDriver::AbortRun() {
   if (!IsStale(run.slot, run.incarnation)) {
     const NaiveSequence& sequence = model_.at(run.slot);
     const int32_t num_left = sequence.num_reserved - run.num_tokens;
-    if (sequence.num_ordered() > num_left) return;
+    if (sequence.CountOrdered() > num_left) return;
     Undo(run);
   }
   step_.runs.pop_back();

@@ -41,7 +41,7 @@ void ManagerDriver::ForkAt(SequenceSlot slot, int32_t num_tokens) {
   const PrefixMatch match = manager_.MatchFork(slot, num_tokens);
   EXPECT_EQ(match.num_tokens, num_tokens);
   EXPECT_EQ(match.cut(), parent.cut());
-  EXPECT_EQ(match.num_blocks(), model_.NumFullBlocks(slot, num_tokens));
+  EXPECT_EQ(match.CountBlocks(), model_.CountFullBlocks(slot, num_tokens));
   tally_->part_forks += num_tokens < parent.num_settled ? 1 : 0;
   const SequenceSlot child = manager_.Open(parent.names, match);
   model_.Fork(slot, child, num_tokens);
@@ -90,7 +90,7 @@ void ManagerDriver::CheckCopies(const std::vector<TokenDemand>& demands,
 
 void ManagerDriver::RollbackSome(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
-  const int32_t first = std::max(sequence.num_settled, sequence.num_ordered());
+  const int32_t first = std::max(sequence.num_settled, sequence.CountOrdered());
   if (first > sequence.num_reserved) return;
   Rollback(slot, Int(0, sequence.num_reserved - first), {});
 }
@@ -183,7 +183,7 @@ void ManagerDriver::LoseBlocks() {
     EXPECT_EQ(manager_.StateHash(), hash);
     return;
   }
-  const int32_t num_cached = model_.cache().num_blocks();
+  const int32_t num_cached = model_.cache().CountBlocks();
   std::vector<SequenceSlot> compressed;
   for (const auto& [slot, sequence] : model_.sequences()) {
     if (!sequence.region().kept.empty()) compressed.push_back(slot);
@@ -191,7 +191,7 @@ void ManagerDriver::LoseBlocks() {
   const absl::StatusOr<LossReport> report = manager_.LoseBlocks(reported);
   ASSERT_OK(report);
   const std::map<SequenceSlot, int32_t> left = model_.LoseBlocks(lost);
-  EXPECT_EQ(report->dropped_blocks, num_cached - model_.cache().num_blocks());
+  EXPECT_EQ(report->dropped_blocks, num_cached - model_.cache().CountBlocks());
   std::vector<CutSequence> expected;
   for (const auto& [slot, num_tokens] : left) {
     expected.push_back({slot, num_tokens});

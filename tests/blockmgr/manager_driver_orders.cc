@@ -91,7 +91,7 @@ void ManagerDriver::CheckCovered(SequenceSlot slot, int32_t group) {
   const CoveredBlocks covered = manager_.CountCovered(slot, group, cut, length);
   EXPECT_EQ(covered.num_blocks,
             model_.CoveredBy(slot, group, cut, length).Blocks().size());
-  EXPECT_EQ(covered.num_own, model_.NumOwnBlocks(slot, group, cut, length));
+  EXPECT_EQ(covered.num_own, model_.CountOwnBlocks(slot, group, cut, length));
 }
 
 void ManagerDriver::CheckCoveredInWindows(SequenceSlot slot) {

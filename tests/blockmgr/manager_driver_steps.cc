@@ -57,7 +57,7 @@ void ManagerDriver::Settle(Step* step, size_t i) {
   int32_t num_accepted = run.num_tokens;
   if (Chance(0.1)) num_accepted = Int(0, run.num_tokens);
   // What an order in flight is to evict is verified.
-  if (sequence.num_ordered() > sequence.num_settled + num_accepted) {
+  if (sequence.CountOrdered() > sequence.num_settled + num_accepted) {
     num_accepted = run.num_tokens;
   }
   EXPECT_EQ(manager_.WillPublish(run.slot, num_accepted),
@@ -103,11 +103,11 @@ void ManagerDriver::Close(SequenceSlot slot) {
 }
 
 void ManagerDriver::ResetPrefixCache() {
-  const int32_t before = model_.cache().num_blocks();
+  const int32_t before = model_.cache().CountBlocks();
   model_.cache().Reset();
   const CacheReset reset = manager_.ResetPrefixCache();
-  EXPECT_EQ(reset.num_in_use, model_.cache().num_blocks());
-  EXPECT_EQ(reset.num_dropped, before - model_.cache().num_blocks());
+  EXPECT_EQ(reset.num_in_use, model_.cache().CountBlocks());
+  EXPECT_EQ(reset.num_dropped, before - model_.cache().CountBlocks());
 }
 
 void ManagerDriver::LoseEngine() {

@@ -23,7 +23,7 @@ struct EntryLists {
   ListSplits window_splits;  // of kSplitEntries
 };
 
-SIMT_HOST_DEVICE int32_t NumLists(const EntryLists& lists) {
+SIMT_HOST_DEVICE int32_t CountLists(const EntryLists& lists) {
   return lists.num_sequences * lists.num_heads;
 }
 
