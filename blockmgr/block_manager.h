@@ -46,6 +46,9 @@
 //
 //   used + cached + fenced + free == num_blocks - 1 (block 0 is the null block)
 //
+// Readers of vLLM: vLLM's "evict" (a cached block gives way to a new one) is
+// "reclaim" here. "Evict" here drops KV entries of a live sequence for good.
+//
 // Cost: O(blocks named or changed by the call), independent of layers and heads
 // except for the eviction calls. A steady decode step allocates nothing, though
 // it publishes, and reclaims, blocks. Threads: one at a time (in blockmgrd, the
@@ -388,7 +391,8 @@ class BlockManager {
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
               absl::FunctionRef<void(BlockId)> release);
-  void ReleaseRegions(SequenceCache* sequence);  // of all groups
+  // Releases the regions of all groups.
+  void ReleaseRegions(SequenceCache* sequence);
 
   // The prefix cache.
   SequencePublisher publisher() { return {&layout_, &blocks_}; }
@@ -451,9 +455,9 @@ class BlockManager {
   const bool prefix_caching_;
   CachedPool blocks_;
   HostTier host_;
-  std::vector<SequenceCache> sequences_;  // by slot
-  std::vector<SequenceSlot> free_slots_;  // stack
-  StepCopies copies_;                     // of the step being planned
+  std::vector<SequenceCache> sequences_;  // indexed by slot
+  std::vector<SequenceSlot> free_slots_;  // used as a stack
+  StepCopies copies_;                     // copies of the step being planned
   uint64_t next_region_ = 1;
 };
 

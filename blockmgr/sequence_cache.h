@@ -53,7 +53,8 @@ struct SequenceCache {
   // region.
   BlockKey chain_key;
   EntrySerial root_serial = kNoSerial;  // the sequence is a user of this root
-  // Content of the last region that was found or published. Null: none yet.
+  // The content of the last region that was found or published. Null before the
+  // first one.
   std::shared_ptr<const RegionContent> content;
 
   // Return the index group.

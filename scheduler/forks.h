@@ -33,7 +33,8 @@ EvictionPlan InheritedPlan(const RequestState& parent, int32_t num_prompt,
 int32_t CountCommonTokens(const RequestState& parent, const RequestState& fork);
 
 struct ForkPoint {
-  bool waits = false;  // until the parent has computed what both share
+  // The fork must wait until its parent has computed the common tokens.
+  bool waits = false;
   // Without tokens: the request starts like any other.
   PrefixMatch match = {};
 };

@@ -39,7 +39,7 @@ class PressurePlanner {
   const SchedulerState& state_;
   const OrderPlanner& orders_;
   StepDecision& decision_;
-  std::vector<int32_t> candidates_;  // scratch of Plan: into running
+  std::vector<int32_t> candidates_;  // scratch of Plan, indices into running
 };
 
 }  // namespace blockmgr
