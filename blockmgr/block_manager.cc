@@ -115,8 +115,8 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
     BM_CHECK(blocks_.cache().region(match.region) == match.cached);
     sequence.content = match.cached->content;
   }
-  // Equal wishes expire in the order in which they are passed on: the region
-  // that was found first, the blocks that lead to others last.
+  // Wishes with equal times expire in the order in which they are passed on.
+  // The region comes first, and the blocks that lead to other blocks come last.
   OpenRegion(chain, match, 0, &sequence.first());
   for (int32_t group = 1; group < std::ssize(match.groups); ++group) {
     OpenRegion(chain, match, group, &sequence.groups[group]);

@@ -9,8 +9,9 @@
 namespace blockmgr {
 namespace {
 
-// A search tries at most so many compressed prefixes, the longest first. It
-// goes on to the next one only if pages in windows of the last one are gone.
+// The most compressed prefixes that a search tries, the longest first. The
+// search tries the next prefix only if the windows of the last one are no
+// longer cached.
 constexpr int32_t kMaxRegionsWithoutWindows = 4;
 
 }  // namespace

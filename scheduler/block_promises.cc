@@ -74,7 +74,8 @@ PoolFit FitPool(const ModelLayout& layout, const SchedulerOptions& options,
     fit.peak_blocks =
         PeakBlocks(length, std::max(fit.max_chunk, least), compressions, layout,
                    Holding{}, decode, squeeze);
-    // Windows hold what a step computes, too: it is less where that is much.
+    // Windows hold the chunk of a step, too. So the request may fit with
+    // smaller chunks.
     if (!layout.has_windows() || fit.max_chunk <= least ||
         fit.peak_blocks <= num_usable) {
       return fit;

@@ -33,10 +33,10 @@ int64_t CountExternalPages(const CompressionPoint& point,
   return num_pages;
 }
 
-// Budgets of tables become budgets of a caller, and a protected percentage a
-// number: neither page counts nor engines need the table. `range` is what the
-// target is measured by; where it covers nothing, nothing is evicted, and the
-// point stays as it is.
+// Replaces a budget table by the budgets that it gives, and a protected
+// percentage by a number. Page counts and engines then need no table. `range`
+// is the range of the eviction. If the range is empty, the point stays as it
+// is.
 void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
                   const EvictionRange& range, const ModelLayout& layout,
                   CompressionPoint* point) {
@@ -141,8 +141,8 @@ int32_t CountWindowRegionBlocks(const CompressionPoint& point,
   if (!point.target.evicts_in_windows()) return 0;
   int32_t num_blocks = 0;
   for (int32_t group = 1; group < layout.num_groups(); ++group) {
-    // A range as long as the window, with one token behind it, is longer than
-    // any, and protects more.
+    // The range is as long as the window, with one token behind it. No real
+    // range is longer or protects more.
     const int32_t window = layout.window_of(group);
     const int64_t num_pages =
         PageTotal(point.policy, point.target.InWindow(), ShardShapeOf(layout),
@@ -161,8 +161,9 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
   const bool plans = eviction.mode != EvictionMode::kNone &&
                      eviction.mode != EvictionMode::kPressure;
   if (!plans || last_cut == 0) return points;
-  // The block after the cut of a shared region is shared with it: a whole one,
-  // and before the last token, which every request computes itself.
+  // The block behind the cut of a shared region is shared, too. So the block
+  // must be full and before the last token, which every request computes
+  // itself.
   const int32_t multiple = std::max(eviction.share_multiple, layout.page_size);
   const int32_t last = eviction.share_prefix
                            ? (num_prompt - 1) / multiple * multiple
@@ -171,8 +172,8 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
   const int32_t step = eviction.mode == EvictionMode::kEveryChunk
                            ? eviction.compress_every
                            : last;
-  // Budgets by a table are those of the whole prompt, or, where others are to
-  // agree on them, of each length.
+  // A table gives the budgets of the whole prompt. If the prefix is shared, the
+  // table gives the budgets of each length, so that all requests agree on them.
   const CompressionPoint any = PointOf(eviction, num_prompt);
   CompressionPoint point = any;
   if (!eviction.share_prefix) {
@@ -246,8 +247,8 @@ void ListNextPoint(int32_t last_length, const ModelLayout& layout,
 
 void ListFirstPoint(int32_t last_length, const ModelLayout& layout,
                     EvictionPlan* plan) {
-  // A fork lists one point more than its parent: one is to come wherever the
-  // fork starts, and after the parent's end too.
+  // A fork lists one point more than its parent, so that a point is to come
+  // wherever the fork starts, even if the parent has ended.
   ListNextPoint(last_length, layout, plan);
   if (plan->compressions.empty() && plan->squeeze == nullptr) {
     plan->scorer_state = ScorerState::kNone;

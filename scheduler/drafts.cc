@@ -23,10 +23,11 @@ int32_t CountSpareBlocks(const SchedulerState& state,
 }  // namespace
 
 bool AwaitsDrafts(const SchedulerState& state) {
-  // Drafts come after the last token, and which of them count is not known
-  // before the answer. A step issued ahead would leave out who has some; from
-  // then on the two would take turns, each in batches of its own, for ever.
-  // Hiding the way to the engine and back is not worth that.
+  // Drafts follow the last token, and only the answer tells which drafts are
+  // accepted. A step issued ahead would have to leave out the sequences with
+  // drafts. Two groups of sequences would then take turns for ever, each in
+  // smaller batches. The time to the engine and back is shorter than the time
+  // lost in this way.
   return state.num_speculating > 0 &&
          std::ranges::any_of(state.running, [](const RequestState* request) {
            return request->num_drafts > 0 && request->num_placeholders > 0;
@@ -39,7 +40,8 @@ void PlanDrafts(const SchedulerState& state, BlockBudget* budget,
   const int32_t page_size = state.layout().page_size;
   const int32_t num_groups = state.layout().num_groups();
   std::optional<int32_t> spare;
-  // Else who runs with drafts could keep others out for as long as it runs.
+  // The other half of the budget is left for waiting requests. Otherwise
+  // sequences with drafts could keep them out for as long as they run.
   const int32_t left_for_others =
       state.waiting.front() == nullptr || state.manager.num_open_slots() == 0
           ? 0

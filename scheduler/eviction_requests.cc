@@ -59,7 +59,7 @@ absl::Status ValidateWindows(const RequestEviction& eviction) {
           FormatPolicy(policy), ")")));
 }
 
-// A hundred milliseconds of work, with a table and 256 heads.
+// So many points take a hundred milliseconds with a table and 256 heads.
 constexpr int32_t kMaxPlannedPoints = 4096;
 
 bool HasInterval(EvictionMode mode) {

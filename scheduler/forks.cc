@@ -111,14 +111,16 @@ int32_t CountCommonTokens(const RequestState& parent,
 
 namespace {
 
-// Lets the decision carry the compressions of a fork that has never run, if its
-// parent has others by now. Returns false if the fork would not fit with them.
+// If a fork has never run and its parent has other compressions by now, the
+// decision carries these compressions. Returns false if the fork would not fit
+// with them.
 bool Inherit(const SchedulerState& state, const RequestState& parent,
              const RequestState& fork, StepDecision* decision) {
   const EvictionPlan& own = fork.eviction;
   const std::optional<size_t> num = CountInherited(parent.eviction, fork);
   if (num.has_value()) {
-    // One more than the parent's, which may have listed another one since.
+    // The fork lists one point more than its parent. The parent may have listed
+    // another point since.
     if (*num == own.compressions.size() &&
         HasNextPoint(fork.last_length(), own)) {
       EvictionPlan longer = CopyOf(own);
@@ -135,7 +137,7 @@ bool Inherit(const SchedulerState& state, const RequestState& parent,
       inherited.compressions, state.layout(), Holding{}, inherited.decode.get(),
       inherited.squeeze.get());
   if (peak > fork.peak_blocks) return false;
-  // The fork's steps may be smaller than its parent's, and then too small for
+  // The fork's steps may be smaller than its parent's steps, and too small for
   // an observation window.
   const bool fits_steps = std::ranges::all_of(
       inherited.compressions, [&fork](const CompressionPoint& point) {
@@ -147,8 +149,8 @@ bool Inherit(const SchedulerState& state, const RequestState& parent,
   return true;
 }
 
-// Returns how many of the tokens that both begin with the request may share, as
-// soon as the parent has computed them.
+// Returns how many common tokens the fork may share after the parent has
+// computed them.
 int32_t ForkLength(const RequestState& parent, const RequestState& request,
                    int32_t page_size, StepDecision* decision) {
   const int32_t num_done = parent.next_compression;

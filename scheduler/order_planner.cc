@@ -99,7 +99,8 @@ CoveredBlocks OrderPlanner::CoveredOf(const PrefixMatch& match,
         region.CountCovered(layout, group, point.cut, point.length);
   }
   if (match.swap != kNoSwap) {
-    // All but what the cache still has comes back into blocks of its own.
+    // The blocks that the cache does not have come back into blocks of the
+    // request's own.
     const MatchedGroup& own = match.groups[group];
     covered.num_own = covered.num_blocks -
                       static_cast<int32_t>(match.blocks_of(group).size()) -
@@ -137,8 +138,7 @@ bool OrderPlanner::PlanUnplannedPoint(const RequestState& request,
   // A request that was preempted after the command may be shorter than the cut.
   if (point->cut >= length) return false;
   point->policy = command.policy;
-  // The protected tail stays as long as asked for, even if fewer queries are at
-  // hand.
+  // The protected tail keeps its length, even if fewer queries are at hand.
   if (command.policy.protect.recent_percent == 0) {
     point->policy.protect.recent = command.policy.protected_recent();
   }

@@ -9,8 +9,8 @@
 namespace blockmgr {
 namespace {
 
-// A squeeze reads all that is left of a sequence: it is worth at least this
-// fraction of the blocks held.
+// A squeeze reads the whole sequence. So it must free at least this fraction of
+// the sequence's blocks.
 constexpr int32_t kLeastGain = 8;
 
 }  // namespace
@@ -31,7 +31,8 @@ void PressurePlanner::Plan(const BlockBudget& budget) {
   if (room >= most) return;
   int64_t lacking = CountBlocksSoon(state_) - room;
   if (lacking <= 0) return;
-  // The longest tails first: they are worth most.
+  // Sequences with the longest tails come first, because a squeeze of them
+  // frees most.
   candidates_.clear();
   const auto tail_of = [&](int32_t index) {
     const RequestState& request = *state_.running[index];
@@ -100,7 +101,8 @@ bool PressurePlanner::TrySqueeze(const RequestState& request,
       !order.is_futile() &&
       order.num_released() * kLeastGain >=
           state_.manager.CountBlocks(request.slot) &&
-      // Blocks are short: it takes none, even where it shares its own.
+      // Blocks are short. So the squeeze takes no fresh block, even if the
+      // sequence shares its blocks.
       orders_.CountFresh(order, 0) == 0;
   if (!worth_it) decision_.squeezed.pop_back();
   *released = order.num_released();

@@ -11,7 +11,7 @@
 namespace blockmgr {
 namespace {
 
-// Waiting requests that shares are counted for at most.
+// The most waiting requests that get shares of the budget.
 constexpr int32_t kMaxSharers = 16;
 
 }  // namespace
@@ -35,7 +35,8 @@ StepDecision* StepPlanner::Plan() {
     TopUp(&budget, &token_budget);
   }
   if (!decision_.runs.empty()) return &decision_;
-  // Everything waits for steps in flight. Without any, a request can run.
+  // All requests wait for steps in flight. Without a step in flight, some
+  // request could run.
   BM_CHECK(!state_.in_flight.empty());
   return nullptr;
 }

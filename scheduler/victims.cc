@@ -134,7 +134,8 @@ int32_t Victims::CountBlocksOnTheWay(const BlockBudget& budget) const {
 
 int32_t Victims::LeftTogether() const {
   struct Group {
-    int32_t num_shared = 0;  // at most, of those who leave
+    // The most blocks that the leaving sequences share.
+    int32_t num_shared = 0;
     bool some_stay = false;
   };
   absl::flat_hash_map<FirstHeld, Group> groups;

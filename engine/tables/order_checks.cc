@@ -102,9 +102,10 @@ absl::Status CheckDestinations(const TablesState& state, const StepPlan& plan,
                    ", +", order.num_destinations, ")");
   }
   const SequenceTable& table = state.row(order.slot);
-  // Blocks behind the cut stay in the table, and those of other groups: a
-  // region on one of them would overwrite live tokens. Which of their regions'
-  // blocks do, the tables do not know.
+  // The destinations must not be blocks behind the cut or blocks of other
+  // groups: the new region would overwrite live tokens. The check leaves out
+  // the blocks of other groups' regions, because the tables do not know which
+  // of these blocks are in use.
   absl::flat_hash_set<BlockId> taken;
   for (int32_t group = 0; group < state.layout.num_groups(); ++group) {
     const GroupTable& own = state.group_of(order.slot, group);

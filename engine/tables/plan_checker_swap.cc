@@ -1,4 +1,4 @@
-// Sequences that leave for the host tier and come back.
+// PlanChecker: sequences that leave for the host tier and come back.
 
 #include <algorithm>
 #include <cstddef>
@@ -154,7 +154,8 @@ absl::Status PlanChecker::CheckTransfersIn(const SequenceStart& start) const {
   }
   const auto num_swapped = static_cast<int32_t>(std::ssize(swapped.tokens));
   auto transfer = transfers->begin();
-  int64_t place = 0;  // in swapped.blocks
+  // The index of the next block in swapped.blocks.
+  int64_t place = 0;
   const auto check = [&](int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; ++i, ++transfer) {
       const HostBlockId host = swapped.blocks[static_cast<size_t>(i)];
