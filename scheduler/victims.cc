@@ -129,10 +129,10 @@ int32_t Victims::CountBlocksOnTheWay(const BlockBudget& budget) const {
   for (const StepDecision::Order& order : decision_.orders) {
     if (!order.is_futile()) num_blocks += order.num_released();
   }
-  return num_blocks + LeftTogether();
+  return num_blocks + CountLeftTogether();
 }
 
-int32_t Victims::LeftTogether() const {
+int32_t Victims::CountLeftTogether() const {
   struct Group {
     // The most blocks that the leaving sequences share.
     int32_t num_shared = 0;

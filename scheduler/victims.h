@@ -41,7 +41,7 @@ class Victims {
   int32_t CountBlocksOnTheWay(const BlockBudget& budget) const;
   // Returns the blocks that are shared only by sequences which are all being
   // evicted from. They become free when all of these evictions are committed.
-  int32_t LeftTogether() const;
+  int32_t CountLeftTogether() const;
   // Returns the cut of the eviction that the request has in flight, or that
   // the decision orders. Returns 0 if there is none.
   int32_t CutToCome(const RequestState& request) const;
