@@ -214,7 +214,7 @@ absl::StatusOr<ElementType> ParseElementType(absl::string_view name) {
   return Invalid("dtype: expected bf16 or fp16, got '", name, "'");
 }
 
-int64_t KernelProblem::num_entries() const {
+int64_t KernelProblem::CountEntries() const {
   return std::accumulate(lengths.begin(), lengths.end(),
                          num_heads * tail_tokens());
 }
@@ -230,7 +230,7 @@ double KernelProblem::max_over_mean() const {
         longest, lengths[list] + int64_t{tail_lengths[list / num_heads]});
   }
   return static_cast<double>(longest) * static_cast<double>(lengths.size()) /
-         static_cast<double>(std::max<int64_t>(num_entries(), 1));
+         static_cast<double>(std::max<int64_t>(CountEntries(), 1));
 }
 
 absl::Status KernelProblem::Validate() const {

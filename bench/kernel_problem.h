@@ -90,13 +90,13 @@ struct KernelProblem {
   std::vector<int32_t> page_ids;      // list after list, shuffled over the pool
   std::vector<int32_t> tail_blocks;   // sequence after sequence
 
-  int64_t num_entries() const;  // live tokens of all lists, with their tails
-  int64_t tail_tokens() const;  // of all sequences
+  int64_t CountEntries() const;  // live tokens of all lists, with their tails
+  int64_t tail_tokens() const;   // of all sequences
   int64_t row_bytes() const { return int64_t{2} * head_dim; }
   // The longest list's tokens in those of an average one, with their tails.
   double max_over_mean() const;
   // Live K and V.
-  int64_t kv_bytes() const { return 2 * row_bytes() * num_entries(); }
+  int64_t kv_bytes() const { return 2 * row_bytes() * CountEntries(); }
   // Ranges and sums of every field. InvalidArgument names the field, what was
   // expected and what came.
   absl::Status Validate() const;

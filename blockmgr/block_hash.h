@@ -39,7 +39,8 @@ struct BlockKey {
 struct MediaItem {
   int32_t begin = 0;
   int32_t length = 0;
-  std::string hash = {};  // of the input: any bytes, 1 to 64 of them
+  // The hash of the input: 1 to 64 bytes of any value.
+  std::string hash = {};
 
   friend bool operator==(const MediaItem&, const MediaItem&) = default;
 };
@@ -48,8 +49,10 @@ struct MediaItem {
 // share blocks only if all of it is equal.
 struct ContentScope {
   std::string tenant = {};
-  std::string lora = {};              // adapter; empty if none
-  std::string cache_salt = {};        // only sequences with an equal salt share
+  // The name of the adapter. Empty if there is none.
+  std::string lora = {};
+  // Only sequences with an equal salt share blocks.
+  std::string cache_salt = {};
   std::vector<MediaItem> media = {};  // ascending, disjoint
 };
 

@@ -29,7 +29,7 @@ BlockManager::BlockManager(const ModelLayout& layout, int32_t max_sequences,
   }
 }
 
-int32_t BlockManager::NumBlocks(SequenceSlot slot) const {
+int32_t BlockManager::CountBlocks(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
   int32_t num_blocks = 0;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
@@ -115,8 +115,8 @@ SequenceSlot BlockManager::Open(const BlockChain& chain,
     BM_CHECK(blocks_.cache().region(match.region) == match.cached);
     sequence.content = match.cached->content;
   }
-  // Equal wishes expire in the order in which they are passed on: the region
-  // that was found first, the blocks that lead to others last.
+  // Wishes with equal times expire in the order in which they are passed on.
+  // The region comes first, and the blocks that lead to other blocks come last.
   OpenRegion(chain, match, 0, &sequence.first());
   for (int32_t group = 1; group < std::ssize(match.groups); ++group) {
     OpenRegion(chain, match, group, &sequence.groups[group]);
@@ -169,11 +169,11 @@ void BlockManager::OpenTail(const BlockChain& chain, const PrefixMatch& match,
   }
 }
 
-int32_t BlockManager::BlocksNeeded(SequenceSlot slot,
-                                   int32_t num_tokens) const {
+int32_t BlockManager::CountBlocksNeeded(SequenceSlot slot,
+                                        int32_t num_tokens) const {
   const SequenceCache& sequence = at(slot);
   return layout_.num_groups() *
-         (sequence.BlocksFor(num_tokens, layout_.page_size) +
+         (sequence.CountBlocksFor(num_tokens, layout_.page_size) +
           (num_tokens > 0 && NeedsCopy(sequence) ? 1 : 0));
 }
 
@@ -187,7 +187,7 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
   for (const TokenDemand& demand : demands) {
     const SequenceCache& sequence = at(demand.slot);
     needed += int64_t{num_groups} *
-              sequence.BlocksFor(demand.num_tokens, layout_.page_size);
+              sequence.CountBlocksFor(demand.num_tokens, layout_.page_size);
     if (sequence.shares_last_block && demand.num_tokens > 0) {
       PlanCopy(demand.slot);
     }
@@ -206,7 +206,7 @@ bool BlockManager::Reserve(std::span<const TokenDemand> demands,
   for (const TokenDemand& demand : demands) {
     SequenceCache& sequence = at(demand.slot);
     const int32_t count =
-        sequence.BlocksFor(demand.num_tokens, layout_.page_size);
+        sequence.CountBlocksFor(demand.num_tokens, layout_.page_size);
     for (GroupCache& cache : sequence.groups) {
       const auto added = std::span<const BlockId>(*blocks).subspan(next, count);
       cache.tail.insert(cache.tail.end(), added.begin(), added.end());
@@ -291,7 +291,7 @@ void BlockManager::Close(SequenceSlot slot) {
   free_slots_.push_back(slot);
 }
 
-int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
+int32_t BlockManager::CountReleasable(SequenceSlot slot) const {
   int32_t count = 0;
   const SequenceCache& sequence = at(slot);
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
@@ -300,7 +300,7 @@ int32_t BlockManager::NumReleasable(SequenceSlot slot) const {
     for (int32_t page = begin; page < cache.tail_end(); ++page) {
       count += blocks_.IsOwn(cache.block(page)) ? 1 : 0;
     }
-    count += NumOwnRegionBlocks(cache);
+    count += CountOwnRegionBlocks(cache);
     if (cache.pending == nullptr) continue;
     count += static_cast<int32_t>(cache.pending->destinations.size()) -
              cache.pending->num_own;

@@ -46,6 +46,9 @@
 //
 //   used + cached + fenced + free == num_blocks - 1 (block 0 is the null block)
 //
+// Readers of vLLM: vLLM's "evict" (a cached block gives way to a new one) is
+// "reclaim" here. "Evict" here drops KV entries of a live sequence for good.
+//
 // Cost: O(blocks named or changed by the call), independent of layers and heads
 // except for the eviction calls. A steady decode step allocates nothing, though
 // it publishes, and reclaims, blocks. Threads: one at a time (in blockmgrd, the
@@ -104,13 +107,13 @@ class BlockManager {
     return sequences_[Index(slot)];
   }
   // Returns the number of blocks the sequence holds, summed over all groups.
-  int32_t NumBlocks(SequenceSlot slot) const;
+  int32_t CountBlocks(SequenceSlot slot) const;
   // Returns how many blocks leave the windows of the sequence once all of its
   // reserved tokens are settled. O(windows).
   FallingBlocks CountFalling(SequenceSlot slot) const;
   // Returns the blocks in windows that no other sequence holds, and that stay
   // in the windows once all of the reserved tokens are settled. O(windows).
-  OwnInWindows NumOwnInWindows(SequenceSlot slot) const;
+  OwnInWindows CountOwnInWindows(SequenceSlot slot) const;
   const HostTier& host() const { return host_; }
   const PrefixCache& prefix_cache() const { return blocks_.cache(); }
   BlockManagerStats stats() const;
@@ -189,7 +192,7 @@ class BlockManager {
   // numbers is one block per group too high. When one call reserves for all of
   // them, the last sequence finds that the others have left the block, and
   // writes in place.
-  int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
+  int32_t CountBlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // Takes slots for the next tokens of each sequence. Appends to `blocks` the
   // ids that are added to the sequence's tail, then the same number of ids for
   // each window group in turn, and appends to `offsets` where the ids of each
@@ -265,7 +268,7 @@ class BlockManager {
   void Close(SequenceSlot slot);
   // Returns the number of blocks that Close would give back to the pool, at
   // once or after the fence.
-  int32_t NumReleasable(SequenceSlot slot) const;
+  int32_t CountReleasable(SequenceSlot slot) const;
 
   // Takes host blocks for the settled tokens of a sequence that is about to be
   // closed: for its region, then for its tail, then the same for each window
@@ -286,7 +289,7 @@ class BlockManager {
                     PrefixMatch* match) const;
   // Takes blocks for the swapped-out part of the sequence that Open(match) has
   // opened. Appends the copies, which the next dispatched step carries. The
-  // host tier then forgets the sequence. REQUIRES: match.num_ins() blocks are
+  // host tier then forgets the sequence. REQUIRES: match.CountIns() blocks are
   // available.
   void SwapIn(SequenceSlot slot, const PrefixMatch& match,
               std::vector<BlockTransfer>* transfers);
@@ -388,7 +391,8 @@ class BlockManager {
   // positions; `release` tells how.
   void Shrink(SequenceCache* sequence, int32_t num_tokens,
               absl::FunctionRef<void(BlockId)> release);
-  void ReleaseRegions(SequenceCache* sequence);  // of all groups
+  // Releases the regions of all groups.
+  void ReleaseRegions(SequenceCache* sequence);
 
   // The prefix cache.
   SequencePublisher publisher() { return {&layout_, &blocks_}; }
@@ -404,7 +408,7 @@ class BlockManager {
   // Releases what left the spans since num_before tokens were settled.
   void ReleaseOutOfSpan(SequenceCache* sequence, int32_t num_before);
   // Returns how many blocks the region has, or 0 for a shared region.
-  int32_t NumOwnRegionBlocks(const GroupRegion& region) const;
+  int32_t CountOwnRegionBlocks(const GroupRegion& region) const;
 
   // Forks and copies on write (block_manager_fork.cc).
   // Opens a sequence that is equal to the given one, reserved positions too.
@@ -437,7 +441,7 @@ class BlockManager {
   // Losses (block_manager_loss.cc).
   // Returns how many settled positions a sequence with a lost block has left.
   // No value if the sequence has no lost block. See LoseBlocks.
-  std::optional<int32_t> SoundTokens(
+  std::optional<int32_t> CountSoundTokens(
       SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const;
 
   // Audits (block_manager_audit.cc). CheckGroup audits a group's table.
@@ -451,9 +455,9 @@ class BlockManager {
   const bool prefix_caching_;
   CachedPool blocks_;
   HostTier host_;
-  std::vector<SequenceCache> sequences_;  // by slot
-  std::vector<SequenceSlot> free_slots_;  // stack
-  StepCopies copies_;                     // of the step being planned
+  std::vector<SequenceCache> sequences_;  // indexed by slot
+  std::vector<SequenceSlot> free_slots_;  // used as a stack
+  StepCopies copies_;                     // copies of the step being planned
   uint64_t next_region_ = 1;
 };
 

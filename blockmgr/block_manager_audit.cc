@@ -99,7 +99,8 @@ void BlockManager::CheckInvariants() const {
     for (int32_t group = 0; group < layout_.num_groups(); ++group) {
       CheckGroup(sequence, group, hold);
     }
-    // Follows the loop above: own destinations are blocks of some table.
+    // This loop comes after the loop above, because own destinations are blocks
+    // of some group's table.
     for (const GroupCache& cache : sequence.groups) {
       if (cache.pending == nullptr) continue;
       const PendingEviction& pending = *cache.pending;

@@ -20,7 +20,7 @@ CoveredBlocks BlockManager::CountCovered(SequenceSlot slot, int32_t group,
   CoveredBlocks covered{.num_blocks = pages.size()};
   if (!cache.IsPast(layout_, group, length + 1)) {
     covered.num_blocks += cache.num_region_blocks();
-    covered.num_own += NumOwnRegionBlocks(cache);
+    covered.num_own += CountOwnRegionBlocks(cache);
   }
   const std::span<const BlockId> held = cache.Blocks(
       {.begin = std::min(pages.begin, cache.tail_end()), .end = pages.end});

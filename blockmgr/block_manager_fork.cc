@@ -121,7 +121,8 @@ void BlockManager::ReturnToSettled(SequenceSlot slot) {
 }
 
 void BlockManager::ReleaseCopySources() {
-  // The step was dispatched before, so it is the fence.
+  // The step was dispatched before the release, so the step is the blocks'
+  // fence.
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     for (const CopyOnWrite& copy : copies_.all()) {
       if (copy.group == group) blocks_.Release(copy.blocks.source);

@@ -31,7 +31,7 @@ FallingBlocks BlockManager::CountFalling(SequenceSlot slot) const {
   return falling;
 }
 
-OwnInWindows BlockManager::NumOwnInWindows(SequenceSlot slot) const {
+OwnInWindows BlockManager::CountOwnInWindows(SequenceSlot slot) const {
   const SequenceCache& sequence = at(slot);
   OwnInWindows own;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
@@ -44,7 +44,7 @@ OwnInWindows BlockManager::NumOwnInWindows(SequenceSlot slot) const {
       own.num_in_regions +=
           static_cast<int32_t>(cache.pending->destinations.size());
     } else if (!cache.IsPast(layout_, group, sequence.num_reserved)) {
-      own.num_in_regions += NumOwnRegionBlocks(cache);
+      own.num_in_regions += CountOwnRegionBlocks(cache);
     }
     for (int32_t i = first; i < cache.tail_end(); ++i) {
       own.num_blocks += blocks_.IsOwn(cache.block(i)) ? 1 : 0;
@@ -102,7 +102,7 @@ void BlockManager::ReleaseOutOfSpan(SequenceCache* sequence,
   }
 }
 
-int32_t BlockManager::NumOwnRegionBlocks(const GroupRegion& region) const {
+int32_t BlockManager::CountOwnRegionBlocks(const GroupRegion& region) const {
   return region.region != nullptr && blocks_.IsOwn(*region.region)
              ? region.num_region_blocks()
              : 0;

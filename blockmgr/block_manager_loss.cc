@@ -17,7 +17,8 @@ void BlockManager::LoseEngine() {
   blocks_.pool().ForgetSteps();
   host_.LoseEngine();
   BM_CHECK(blocks_.Reset().num_in_use == 0);
-  std::vector<RegionId> dropped;  // the engine has forgotten them, too
+  // The engine has lost these regions, so nobody needs their names.
+  std::vector<RegionId> dropped;
   blocks_.TakeDroppedRegions(&dropped);
 }
 
@@ -34,10 +35,11 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
   for (size_t i = 0; i < sequences_.size(); ++i) {
     const SequenceSlot slot{static_cast<int32_t>(i)};
     if (!sequences_[i].open) continue;
-    const std::optional<int32_t> num_tokens = SoundTokens(slot, lost);
+    const std::optional<int32_t> num_tokens = CountSoundTokens(slot, lost);
     if (num_tokens.has_value()) report.sequences.push_back({slot, *num_tokens});
   }
-  // Drops entries first, so that no sequence continues its chain after one.
+  // The entries are dropped before the sequences change, so that no sequence
+  // continues its chain after a lost entry.
   const int32_t num_held = blocks_.cache().num_blocks_held();
   absl::flat_hash_set<EntrySerial> gone;
   for (const int32_t entry : blocks_.cache().FindLost(lost, &gone)) {
@@ -55,12 +57,13 @@ absl::StatusOr<LossReport> BlockManager::LoseBlocks(
   return report;
 }
 
-std::optional<int32_t> BlockManager::SoundTokens(
+std::optional<int32_t> BlockManager::CountSoundTokens(
     SequenceSlot slot, const absl::flat_hash_set<BlockId>& lost) const {
   const SequenceCache& sequence = at(slot);
   const auto is_lost = [&lost](BlockId block) { return lost.contains(block); };
   bool has_lost = false;
-  absl::flat_hash_set<BlockId> moved;  // an eviction moved entries to them
+  // Blocks to which an eviction in flight moves entries.
+  absl::flat_hash_set<BlockId> moved;
   for (const GroupCache& cache : sequence.groups) {
     has_lost |= std::ranges::any_of(cache.tail, is_lost);
     if (cache.region != nullptr) {

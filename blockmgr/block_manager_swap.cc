@@ -98,7 +98,7 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
     *match = PrefixMatch();
     match->cost.num_looks = num_looks;
   }
-  // All that linked groups have comes back.
+  // The linked groups have nothing cached, so all their blocks come back.
   match->groups.resize(1);
   match->groups.resize(layout_.num_groups());
   match->blocks.resize(match->groups.front().end);
@@ -125,7 +125,7 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
                           std::vector<BlockTransfer>* transfers) {
   SequenceCache& sequence = at(slot);
   const SwappedSequence& swapped = host_.at(match.swap);
-  BM_CHECK(match.num_ins() <= num_available());
+  BM_CHECK(match.CountIns() <= num_available());
   BM_CHECK(sequence.num_reserved ==
            (match.groups.front().first_page + std::ssize(match.blocks)) *
                layout_.page_size);
@@ -138,7 +138,8 @@ void BlockManager::SwapIn(SequenceSlot slot, const PrefixMatch& match,
     }
     return taken;
   };
-  int32_t next = 0;  // of the host blocks
+  // The index of the next host block.
+  int32_t next = 0;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     GroupCache& cache = sequence.groups[group];
     const GroupRegion& was = swapped.regions[group];

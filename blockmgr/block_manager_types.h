@@ -19,12 +19,12 @@ enum class CompactionPreference : uint8_t {
 };
 
 struct BlockManagerStats {
-  int32_t num_blocks = 0;  // of the pool, with the null block
+  int32_t num_blocks = 0;  // blocks of the pool, with the null block
   int32_t free_blocks = 0;
-  int32_t cached_blocks = 0;  // only the prefix cache holds them
-  int32_t fenced_blocks = 0;  // released, but steps in flight may touch them
-  int32_t used_blocks = 0;    // held by sequences
-  uint64_t reclaimed_blocks = 0;  // since creation
+  int32_t cached_blocks = 0;      // blocks that only the prefix cache holds
+  int32_t fenced_blocks = 0;      // blocks that steps in flight may touch
+  int32_t used_blocks = 0;        // blocks that sequences hold
+  uint64_t reclaimed_blocks = 0;  // blocks reclaimed since creation
   // Entries removed from the prefix cache since creation, for any reason.
   uint64_t dropped_entries = 0;
 };
@@ -33,8 +33,8 @@ struct BlockManagerStats {
 // (BlockManager::CommitEviction).
 struct RegionPublication {
   RegionName name;
-  const BlockChain* chain = nullptr;  // names at least name.length tokens
-  std::span<const int32_t> tokens;    // of the sequence, from position 0
+  const BlockChain* chain = nullptr;  // covers at least name.length tokens
+  std::span<const int32_t> tokens;  // the sequence's tokens from position 0 on
 };
 
 struct TokenDemand {
@@ -47,7 +47,9 @@ struct EvictionDemand {
   int32_t group = 0;
   int32_t cut = 0;         // a multiple of page_size
   int64_t page_total = 0;  // the most pages that each shard may use
-  int32_t num_fresh = 0;   // fresh destination blocks; the others are its own
+  // The fresh destination blocks. The other destinations are blocks that the
+  // sequence already holds.
+  int32_t num_fresh = 0;
   // The most pages of each shard, [num_shards]. Empty if all may use
   // page_total.
   std::span<const int64_t> shard_page_totals = {};
@@ -55,26 +57,27 @@ struct EvictionDemand {
 
 // Blocks of a sequence that are about to leave the windows.
 struct FallingBlocks {
-  int32_t num_own = 0;     // no other sequence holds these
-  int32_t num_shared = 0;  // others hold these, too
+  int32_t num_own = 0;     // blocks that no other sequence holds
+  int32_t num_shared = 0;  // blocks that other sequences hold, too
 };
 
 // Blocks of a sequence in window groups that no other sequence holds.
 struct OwnInWindows {
   int32_t num_blocks = 0;
-  int32_t num_in_regions = 0;  // how many of num_blocks belong to regions
+  int32_t num_in_regions = 0;  // blocks that belong to regions
 };
 
 // The blocks that an eviction covers.
 struct CoveredBlocks {
   int32_t num_blocks = 0;
-  int32_t num_own = 0;  // no other sequence holds these
+  int32_t num_own = 0;  // blocks that no other sequence holds
 };
 
 // The result of a reset of the prefix cache, in blocks.
 struct CacheReset {
   int32_t num_dropped = 0;
-  int32_t num_in_use = 0;  // kept, because sequences use their entries
+  // Blocks that stay, because sequences use their entries.
+  int32_t num_in_use = 0;
 };
 
 // A sequence that lost content, and how many positions it has left.
@@ -87,7 +90,7 @@ struct CutSequence {
 // The result of a loss of blocks.
 struct LossReport {
   std::vector<CutSequence> sequences;  // ascending by slot
-  int32_t dropped_blocks = 0;  // how many blocks the prefix cache gave up
+  int32_t dropped_blocks = 0;          // blocks that the prefix cache gave up
 };
 
 // The result of a committed eviction.

@@ -14,7 +14,8 @@ BlockPool::BlockPool(int32_t num_blocks) {
   fences_.assign(num_blocks, 0);
   fenced_.resize(num_blocks);
   free_.reserve(num_blocks);
-  // Lowest id on top, so that a fresh pool hands out 1, 2, 3, ...
+  // The lowest id is on top of the stack, so that a fresh pool hands out 1, 2,
+  // 3, ...
   for (int32_t i = num_blocks - 1; i >= 1; --i) free_.push_back(BlockId{i});
 }
 
@@ -46,7 +47,8 @@ void BlockPool::GiveBack(BlockId block) {
     return;
   }
   if (num_fenced_ > 0) {
-    // Keeps the ring in the order of fences. To wait longer is always safe.
+    // The fence is at least the fence of the ring's last block, so that the
+    // ring stays in the order of fences. A longer wait is always safe.
     const int32_t last =
         (fenced_head_ + num_fenced_ - 1) % static_cast<int32_t>(fenced_.size());
     fence = std::max(fence, fenced_[last].step);

@@ -98,7 +98,7 @@ class BlockPool {
 
   std::vector<int32_t> refs_;     // holders per block
   std::vector<uint64_t> fences_;  // newest step that may touch the block
-  std::vector<BlockId> free_;     // stack
+  std::vector<BlockId> free_;     // used as a stack
   // A ring of the fenced blocks, in the order of their fences, [num_blocks].
   std::vector<Fenced> fenced_;
   int32_t fenced_head_ = 0;

@@ -83,7 +83,8 @@ bool CachedPool::IsOwn(const RegionRecord& region) const {
 
 void CachedPool::Supersede(int32_t num_found, std::span<const BlockId> blocks) {
   const auto first = static_cast<size_t>(std::max(0, num_found));
-  // From the end on, in the order in which the blocks were released.
+  // The loop goes from the end on, in the order in which the blocks were
+  // released.
   for (size_t i = blocks.size(); i-- > first;) {
     if (cache_.Contains(blocks[i]) && pool_.num_holders(blocks[i]) == 1) {
       cache_.SetSuperseded(Index(blocks[i]), true);

@@ -118,7 +118,7 @@ class CachedPool {
 
   BlockPool pool_;
   PrefixCache cache_;
-  CoolingEntries cooling_;  // that only the cache holds
+  CoolingEntries cooling_;  // entries that only the cache holds
   std::vector<RegionId> dropped_regions_;
   uint64_t num_reclaimed_ = 0;
 };

@@ -49,9 +49,11 @@ class CoolingEntries {
     uint64_t ticket;
   };
 
-  std::vector<Place> queue_;  // the places from first_ on count
+  // Places before first_ are no longer part of the queue.
+  std::vector<Place> queue_;
   size_t first_ = 0;
-  std::vector<uint64_t> tickets_;  // by entry; 0: not contained
+  // The ticket of each entry. 0 if the entry is not contained.
+  std::vector<uint64_t> tickets_;
   uint64_t next_ticket_ = 1;
   int32_t num_blocks_ = 0;
 };

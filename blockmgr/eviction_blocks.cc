@@ -27,13 +27,13 @@ std::vector<BlockId> OwnOf(const CachedPool& blocks,
   return own;
 }
 
-// Appends num_own of the candidates, in their order, and drops what the cache
-// has of them. `region` is the one that is covered, or null.
+// Appends num_own of the candidates to `taken`, in their order, and drops their
+// entries in the cache. `region` is the covered region, or null.
 void TakeOwn(const RegionRecord* region, std::span<const BlockId> candidates,
              int64_t num_own, CachedPool* blocks, std::vector<BlockId>* taken) {
-  // Blocks that are not in the prefix cache first, a cached region's last:
-  // taking a cached one costs its entry. Table order among the chosen keeps the
-  // layout derivable.
+  // Blocks outside of the prefix cache are taken first, because a cached block
+  // costs its entry. Blocks of a cached region are taken last. The chosen
+  // blocks keep the table's order, so that engines can derive the layout.
   enum Rank : uint8_t { kUncached, kCached, kRegion };
   absl::flat_hash_map<BlockId, int32_t> region_entries;
   if (region != nullptr) {
@@ -66,7 +66,7 @@ void TakeOwn(const RegionRecord* region, std::span<const BlockId> candidates,
     --wanted[ranks[i]];
     taken->push_back(candidates[i]);
     if (ranks[i] == kUncached) continue;
-    // A region is dropped with the first of its blocks that is taken.
+    // The region is dropped with the first of its blocks that is taken.
     const int32_t entry = ranks[i] == kCached ? Index(candidates[i])
                                               : region_entries[candidates[i]];
     if (blocks->cache().serial(entry) != kNoSerial) {
@@ -89,7 +89,8 @@ bool TakeDestinations(const ModelLayout& layout, const HeldBlocks& covered,
            (std::ssize(shard_page_totals) == layout.num_shards &&
             std::ranges::max(shard_page_totals) <= demand.page_total));
   if (demand.num_fresh > blocks->num_available()) return false;
-  std::vector<BlockId> candidates;  // none are asked for when all is copied
+  // The list stays empty if all destinations are fresh.
+  std::vector<BlockId> candidates;
   if (num_own > 0) candidates = OwnOf(*blocks, covered);
   if (std::ssize(candidates) < num_own) return false;
 
@@ -124,9 +125,9 @@ EvictionReceipt ReplaceBlocks(const ModelLayout& layout,
   }
   receipt.freed_blocks =
       covered.num_blocks() - static_cast<int32_t>(region.blocks.size());
-  // The region takes over the holds on its blocks; everything else that the
-  // order involved is released, the tail's end first.
-  // Nothing to look up in the common case: all is copied, and all is used.
+  // The new region takes over the holds on its blocks. All other blocks of the
+  // order are released, the end of the tail first. In the common case all
+  // destinations are fresh and in use, so no block must be looked up.
   const bool all_stay = region.blocks.size() == pending.destinations.size();
   absl::flat_hash_set<BlockId> stays;
   if (!all_stay || pending.num_own > 0) {
@@ -148,7 +149,8 @@ EvictionReceipt ReplaceBlocks(const ModelLayout& layout,
   release(covered.tail);
   if (covered.region == nullptr) return receipt;
   if (pool->cache().FindRegion(covered.region->id) != PrefixCache::kNone) {
-    // Not written to, or it would have left the cache.
+    // No destination is a block of the region, because the region would then
+    // have left the cache.
     pool->Release(*covered.region);
   } else {
     release(covered.region->blocks);

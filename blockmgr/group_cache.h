@@ -42,7 +42,8 @@ struct PageRange {
 // of them that are in the span. A plain record: of a sequence (GroupCache), of
 // a sequence in the host tier, or of a compressed prefix in the prefix cache.
 struct GroupRegion {
-  std::shared_ptr<const RegionRecord> region;  // null: none
+  // Null if the group has no region.
+  std::shared_ptr<const RegionRecord> region;
   // The number of tokens that were computed when the region was made. If there
   // is no region now, the last region counts. The region has the entries that
   // queries from that position on attend to, as far as they were kept. 0 if
@@ -70,8 +71,8 @@ struct GroupRegion {
     return {std::min(begin, end), end};
   }
   // Returns the number of blocks that this eviction covers.
-  int32_t NumCovered(const ModelLayout& layout, int32_t group,
-                     int32_t cut_position, int32_t length) const {
+  int32_t CountCovered(const ModelLayout& layout, int32_t group,
+                       int32_t cut_position, int32_t length) const {
     return CoveredPages(layout, group, cut_position, length).size() +
            (IsPast(layout, group, length + 1) ? 0 : num_region_blocks());
   }
@@ -97,7 +98,8 @@ struct GroupRegion {
 struct GroupCache : GroupRegion {
   int32_t tail_begin = 0;  // the page of tail[0]
   std::vector<BlockId> tail;
-  std::shared_ptr<const PendingEviction> pending;  // null: none
+  // Null if no eviction of the group is ordered.
+  std::shared_ptr<const PendingEviction> pending;
 
   // Returns the page behind the table.
   int32_t tail_end() const {

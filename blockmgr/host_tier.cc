@@ -73,7 +73,8 @@ std::vector<SwapId> HostTier::FindHolders(
 
 void HostTier::LoseEngine() {
   BM_CHECK(leaving_.empty());
-  // In order of ids, so that later allocations do not depend on a hash.
+  // The swaps are sorted by id, so that later allocations do not depend on a
+  // hash.
   std::vector<SwapId> swaps;
   swaps.reserve(sequences_.size());
   for (const auto& [swap, sequence] : sequences_) swaps.push_back(swap);

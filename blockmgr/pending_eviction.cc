@@ -15,7 +15,7 @@ RegionLayout LayOut(const ModelLayout& layout, const PendingEviction& pending,
                     const HeldBlocks& covered,
                     std::span<const int32_t> counts) {
   if (pending.num_own == 0) {
-    // All destinations are fresh: none of the blocks before is among them.
+    // If all destinations are fresh, no old block is among them.
     return RegionLayout::LayOut(layout, nullptr, {}, pending.destinations,
                                 counts, pending.cut);
   }
@@ -49,7 +49,7 @@ absl::Status CheckCounts(const ModelLayout& layout,
   }
   for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
     const int64_t page_total = pending.page_totals[shard];
-    const int64_t num_pages = ShardPages(layout, shard, counts);
+    const int64_t num_pages = CountShardPages(layout, shard, counts);
     if (num_pages > page_total) {
       return Invalid("counts: expected at most ", page_total, " pages",
                      layout.num_shards == 1 ? "" : " in shard ",
@@ -88,9 +88,10 @@ std::shared_ptr<const RegionRecord> MakeRegion(
   region->cut = pending.cut;
   region->kept.assign(counts.begin(), counts.end());
   region->blocks = pending.destinations;
-  int64_t num_pages = 0;  // of the shard with the most
+  // The pages of the shard that has the most pages.
+  int64_t num_pages = 0;
   for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
-    num_pages = std::max(num_pages, ShardPages(layout, shard, counts));
+    num_pages = std::max(num_pages, CountShardPages(layout, shard, counts));
   }
   const bool keeps_old_pages = covered.region != nullptr && pending.num_own > 0;
   const bool may_leave_surplus =

@@ -46,7 +46,8 @@ inline bool ShareBlocks(const HeldBlocks& a, const HeldBlocks& b,
   const std::span<const BlockId> pages_a = from_begin(a);
   const std::span<const BlockId> pages_b = from_begin(b);
   const size_t num_pages = std::min(pages_a.size(), pages_b.size());
-  int32_t num_shared = 0;  // counts all: a loop without branches
+  // The loop has no branches, so it counts all shared blocks.
+  int32_t num_shared = 0;
   for (size_t i = 0; i < num_pages; ++i) {
     num_shared += pages_a[i] == pages_b[i] ? 1 : 0;
   }

@@ -335,7 +335,8 @@ void PrefixCache::CheckInvariants() const {
       ++num_regions;
       BM_CHECK(FindRegion(region(i)->record().id) == i);
     }
-    if (IsLinked(i)) continue;  // see CheckLinks
+    // CheckLinks checks linked entries.
+    if (IsLinked(i)) continue;
     const KeyIndex& index = i < num_blocks_ ? index_ : region_index_;
     const auto found = index.find(entry.key);
     BM_CHECK(found != index.end());

@@ -122,13 +122,13 @@ struct CachedRegion {
   // it since. The linked block of the tail block's page is used only if the
   // tail block links none.
   absl::InlinedVector<CachedGroup, 1> groups;
-  std::vector<BlockId> linked_blocks = {};       // see LinkedMemory
+  std::vector<BlockId> linked_blocks = {};       // described at LinkedMemory
   std::vector<EntrySerial> linked_serials = {};  // [linked_blocks]
   // Whether this is the region of a linked group. Nothing else has a meaning
   // then but groups[0], its record.
   bool is_linked = false;
-  std::string plan;                              // see RegionName
-  std::shared_ptr<const RegionContent> content;  // of [0, length())
+  std::string plan;                              // RegionName::plan
+  std::shared_ptr<const RegionContent> content;  // the content of [0, length())
   EntrySerial root = kNoSerial;
   BlockId tail = kNullBlock;  // the block of positions [cut, length())
   EntrySerial tail_serial = kNoSerial;
@@ -356,14 +356,16 @@ class PrefixCache {
   };
   // The links to the entry of a linked block.
   struct Links {
-    int32_t group = 0;      // 0 if the block is not the entry of a linked block
+    // The group of the linked block. 0 if the entry is no linked block.
+    int32_t group = 0;
     int32_t entry = kNone;  // the index group's block with the same tokens
     int32_t num_regions = 0;
   };
   struct Root {
     EntrySerial serial = kNoSerial;
     int32_t num_users = 0;  // sequences, and entries whose parent it is
-    bool has_led = false;   // an entry had it as parent: readers know it
+    // An entry had this root as its parent, so readers know the root.
+    bool has_led = false;
     // The number of regions of each length, by plan.
     absl::node_hash_map<std::string, std::map<int32_t, int32_t>> plans;
   };
@@ -428,7 +430,7 @@ class PrefixCache {
   std::vector<Links> links_;                       // [num_blocks], or empty
   std::vector<int32_t> orphans_;                   // result of the last Unlink
   std::vector<Entry> entries_;                     // blocks, then regions
-  ReclaimOrder order_;                             // over the entries
+  ReclaimOrder order_;                             // the order of the entries
   std::vector<int32_t> tokens_;                    // [num_blocks, page_size]
   KeyIndex index_;                                 // first block of each key
   absl::flat_hash_map<StartKey, int32_t> starts_;  // youngest of each start

@@ -62,7 +62,8 @@ struct PrefixCacheDelta {
     EntrySerial tail = kNoSerial;
     int32_t length = 0;  // tokens
     std::string plan = {};
-    std::shared_ptr<const RegionContent> content = {};  // of [0, length)
+    // The content of [0, length).
+    std::shared_ptr<const RegionContent> content = {};
   };
 
   bool reset = false;    // the reader must forget everything first

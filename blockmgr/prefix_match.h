@@ -40,7 +40,8 @@ struct MatchCost {
 // MatchedGroup is the part of a match in one layer group: perhaps a region,
 // then blocks, then blocks in the host tier.
 struct MatchedGroup {
-  const RegionRecord* region = nullptr;  // that the sequence will have, or null
+  // The region that the sequence will have, or null.
+  const RegionRecord* region = nullptr;
   bool region_is_cached = false;
   // The page of the first block. The region stands for the pages before it, or
   // they are outside of the span.
@@ -63,7 +64,7 @@ struct MatchedGroup {
 struct PrefixMatch {
   int32_t num_tokens = 0;  // covered
   // The region's entry in the prefix cache and what the entry stands for.
-  // PrefixCache::kNone and null: no region of the cache.
+  // They are PrefixCache::kNone and null if the match has no cached region.
   int32_t region = PrefixCache::kNone;
   const CachedRegion* cached = nullptr;
   // Full blocks, then perhaps one (has_part) of which only the first rows are
@@ -84,7 +85,8 @@ struct PrefixMatch {
   // Returns the region of the index group, or null.
   const RegionRecord* record() const { return groups.front().region; }
   int32_t cut() const { return record() == nullptr ? 0 : record()->cut; }
-  // Returns the tokens computed when the region was made. 0: no region.
+  // Returns the tokens computed when the region was made. Returns 0 if there is
+  // no region.
   int32_t length() const {
     return cached == nullptr ? source_length : cached->length();
   }
@@ -115,27 +117,27 @@ struct PrefixMatch {
   }
   // Returns how many blocks the sequence will hold of the match. A part is
   // copied, and does not count.
-  int32_t num_blocks() const {
+  int32_t CountBlocks() const {
     int32_t count = has_part ? -1 : 0;
     for (const MatchedGroup& own : groups) {
       count += own.num_region_blocks() + own.end - own.begin + own.num_tail_ins;
     }
     return count;
   }
-  // Returns how many of num_blocks() come back from the host tier.
-  int32_t num_ins() const {
+  // Returns how many of CountBlocks() come back from the host tier.
+  int32_t CountIns() const {
     int32_t count = 0;
     for (const MatchedGroup& own : groups) {
       count += own.num_region_ins + own.num_tail_ins;
     }
     return count;
   }
-  // Returns how many of num_blocks() cost as much of the available blocks as
+  // Returns how many of CountBlocks() cost as much of the available blocks as
   // fresh ones.
-  int32_t num_taken() const { return cost.num_reclaimable + num_ins(); }
-  // Returns how many of num_blocks() need never be taken: others use them.
-  int32_t num_saved() const {
-    return num_blocks() - num_taken() - cost.num_moving;
+  int32_t CountTaken() const { return cost.num_reclaimable + CountIns(); }
+  // Returns how many of CountBlocks() need never be taken: others use them.
+  int32_t CountSaved() const {
+    return CountBlocks() - CountTaken() - cost.num_moving;
   }
   // Shortens the match to its full blocks.
   void DropPart(int32_t page_size) {
@@ -174,7 +176,7 @@ class MatchMemory {
   }
 
  private:
-  std::array<PrefixMatch, 2> spare_;  // empty
+  std::array<PrefixMatch, 2> spare_;  // matches without blocks
   size_t num_spare_ = 0;
 };
 

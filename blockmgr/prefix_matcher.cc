@@ -9,8 +9,9 @@
 namespace blockmgr {
 namespace {
 
-// A search tries at most so many compressed prefixes, the longest first. It
-// goes on to the next one only if pages in windows of the last one are gone.
+// The most compressed prefixes that a search tries, the longest first. The
+// search tries the next prefix only if the windows of the last one are no
+// longer cached.
 constexpr int32_t kMaxRegionsWithoutWindows = 4;
 
 }  // namespace
@@ -110,8 +111,8 @@ PrefixMatch PrefixMatcher::MatchOver(const BlockChain& chain,
   return memory->Take();
 }
 
-int32_t PrefixMatcher::PagesInSpans(const PrefixMatch& match,
-                                    int32_t num_least) const {
+int32_t PrefixMatcher::CountPagesInSpans(const PrefixMatch& match,
+                                         int32_t num_least) const {
   int32_t num_pages = match.num_tokens / layout_.page_size;
   // In each group, pages [found, num_pages) are in the cache. The index group
   // has all pages of the match.
@@ -149,7 +150,8 @@ int32_t PrefixMatcher::PagesInSpans(const PrefixMatch& match,
 
 bool PrefixMatcher::FitSpans(PrefixMatch* match) const {
   const int32_t page_size = layout_.page_size;
-  const int32_t num_pages = PagesInSpans(*match, match->length() / page_size);
+  const int32_t num_pages =
+      CountPagesInSpans(*match, match->length() / page_size);
   if (num_pages < 0) return false;
   const int32_t num_before = match->cut() / page_size;
   match->num_tokens = num_pages * page_size;

@@ -46,7 +46,7 @@ class PrefixMatcher {
                         MatchMemory* memory, int64_t* num_looks) const;
   // Returns the largest number of pages of the match, at least num_least, for
   // which every group has its span. Returns -1 if there is none.
-  int32_t PagesInSpans(const PrefixMatch& match, int32_t num_least) const;
+  int32_t CountPagesInSpans(const PrefixMatch& match, int32_t num_least) const;
   // Shortens a match, which has the blocks of the index group, to that number
   // of pages, and names what it has in each group. Returns false if nothing is
   // left of the match.

@@ -90,7 +90,8 @@ void ReclaimOrder::SetRetention(int32_t entry, Retention retention) {
 void ReclaimOrder::SetSuperseded(int32_t entry, bool superseded) {
   Node& node = nodes_[entry];
   if (node.superseded == superseded) return;
-  // A wish is kept, even for the default priority if it has a duration.
+  // An entry with a wish is not superseded. A wish with a duration counts even
+  // if its priority is the default.
   if (superseded && (node.priority != kDefaultPriority || node.expires)) return;
   node.superseded = superseded;
   SetPriority(entry, superseded ? kSupersededPriority : kDefaultPriority);

@@ -36,7 +36,8 @@ inline constexpr uint8_t kSupersededPriority = kDefaultPriority - 1;
 struct Retention {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   uint8_t priority = kDefaultPriority;  // the lowest goes first
-  int64_t expires_ms = kNever;  // from then on, the priority is the default
+  // After this time the priority is the default.
+  int64_t expires_ms = kNever;
   friend bool operator==(const Retention&, const Retention&) = default;
 };
 
@@ -135,7 +136,7 @@ class ReclaimOrder {
   // Stores an expiry in the heap. The place `hole` is free before the call.
   void SettleExpiry(size_t hole, const Expiry& expiry);
 
-  std::vector<Node> nodes_;  // by entry
+  std::vector<Node> nodes_;  // indexed by entry
   std::array<Level, kNumLevels> levels_;
   std::array<uint64_t, (kNumLevels + 63) / 64> occupied_{};  // bit per level
   std::vector<Expiry> expiries_;    // a heap, the earliest on top

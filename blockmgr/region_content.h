@@ -30,12 +30,13 @@ struct RegionContent {
   RegionContent& operator=(const RegionContent&) = delete;
   ~RegionContent();  // frees a long list without recursion
 
-  std::shared_ptr<const RegionContent> before;  // null: this is the first part
-  int32_t begin = 0;                            // where `before` ends
-  std::vector<int32_t> tokens;                  // [begin, end())
-  std::string media;                            // encoded, of [begin, end())
-  size_t history_begin = 0;  // bytes of history that come before
-  std::string history;       // bytes from history_begin on
+  // The parts before this one. Null if this is the first part.
+  std::shared_ptr<const RegionContent> before;
+  int32_t begin = 0;            // the end of `before`
+  std::vector<int32_t> tokens;  // [begin, end())
+  std::string media;            // encoded, of [begin, end())
+  size_t history_begin = 0;     // bytes of history that come before
+  std::string history;          // bytes from history_begin on
 
   // Returns the content of `tokens`, which `chain` names. Shares `before` if it
   // is the beginning of these tokens and of the history. `before` may be null.

@@ -15,14 +15,15 @@ namespace {
 
 constexpr int32_t kNowhere = -1;
 
-// Destinations [first, first + count).
+// Columns are the destinations [first, first + count).
 struct Columns {
   int32_t first = 0;
   int32_t count = 0;
 };
 
-// The destination pages of one shard that are taken while a region is laid out:
-// one row of bits per (layer, head) of the shard, one bit per destination.
+// Vacancies has the destination pages of one shard that are taken while a
+// region is laid out. It has a row of bits per (layer, head) of the shard, and
+// a bit per destination.
 class Vacancies {
  public:
   struct Run {
@@ -60,7 +61,8 @@ class Vacancies {
     Cursor* cursor = &layer_cursors_[layer];
     if (!Advance(cursor, (layer + 1) * rows_per_layer_)) {
       cursor = &any_cursor_;
-      BM_CHECK(Advance(cursor, num_rows_));  // REQUIRES: the pages fit
+      // The destinations have room for all pages.
+      BM_CHECK(Advance(cursor, num_rows_));
     }
     const int32_t end = Find(cursor->row, cursor->column, 1);
     const Run run = {cursor->row,
@@ -183,8 +185,10 @@ struct Destinations {
   }
 
   int32_t num_columns = 0;
-  std::vector<int32_t> tail_columns;  // in table order
-  bool keeps_region = false;          // whether a block of it is a destination
+  // The columns of tail blocks, in table order.
+  std::vector<int32_t> tail_columns;
+  // A block of the region is a destination.
+  bool keeps_region = false;
 
  private:
   bool GoesOn(size_t i) const {
@@ -193,14 +197,14 @@ struct Destinations {
     return region_columns_[i + 1] == next;
   }
 
-  // For each block of the region: its column, and the end of its segment. The
-  // blocks of a segment are side by side in the destinations, or all missing
-  // there.
+  // The column of each block of the region, and the end of the block's segment.
+  // The blocks of a segment are side by side in the destinations, or none of
+  // them is a destination.
   std::vector<int32_t> region_columns_;
   std::vector<int32_t> segment_ends_;
 };
 
-// The list of one head. Runs index destinations.
+// HeadRuns is the list of one head. The runs index destinations.
 struct HeadRuns {
   absl::InlinedVector<PageRun, 4> runs;
   int32_t num_pages = 0;
@@ -268,7 +272,8 @@ class ShardLayOut {
         destinations_.ForEachKept(run, use);
       }
     }
-    HeadRuns own;  // equal for all heads
+    // All heads have equal runs.
+    HeadRuns own;
     for (const int32_t column : destinations_.tail_columns) {
       use({column, 1});
       own.Append(0, {column, 1});
@@ -294,7 +299,8 @@ class ShardLayOut {
       columns.count = std::min(columns.count, num_pages - list->num_pages);
       if (columns.count == 0) return;
       const int32_t head = owner % layout_.num_heads - shard_ * heads;
-      BM_CHECK(head >= 0 && head < heads);  // no page of another shard
+      // No page belongs to another shard.
+      BM_CHECK(head >= 0 && head < heads);
       vacancies_.Take(owner / layout_.num_heads * heads + head, columns);
       list->Append(owner, columns);
     };
@@ -310,15 +316,16 @@ class ShardLayOut {
   const ModelLayout& layout_;
   const int32_t shard_;
   const int32_t num_rows_;
-  const RegionLayout* const now_;  // null: nothing of it is kept
+  // Null if no page of the old region is kept.
+  const RegionLayout* const now_;
   const Destinations& destinations_;
   Vacancies vacancies_;
 };
 
 }  // namespace
 
-int64_t ShardPages(const ModelLayout& layout, int32_t shard,
-                   std::span<const int32_t> kept) {
+int64_t CountShardPages(const ModelLayout& layout, int32_t shard,
+                        std::span<const int32_t> kept) {
   const int32_t heads = layout.shard_heads();
   int64_t num_pages = 0;
   for (int32_t layer = 0; layer < layout.num_layers; ++layer) {

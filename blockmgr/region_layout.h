@@ -36,16 +36,16 @@ struct PageRun {
 
 // Returns the number of pages that the heads of one shard need. `kept` has the
 // entries per (layer, head) of all shards, [num_layers * num_heads].
-int64_t ShardPages(const ModelLayout& layout, int32_t shard,
-                   std::span<const int32_t> kept);
+int64_t CountShardPages(const ModelLayout& layout, int32_t shard,
+                        std::span<const int32_t> kept);
 
 class RegionLayout {
  public:
   // Lays a new region out on `destinations`. These may be fresh blocks, blocks
-  // of the region `now` (null: there is none) and blocks of the tail behind it,
-  // in any mix. docs/engine.md, "How a region is laid out", has the rule as a
-  // program. The heads of each shard are laid out among themselves, in
-  // ascending (layer, head):
+  // of the region `now` (null if there is none) and blocks of the tail behind
+  // the region, in any mix. docs/engine.md, "How a region is laid out", has the
+  // rule as a program. The heads of each shard are laid out among themselves,
+  // in ascending (layer, head):
   //   1. The list of every head begins with the destination pages that the head
   //      holds already, at most as many as it needs: first its pages in `now`
   //      in list order, then its own pages of tail blocks in table order, then

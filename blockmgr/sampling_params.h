@@ -23,7 +23,7 @@ struct LogitBias {
 // greedily.
 struct SamplingParams {
   double temperature = 1.0;
-  int32_t top_k = 0;  // 0: all
+  int32_t top_k = 0;  // 0 means all tokens
   double top_p = 1.0;
   double min_p = 0.0;
   double repetition_penalty = 1.0;
@@ -62,8 +62,9 @@ inline constexpr int32_t kNumSamplingFields = 13;
 
 // EngineSampling is what an engine announces of its sampling.
 struct EngineSampling {
-  uint32_t fields = 0;          // a bit for each SamplingField: BitOf
-  int32_t vocabulary_size = 0;  // 0: unknown, and token ids are not checked
+  uint32_t fields = 0;  // the bits of BitOf, one for each SamplingField
+  // 0 means that the size is unknown and token ids are not checked.
+  int32_t vocabulary_size = 0;
   // The tokens that end every request without ignore_eos.
   std::vector<int32_t> end_token_ids = {};
 

@@ -53,7 +53,8 @@ struct SequenceCache {
   // region.
   BlockKey chain_key;
   EntrySerial root_serial = kNoSerial;  // the sequence is a user of this root
-  // Content of the last region that was found or published. Null: none yet.
+  // The content of the last region that was found or published. Null before the
+  // first one.
   std::shared_ptr<const RegionContent> content;
 
   // Return the index group.
@@ -71,7 +72,7 @@ struct SequenceCache {
   bool HasWindows(const ModelLayout& layout) const;
   // Returns how many blocks each group needs for `num_tokens` more positions.
   // Most decode steps need none, and do not divide.
-  int32_t BlocksFor(int32_t num_tokens, int32_t page_size) const {
+  int32_t CountBlocksFor(int32_t num_tokens, int32_t page_size) const {
     const int32_t lacking =
         num_reserved + num_tokens - first().tail_end() * page_size;
     return lacking <= 0 ? 0 : CeilDiv(lacking, page_size);

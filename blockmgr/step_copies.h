@@ -24,7 +24,8 @@ class StepCopies {
   // The sequences that leave a block with this step.
   struct Leaving {
     int32_t num_sequences = 0;
-    int32_t max_tokens = 0;  // of their rows in the block
+    // The most tokens that one of these sequences takes along from the block.
+    int32_t max_tokens = 0;
     friend bool operator==(const Leaving&, const Leaving&) = default;
   };
 
@@ -32,7 +33,7 @@ class StepCopies {
   size_t size() const { return copies_.size(); }
   // In the order of planning: [copying sequences, layer groups].
   std::span<const CopyOnWrite> all() const { return copies_; }
-  // Returns the copies of a sequence, one per group. Empty: none.
+  // Returns the copies of a sequence, at most one per group.
   std::span<const CopyOnWrite> Of(SequenceSlot slot) const;
   // Returns who leaves a block. O(1).
   Leaving LeavingOf(BlockId source) const;

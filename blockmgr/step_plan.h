@@ -58,9 +58,11 @@ namespace blockmgr {
 struct RequestInfo {
   std::string id;                 // the frontend's, unique among live requests
   int32_t num_prompt_tokens = 0;  // the tokens behind them are outputs
-  std::string lora;               // adapter; empty: none
-  std::vector<MediaItem> media;   // inputs that are not text, ascending
-  std::string engine_data;        // from the frontend; means nothing here
+  // The name of the adapter. Empty if there is none.
+  std::string lora;
+  std::vector<MediaItem> media;  // inputs that are not text, ascending
+  // The frontend's bytes for the engine, which this library does not read.
+  std::string engine_data;
   // Without a value, tokens are chosen greedily. The seed is set.
   std::optional<SamplingParams> sampling = std::nullopt;
   // With sampling->min_tokens: the tokens that the first min_tokens outputs are
@@ -260,7 +262,8 @@ struct StepPlan {
 // sequence, the request is computed again, without either eviction.
 struct EvictionOutcome {
   bool ok = true;
-  std::string error;            // why not, if !ok
+  // The reason if ok is false.
+  std::string error;
   std::vector<int32_t> counts;  // kept entries, [num_layers, num_heads]
   // The checksum of the page lists that the engine derived (layout_checksum.h).
   // The manager refuses the whole answer if its own checksum is another one:

@@ -69,7 +69,7 @@ class Engine {
     for (size_t head = 0; head < counts.size(); ++head) {
       counts[head] =
           std::min(pages * layout.page_size,
-                   tables_.HeldBelow(order, static_cast<int32_t>(head)));
+                   tables_.CountHeldBelow(order, static_cast<int32_t>(head)));
     }
     status = tables_.CheckCounts(order, counts);
     if (!status.ok()) return status;

@@ -74,8 +74,8 @@ struct AttentionBatch {
   // all positions. Without a region, blocks that no query attends to are not
   // read and may be null. REQUIRES: window == 0, or every region has positions.
   int32_t window = 0;
-  // Threads that a backend on the CPU may use. They do not change a bit of the
-  // result. Null: the calling thread alone.
+  // Threads that a backend on the CPU may use. The threads do not change a bit
+  // of the result. Null means the calling thread alone.
   ThreadPool* threads = nullptr;
   // Queries and output in the memory of the backend's device, in the pool's
   // elements, instead of `queries` and `output`. The call then does not wait.
@@ -180,9 +180,10 @@ struct ValueNormBatch {
   // output of query head h is v times the rows of h.
   const float* output_projection = nullptr;
   int32_t model_dim = 0;
-  // False: norms[entry] is the mean over the group, [offsets.back()]. True: one
-  // norm per query head. The norms of head h then begin at group_size *
-  // offsets[h] and form a matrix [group_size, entries of h].
+  // False means that norms[entry] is the mean over the group,
+  // [offsets.back()]. True means one norm per query head. The norms of head h
+  // then begin at group_size * offsets[h] and form a matrix [group_size,
+  // entries of h].
   bool per_query_head = false;
   std::span<float> norms;
 };

@@ -9,18 +9,21 @@
 namespace blockmgr {
 namespace {
 
-// Waiting requests that a step looks at without admitting them, at most, and
-// cached blocks that it compares for them: about 200 us.
+// The most waiting requests that a step examines without admitting them, and
+// the most cached blocks that it compares for them. Together they take about
+// 200 us.
 constexpr int32_t kMaxLooks = 16;
 constexpr int64_t kMaxLookedBlocks = 4096;
-// Compressions and media that a look at a fork compares in the time of a block.
+// Comparing this many compressions and media of a fork takes as long as
+// comparing a block.
 constexpr int64_t kForkItemsPerBlock = 4;
-// Forks whose parents are not as far yet, and requests that were found to wait
-// for another one's prefix: a look at each is cheap.
+// The most examined requests that wait: forks whose parents are not as far yet,
+// and requests that wait for the prefix of another request. Examining such a
+// request is cheap.
 constexpr int32_t kMaxAwaiting = 2048;
 
-// Returns whether more than its last token is left to compute of a request that
-// may come back from the host tier.
+// Returns whether a request, which may come back from the host tier, has more
+// than its last token left to compute.
 bool IsPrefill(const RequestState& request, const PrefixMatch& match) {
   return match.swap == kNoSwap ||
          match.num_tokens + 1 < std::ssize(request.tokens);
@@ -29,15 +32,17 @@ bool IsPrefill(const RequestState& request, const PrefixMatch& match) {
 }  // namespace
 
 void Admission::Plan(BlockBudget* budget, int32_t* token_budget) {
-  // Blocks that an eviction takes in place may leave the prefix cache: nobody
-  // is admitted on them in the same step.
+  // An eviction in place may take blocks out of the prefix cache. A request
+  // admitted in the same step must not match these blocks, so no request is
+  // admitted.
   for (const StepDecision::Order& order : decision_.orders) {
     if (order.num_fresh < order.CountFresh(/*copies=*/true)) return;
   }
   const int32_t num_open = state_.manager.num_open_slots();
   if (state_.waiting.empty() || num_open == 0 || *token_budget <= 0) return;
   int32_t num_looks = 0;
-  // Admissions before one of those passed has been passed too often.
+  // The admissions that are left until a passed request has been passed too
+  // often.
   int32_t passes_left = INT32_MAX;
   walk_.Restart();
   while (*token_budget > 0 && std::ssize(decision_.matches) < num_open &&
@@ -89,7 +94,7 @@ Admission::Verdict Admission::TryAdmit(const RequestState* request,
                                        int32_t* token_budget) {
   if (!state_.tenants.MayReserve(
           request->tenant,
-          request->peak_blocks + decision_.ReservedBy(request->tenant))) {
+          request->peak_blocks + decision_.CountReservedBy(request->tenant))) {
     return Verdict::kTenantIsFull;
   }
   if (request->fork_of != RequestId{0}) {
@@ -161,19 +166,21 @@ bool Admission::PlanAdmission(const RequestState* request, PrefixMatch* taken,
   const EvictionPlan& eviction = decision_.EvictionOf(*request);
   const int32_t next = NextCompression(*request, eviction, match);
   const int32_t num_tokens =
-      TokensToRun(*request, eviction,
-                  {.num_computed = num_cached, .next_compression = next},
-                  *token_budget, decision_.chunk_share);
+      CountTokensToRun(*request, eviction,
+                       {.num_computed = num_cached, .next_compression = next},
+                       *token_budget, decision_.chunk_share);
   if (num_tokens == 0) return false;
-  // A part of a block is another's, and copied, unless it comes back.
+  // A part of a block belongs to another holder and is copied into a new block.
+  // A part that comes back from the host tier needs no copy.
   const int32_t num_new =
       state_.layout().num_groups() *
       (CeilDiv(num_cached + num_tokens, page_size) -
        (match.swap == kNoSwap ? num_cached / page_size
                               : CeilDiv(num_cached, page_size)));
-  const int32_t num_held = match.num_blocks() - match.cost.num_moving + num_new;
+  const int32_t num_held =
+      match.CountBlocks() - match.cost.num_moving + num_new;
   const int32_t needed =
-      num_new + match.num_taken() + (match.cost.part_is_reclaimable ? 1 : 0);
+      num_new + match.CountTaken() + (match.cost.part_is_reclaimable ? 1 : 0);
   if (needed > budget->available || !IsAffordable(*request, match, *budget)) {
     return false;
   }
@@ -184,7 +191,7 @@ bool Admission::PlanAdmission(const RequestState* request, PrefixMatch* taken,
   int32_t num_fresh = 0;
   if (has_order) {
     num_fresh =
-        orders_.NumFresh(order, orders_.Headroom(budget->available - needed));
+        orders_.CountFresh(order, orders_.Headroom(budget->available - needed));
   }
   if (needed + num_fresh > budget->available) return false;
   StepDecision::Run run;
@@ -221,7 +228,7 @@ bool Admission::IsAffordable(const RequestState& request,
   const int64_t room = int64_t{budget.available} + budget.coming;
   // Once the request runs, the unused cached blocks of its match are no longer
   // available to others, so only blocks in use are deducted.
-  const int32_t num_in_use = BlockPromises::NumInUse(match);
+  const int32_t num_in_use = BlockPromises::CountInUse(match);
   if (state_.options().admission == AdmissionPolicy::kWatermark) {
     // The peak of all known tokens counts evictions to come (a resumed request
     // repeats them), because the request may fit only with them.

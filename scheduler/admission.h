@@ -41,8 +41,8 @@ class Admission {
   enum class Verdict : uint8_t {
     kAdmitted,
     kDoesNotFit,      // later requests may pass it, max_bypasses times
-    kLetsOthersPass,  // another request will compute its prefix, as found now
-    kAwaits,          // it still waits for a prefix, or for its parent
+    kLetsOthersPass,  // another request is found to compute its prefix
+    kAwaits,          // the request waits for a prefix or for its parent
     kIsTooLong,       // max_long_prefills long prompts are being computed
     kLacksScorerState,
     kTenantIsFull,

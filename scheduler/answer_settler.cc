@@ -97,8 +97,8 @@ void AnswerSettler::SettleRun(const StepInFlight::Run& run,
       state_.prefix_hints.OnPublished(request.chain.keys()[i]);
     }
   }
-  // A resumed request computes outputs again, and its blocks are registered in
-  // PrefillFront behind the prompt, too.
+  // A resumed request computes its outputs again. So its blocks are registered
+  // in PrefillFront also behind the prompt.
   if (begin < request.num_prompt || request.hint.computing.has_value()) {
     lifecycle_.UpdateFront(&request);
   }
@@ -217,7 +217,8 @@ void AnswerSettler::SettleOrder(const StepInFlight& step,
     state_.kept.Add(outcome.counts);
   }
   if (!order.point.is_planned) {
-    // From now on a part of the request: a recomputation replays it.
+    // From now on the eviction is a part of the request, and a recomputation
+    // replays it.
     CompressionPoint recorded = order.point;
     recorded.command = 0;
     recorded.is_planned = true;
@@ -233,7 +234,8 @@ void AnswerSettler::SettleOrder(const StepInFlight& step,
 EvictionReceipt AnswerSettler::CommitOrder(
     RequestState* request, const StepInFlight::Order& order,
     std::span<const EvictionOutcome> outcomes) {
-  // Orders are carried out one at a time: it is the last of those begun.
+  // A request has one order at a time, so this order is the last one that was
+  // begun.
   const int32_t end = request->next_compression;
   RegionPublication publication;
   if (order.region != kNoRegion) {
@@ -270,7 +272,8 @@ void AnswerSettler::AbortOrder(RequestState* request,
                                const absl::Status& why, Effects* effects) {
   ++state_.totals.num_refused_evictions;
   if (order.region != kNoRegion && outcomes.front().ok) {
-    state_.dropped_regions.push_back(order.region);  // the engine has kept it
+    // The engine has kept the region.
+    state_.dropped_regions.push_back(order.region);
   }
   for (const int32_t group : order.groups) {
     state_.manager.AbortEviction(request->slot, group);
@@ -294,7 +297,7 @@ void AnswerSettler::AbortOrder(RequestState* request,
   // tenant.
   const bool has_moved = std::ranges::any_of(outcomes, &EvictionOutcome::ok);
   const int32_t change =
-      BlocksToReserve(state_, *request) - request->reserved_blocks;
+      CountBlocksToReserve(state_, *request) - request->reserved_blocks;
   const bool has_room =
       change <= 0 || state_.tenants.MayReserve(request->tenant, change);
   if (has_moved || !has_room) {

@@ -9,8 +9,8 @@
 namespace blockmgr {
 namespace {
 
-// Rows of one effect, so that the message of a frontend that has one stays
-// below 4 MiB, which gRPC accepts by default: a row has at most 21 tokens.
+// The most rows of one effect. A row has at most 21 tokens, so a message with
+// one effect stays below 4 MiB, which gRPC accepts by default.
 constexpr int32_t kMaxRows = 1024;
 
 // Adds the rows [begin, end) of `all`, in pieces. Row 0 is about the token
@@ -39,7 +39,8 @@ void AddRows(const TokenLogProbs& all, int32_t first_index, int32_t begin,
 void AnswerSettler::TellPromptLogProbs(const RequestState& request,
                                        int32_t begin, const RunLogProbs& rows,
                                        Effects* effects) {
-  // A request that is computed again has told of what was settled before.
+  // A request that is computed again told its settled tokens' rows the first
+  // time.
   const int32_t num_told = std::max(0, request.max_settled - begin);
   AddRows(rows.prompt, begin + 1, num_told, rows.prompt.num_rows(),
           {.request = request.id,

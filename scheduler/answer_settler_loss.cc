@@ -1,4 +1,4 @@
-// Going on after the engine has lost the content of blocks, or is lost.
+// AnswerSettler: losses of blocks, and of the engine.
 
 #include <algorithm>
 #include <span>
@@ -41,7 +41,8 @@ void AnswerSettler::LoseEngine(Effects* effects) {
 void AnswerSettler::LoseBlocks(std::span<const BlockId> blocks) {
   if (blocks.empty()) return;
   const absl::StatusOr<LossReport> report = state_.manager.LoseBlocks(blocks);
-  BM_CHECK(report.ok());  // ValidateResult has looked
+  // ValidateResult has checked the blocks.
+  BM_CHECK(report.ok());
   state_.totals.num_lost_blocks += blocks.size();
   const std::vector<CutSequence>& cuts = report->sequences;
   if (cuts.empty()) return;
@@ -51,7 +52,7 @@ void AnswerSettler::LoseBlocks(std::span<const BlockId> blocks) {
     if (cut == cuts.end() || cut->slot != request->slot) continue;
     ++state_.totals.num_cut_requests;
     if (RestartInSlot(request, cut->num_tokens)) continue;
-    // From the first token on, or what the prefix cache has.
+    // The request is computed from its first token on, or from a cached prefix.
     lifecycle_.WaitAgain(request);
   }
   lifecycle_.ForgetLeft();
@@ -61,7 +62,8 @@ void AnswerSettler::LoseHostBlocks(std::span<const HostBlockId> blocks) {
   if (blocks.empty()) return;
   const absl::StatusOr<std::vector<SwapId>> lost =
       state_.manager.LoseHostBlocks(blocks);
-  BM_CHECK(lost.ok());  // ValidateResult has looked
+  // ValidateResult has checked the blocks.
+  BM_CHECK(lost.ok());
   state_.totals.num_lost_host_blocks += blocks.size();
   if (lost->empty()) return;
   state_.dropped_swaps.insert(state_.dropped_swaps.end(), lost->begin(),
@@ -74,7 +76,7 @@ void AnswerSettler::LoseHostBlocks(std::span<const HostBlockId> blocks) {
 }
 
 bool AnswerSettler::RestartInSlot(RequestState* request, int32_t num_left) {
-  // With an order in flight, the engine may have moved entries already.
+  // If an order is in flight, the engine may have moved entries already.
   if (request->order_in_flight) return false;
   const int32_t next = request->next_compression;
   const int32_t length =

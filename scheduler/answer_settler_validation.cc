@@ -1,4 +1,4 @@
-// Whether an answer of the engine is one to the oldest step in flight.
+// AnswerSettler: checks that an answer fits the oldest step in flight.
 
 #include <algorithm>
 #include <optional>
@@ -34,7 +34,7 @@ absl::Status ValidateTokenData(const StepInFlight& step,
   return absl::OkStatus();
 }
 
-// Checks the shape of rows of which there should be num_rows, or none.
+// Checks that there are num_rows rows or none, and that their shapes agree.
 absl::Status ValidateRows(absl::string_view field, const TokenLogProbs& rows,
                           const std::optional<int32_t>& asked_top,
                           int32_t vocabulary_size, int32_t num_rows) {

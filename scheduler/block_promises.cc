@@ -17,13 +17,14 @@ int32_t LengthOf(const RequestState& request, Promise promise) {
 }
 
 // Returns the blocks that a running request will still take until it has
-// computed `length` positions: RemainingBlocks.
-int32_t Remaining(const SchedulerState& state, const RequestState& request,
-                  int32_t length) {
-  return RemainingBlocks(
+// computed `length` positions: CountRemainingBlocks.
+int32_t CountRemaining(const SchedulerState& state, const RequestState& request,
+                       int32_t length) {
+  return CountRemainingBlocks(
       request, state.manager.sequence(request.slot),
-      state.layout().has_windows() ? state.manager.NumOwnInWindows(request.slot)
-                                   : OwnInWindows(),
+      state.layout().has_windows()
+          ? state.manager.CountOwnInWindows(request.slot)
+          : OwnInWindows(),
       length,
       MaxChunk(state.options(), request,
                std::ssize(request.tokens) - request.num_computed),
@@ -73,7 +74,8 @@ PoolFit FitPool(const ModelLayout& layout, const SchedulerOptions& options,
     fit.peak_blocks =
         PeakBlocks(length, std::max(fit.max_chunk, least), compressions, layout,
                    Holding{}, decode, squeeze);
-    // Windows hold what a step computes, too: it is less where that is much.
+    // Windows hold the chunk of a step, too. So the request may fit with
+    // smaller chunks.
     if (!layout.has_windows() || fit.max_chunk <= least ||
         fit.peak_blocks <= num_usable) {
       return fit;
@@ -82,14 +84,14 @@ PoolFit FitPool(const ModelLayout& layout, const SchedulerOptions& options,
   }
 }
 
-int32_t BlocksToReserve(const SchedulerState& state,
-                        const RequestState& request) {
+int32_t CountBlocksToReserve(const SchedulerState& state,
+                             const RequestState& request) {
   // The blocks of windows that a request will hold alone depend on which of
   // their holders leaves the windows first. So the peak of the request stays
   // reserved.
   if (state.layout().has_windows()) return request.peak_blocks;
-  return state.manager.NumBlocks(request.slot) +
-         Remaining(state, request, request.last_length());
+  return state.manager.CountBlocks(request.slot) +
+         CountRemaining(state, request, request.last_length());
 }
 
 bool BlockPromises::IsCopied(const RequestState& request,
@@ -109,7 +111,7 @@ bool BlockPromises::IsCopied(const RequestState& request,
     return ShareBlocks(match.held(page_size), sequence.first().held(page_size),
                        page_size);
   };
-  return NumInUse(match) > 0 && std::ranges::any_of(state_.running, copies);
+  return CountInUse(match) > 0 && std::ranges::any_of(state_.running, copies);
 }
 
 int32_t BlockPromises::NeededOn(const RequestState& request,
@@ -129,10 +131,10 @@ int32_t BlockPromises::NeededOn(const RequestState& request,
                  eviction.decode.get(), eviction.squeeze.get());
   const bool is_copied =
       promise == Promise::kCompletion && IsCopied(request, match);
-  return peak + (is_copied ? NumInUse(match) : 0);
+  return peak + (is_copied ? CountInUse(match) : 0);
 }
 
-int64_t BlockPromises::BlocksPromised(Promise promise) const {
+int64_t BlockPromises::CountBlocksPromised(Promise promise) const {
   int64_t promised = 0;
   for (const RequestState* request : state_.running) {
     // Blocks that this step takes are deducted from the available ones already.
@@ -140,21 +142,22 @@ int64_t BlockPromises::BlocksPromised(Promise promise) const {
     const int32_t taken = run == nullptr ? 0 : run->num_blocks;
     const int32_t length = LengthOf(*request, promise);
     if (request->num_computed >= length) continue;
-    int32_t remaining = Remaining(state_, *request, length);
-    if (promise == Promise::kCompletion) remaining += SharedBelow(*request);
+    int32_t remaining = CountRemaining(state_, *request, length);
+    if (promise == Promise::kCompletion)
+      remaining += CountSharedBelow(*request);
     promised += std::max(0, remaining - taken);
   }
   for (const StepDecision::Run& run : decision_.runs) {
     if (run.match < 0) continue;
     const PrefixMatch& match = decision_.matches[run.match];
     promised += std::max(0, NeededOn(*run.request, match, promise) +
-                                match.cost.num_moving - match.num_blocks() -
+                                match.cost.num_moving - match.CountBlocks() -
                                 run.num_blocks);
   }
   return promised;
 }
 
-int32_t BlockPromises::SharedBelow(const RequestState& request) const {
+int32_t BlockPromises::CountSharedBelow(const RequestState& request) const {
   if (request.next_compression == std::ssize(request.eviction.compressions)) {
     return 0;
   }
@@ -169,7 +172,7 @@ int32_t BlockPromises::SharedBelow(const RequestState& request) const {
 
 int64_t BlockPromises::All(Promise promise) {
   std::optional<int64_t>& promised = decision_.promised[promise];
-  if (!promised.has_value()) promised = BlocksPromised(promise);
+  if (!promised.has_value()) promised = CountBlocksPromised(promise);
   return *promised;
 }
 

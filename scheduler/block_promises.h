@@ -44,8 +44,8 @@ PoolFit FitPool(const ModelLayout& layout, const SchedulerOptions& options,
 
 // Returns the blocks that a running request must reserve of its tenant's quota:
 // the blocks that it has and will still take. In models with windows: its peak.
-int32_t BlocksToReserve(const SchedulerState& state,
-                        const RequestState& request);
+int32_t CountBlocksToReserve(const SchedulerState& state,
+                             const RequestState& request);
 
 // Reads the state and the decision so far; writes only what the decision
 // remembers of the sums. Thread-compatible.
@@ -56,8 +56,8 @@ class BlockPromises {
       : state_(state), decision_(*decision) {}
 
   // Returns the blocks of a match that other sequences use.
-  static int32_t NumInUse(const PrefixMatch& match) {
-    return match.num_saved() - match.cost.num_cooling;
+  static int32_t CountInUse(const PrefixMatch& match) {
+    return match.CountSaved() - match.cost.num_cooling;
   }
   // Returns the blocks of a request at its peak if it starts on `match`, the
   // blocks of the match included. Blocks of the match that others use count
@@ -73,8 +73,8 @@ class BlockPromises {
   // covers blocks that both use. Its survivors are copied to other blocks.
   bool IsCopied(const RequestState& request, const PrefixMatch& match) const;
   // Returns how many blocks below the request's next cut are shared.
-  int32_t SharedBelow(const RequestState& request) const;
-  int64_t BlocksPromised(Promise promise) const;
+  int32_t CountSharedBelow(const RequestState& request) const;
+  int64_t CountBlocksPromised(Promise promise) const;
 
   const SchedulerState& state_;
   StepDecision& decision_;

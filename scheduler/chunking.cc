@@ -14,7 +14,7 @@ int32_t EqualShare(int32_t budget, int32_t unit, std::vector<int32_t>* gaps) {
     left -= gap;
     --num_left;
   }
-  // All fit.
+  // All gaps fit into the budget.
   return gaps->empty() ? unit : std::max(unit, gaps->back());
 }
 

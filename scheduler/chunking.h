@@ -31,10 +31,10 @@ struct ChunkStart {
 // point, and the step that ends there computes the whole observation window of
 // the point's policy. Returns 0 if nothing is left to compute, or if the point
 // has to wait for an order in flight.
-inline int32_t TokensToRun(const RequestState& request,
-                           const EvictionPlan& eviction,
-                           const ChunkStart& start, int32_t token_budget,
-                           int32_t share) {
+inline int32_t CountTokensToRun(const RequestState& request,
+                                const EvictionPlan& eviction,
+                                const ChunkStart& start, int32_t token_budget,
+                                int32_t share) {
   const std::vector<CompressionPoint>& points = eviction.compressions;
   const auto& [num_computed, next] = start;
   int32_t end = std::min(request.num_tokens(), request.last_length());

@@ -18,8 +18,8 @@ HeadShape ShardShapeOf(const ModelLayout& layout) {
 }
 
 // Returns the pages of a shard with budgets per head: the sum over its heads.
-int64_t ExternalPages(const CompressionPoint& point, const ModelLayout& layout,
-                      int32_t shard) {
+int64_t CountExternalPages(const CompressionPoint& point,
+                           const ModelLayout& layout, int32_t shard) {
   const int32_t heads = layout.shard_heads();
   const HeadShape row{
       .num_layers = 1, .num_heads = heads, .page_size = layout.page_size};
@@ -33,10 +33,10 @@ int64_t ExternalPages(const CompressionPoint& point, const ModelLayout& layout,
   return num_pages;
 }
 
-// Budgets of tables become budgets of a caller, and a protected percentage a
-// number: neither page counts nor engines need the table. `range` is what the
-// target is measured by; where it covers nothing, nothing is evicted, and the
-// point stays as it is.
+// Replaces a budget table by the budgets that it gives, and a protected
+// percentage by a number. Page counts and engines then need no table. `range`
+// is the range of the eviction. If the range is empty, the point stays as it
+// is.
 void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
                   const EvictionRange& range, const ModelLayout& layout,
                   CompressionPoint* point) {
@@ -87,14 +87,14 @@ int32_t LargestCut(int32_t length, int32_t page_size) {
   return (length - 1) / page_size * page_size;
 }
 
-int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout) {
+int64_t CountPages(const CompressionPoint& point, const ModelLayout& layout) {
   if (point.budgets == nullptr) {
     return PageTotal(point.policy, point.target, ShardShapeOf(layout),
                      {.cut = point.cut, .length = point.length});
   }
   int64_t most = 0;
   for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
-    most = std::max(most, ExternalPages(point, layout, shard));
+    most = std::max(most, CountExternalPages(point, layout, shard));
   }
   return most;
 }
@@ -104,7 +104,7 @@ std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
   std::vector<int64_t> totals;
   if (point.budgets == nullptr || layout.num_shards == 1) return totals;
   for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
-    totals.push_back(ExternalPages(point, layout, shard));
+    totals.push_back(CountExternalPages(point, layout, shard));
   }
   return totals;
 }
@@ -113,16 +113,17 @@ void ResolvePoint(const std::shared_ptr<const BudgetTable>& table,
                   const ModelLayout& layout, CompressionPoint* point) {
   ResolveTable(table, {.cut = point->cut, .length = point->length}, layout,
                point);
-  point->page_total = point->cut > 0 ? PagesOf(*point, layout) : 0;
+  point->page_total = point->cut > 0 ? CountPages(*point, layout) : 0;
 }
 
-int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout) {
+int32_t CountRegionBlocks(const CompressionPoint& point,
+                          const ModelLayout& layout) {
   return static_cast<int32_t>(
       CeilDiv<int64_t>(point.page_total, layout.shard_pages_per_block()));
 }
 
-int64_t GroupPages(const CompressionPoint& point, int32_t group,
-                   const ModelLayout& layout) {
+int64_t CountGroupPages(const CompressionPoint& point, int32_t group,
+                        const ModelLayout& layout) {
   if (layout.kind_of(group) == GroupKind::kFull) return point.page_total;
   const int32_t window = layout.window_of(group);
   if (!point.target.evicts_in_windows() ||
@@ -135,13 +136,13 @@ int64_t GroupPages(const CompressionPoint& point, int32_t group,
                    ShardShapeOf(layout), eviction.range);
 }
 
-int32_t WindowRegionBlocks(const CompressionPoint& point,
-                           const ModelLayout& layout) {
+int32_t CountWindowRegionBlocks(const CompressionPoint& point,
+                                const ModelLayout& layout) {
   if (!point.target.evicts_in_windows()) return 0;
   int32_t num_blocks = 0;
   for (int32_t group = 1; group < layout.num_groups(); ++group) {
-    // A range as long as the window, with one token behind it, is longer than
-    // any, and protects more.
+    // The range is as long as the window, with one token behind it. No real
+    // range is longer or protects more.
     const int32_t window = layout.window_of(group);
     const int64_t num_pages =
         PageTotal(point.policy, point.target.InWindow(), ShardShapeOf(layout),
@@ -160,8 +161,9 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
   const bool plans = eviction.mode != EvictionMode::kNone &&
                      eviction.mode != EvictionMode::kPressure;
   if (!plans || last_cut == 0) return points;
-  // The block after the cut of a shared region is shared with it: a whole one,
-  // and before the last token, which every request computes itself.
+  // The block behind the cut of a shared region is shared, too. So the block
+  // must be full and before the last token, which every request computes
+  // itself.
   const int32_t multiple = std::max(eviction.share_multiple, layout.page_size);
   const int32_t last = eviction.share_prefix
                            ? (num_prompt - 1) / multiple * multiple
@@ -170,8 +172,8 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
   const int32_t step = eviction.mode == EvictionMode::kEveryChunk
                            ? eviction.compress_every
                            : last;
-  // Budgets by a table are those of the whole prompt, or, where others are to
-  // agree on them, of each length.
+  // A table gives the budgets of the whole prompt. If the prefix is shared, the
+  // table gives the budgets of each length, so that all requests agree on them.
   const CompressionPoint any = PointOf(eviction, num_prompt);
   CompressionPoint point = any;
   if (!eviction.share_prefix) {
@@ -188,7 +190,7 @@ std::vector<CompressionPoint> PlanCompressions(const RequestEviction& eviction,
       ResolvePoint(nullptr, layout, &point);
     }
     if (point.cut > 0 &&
-        RegionBlocks(point, layout) < point.cut / layout.page_size) {
+        CountRegionBlocks(point, layout) < point.cut / layout.page_size) {
       points.push_back(point);
     }
     if (length == last) return points;
@@ -245,8 +247,8 @@ void ListNextPoint(int32_t last_length, const ModelLayout& layout,
 
 void ListFirstPoint(int32_t last_length, const ModelLayout& layout,
                     EvictionPlan* plan) {
-  // A fork lists one point more than its parent: one is to come wherever the
-  // fork starts, and after the parent's end too.
+  // A fork lists one point more than its parent, so that a point is to come
+  // wherever the fork starts, even if the parent has ended.
   ListNextPoint(last_length, layout, plan);
   if (plan->compressions.empty() && plan->squeeze == nullptr) {
     plan->scorer_state = ScorerState::kNone;
@@ -272,7 +274,7 @@ int32_t EvictionPlan::MaxCachedTokens(int64_t num_tokens,
   return std::max(limit, 0);
 }
 
-int32_t EvictionPlan::QueriesKept(int32_t least) const {
+int32_t EvictionPlan::CountQueriesKept(int32_t least) const {
   int32_t num_queries = least;
   for (const CompressionPoint& point : compressions) {
     num_queries = std::max(num_queries, point.policy.query_window());
@@ -364,9 +366,9 @@ std::unique_ptr<const DecodeCompression> WithEnd(
   }
   for (int32_t length = NextLength(decode, decode.end); length <= end;
        length = NextLength(decode, length)) {
-    longer->region_blocks =
-        std::max(longer->region_blocks,
-                 RegionBlocks(NextPoint(decode, length - 1, layout), layout));
+    longer->region_blocks = std::max(
+        longer->region_blocks,
+        CountRegionBlocks(NextPoint(decode, length - 1, layout), layout));
   }
   return longer;
 }

@@ -27,9 +27,9 @@ int32_t LargestCut(int32_t length, int32_t page_size);
 
 // Returns the most pages that the point's region has in any shard. This is an
 // upper bound, because each rank divides the budget among its own heads.
-int64_t PagesOf(const CompressionPoint& point, const ModelLayout& layout);
+int64_t CountPages(const CompressionPoint& point, const ModelLayout& layout);
 // Returns the most pages of the region in each shard, [num_shards]. Returns an
-// empty vector if PagesOf holds for every shard.
+// empty vector if CountPages holds for every shard.
 std::vector<int64_t> ShardPagesOf(const CompressionPoint& point,
                                   const ModelLayout& layout);
 
@@ -45,17 +45,18 @@ void ResolvePoint(const std::shared_ptr<const BudgetTable>& table,
 // shard: page_total in a group of full attention. Returns 0 if the point makes
 // no region in the group. REQUIRES: ResolvePoint was called, and
 // ValidateWindows accepts the policy.
-int64_t GroupPages(const CompressionPoint& point, int32_t group,
-                   const ModelLayout& layout);
+int64_t CountGroupPages(const CompressionPoint& point, int32_t group,
+                        const ModelLayout& layout);
 
 // Returns how many whole blocks hold the point's page total.
-int32_t RegionBlocks(const CompressionPoint& point, const ModelLayout& layout);
+int32_t CountRegionBlocks(const CompressionPoint& point,
+                          const ModelLayout& layout);
 
 // Returns the most blocks that the regions of all window groups have together,
 // for a point at any length. A sequence holds these blocks besides those of its
 // windows until the cuts have left the windows.
-int32_t WindowRegionBlocks(const CompressionPoint& point,
-                           const ModelLayout& layout);
+int32_t CountWindowRegionBlocks(const CompressionPoint& point,
+                                const ModelLayout& layout);
 
 // Returns the compressions of the prompt, ascending, without those that would
 // free no block. With kEveryChunk, a ratio is taken of the whole prompt, so all

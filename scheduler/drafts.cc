@@ -11,9 +11,10 @@ namespace {
 
 // Returns the available blocks that no running request takes until the step is
 // over.
-int32_t SpareBlocks(const SchedulerState& state, const StepDecision& decision,
-                    const BlockBudget& budget) {
-  int64_t needed = BlocksSoon(state);
+int32_t CountSpareBlocks(const SchedulerState& state,
+                         const StepDecision& decision,
+                         const BlockBudget& budget) {
+  int64_t needed = CountBlocksSoon(state);
   for (const StepDecision::Run& run : decision.runs) needed -= run.num_blocks;
   return static_cast<int32_t>(std::clamp<int64_t>(
       budget.available - std::max<int64_t>(needed, 0), 0, INT32_MAX));
@@ -22,10 +23,11 @@ int32_t SpareBlocks(const SchedulerState& state, const StepDecision& decision,
 }  // namespace
 
 bool AwaitsDrafts(const SchedulerState& state) {
-  // Drafts come after the last token, and which of them count is not known
-  // before the answer. A step issued ahead would leave out who has some; from
-  // then on the two would take turns, each in batches of its own, for ever.
-  // Hiding the way to the engine and back is not worth that.
+  // Drafts follow the last token, and only the answer tells which drafts are
+  // accepted. A step issued ahead would have to leave out the sequences with
+  // drafts. Two groups of sequences would then take turns for ever, each in
+  // smaller batches. The time to the engine and back is shorter than the time
+  // lost in this way.
   return state.num_speculating > 0 &&
          std::ranges::any_of(state.running, [](const RequestState* request) {
            return request->num_drafts > 0 && request->num_placeholders > 0;
@@ -38,7 +40,8 @@ void PlanDrafts(const SchedulerState& state, BlockBudget* budget,
   const int32_t page_size = state.layout().page_size;
   const int32_t num_groups = state.layout().num_groups();
   std::optional<int32_t> spare;
-  // Else who runs with drafts could keep others out for as long as it runs.
+  // The other half of the budget is left for waiting requests. Otherwise
+  // sequences with drafts could keep them out for as long as they run.
   const int32_t left_for_others =
       state.waiting.front() == nullptr || state.manager.num_open_slots() == 0
           ? 0
@@ -53,7 +56,8 @@ void PlanDrafts(const SchedulerState& state, BlockBudget* budget,
     const int32_t end = sequence.num_reserved + run.num_tokens - sequence.cut();
     const int32_t room = CeilDiv(end, page_size) * page_size - end;
     if (num_drafts > room) {
-      if (!spare.has_value()) spare = SpareBlocks(state, *decision, *budget);
+      if (!spare.has_value())
+        spare = CountSpareBlocks(state, *decision, *budget);
       num_drafts = static_cast<int32_t>(std::min<int64_t>(
           num_drafts, room + int64_t{*spare / num_groups} * page_size));
     }

@@ -59,7 +59,7 @@ absl::Status ValidateWindows(const RequestEviction& eviction) {
           FormatPolicy(policy), ")")));
 }
 
-// A hundred milliseconds of work, with a table and 256 heads.
+// So many points take a hundred milliseconds with a table and 256 heads.
 constexpr int32_t kMaxPlannedPoints = 4096;
 
 bool HasInterval(EvictionMode mode) {
@@ -128,7 +128,7 @@ absl::Status ValidateObserved(const RequestState& request,
         "whose own policy has them, got one without"));
   }
   if (policy.query_window() > 0 &&
-      request.QueriesKept(options.query_window) == 0) {
+      request.CountQueriesKept(options.query_window) == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "policy: ", FormatPolicy(policy),
         " observes queries; expected a scheduler, or a request's own policy, "

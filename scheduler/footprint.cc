@@ -9,7 +9,8 @@
 namespace blockmgr {
 namespace {
 
-// Walk follows a sequence: what it holds now, and the most it has held.
+// Walk follows a sequence. It counts the blocks that the sequence holds now,
+// and the most blocks that it has held.
 class Walk {
  public:
   Walk(const ModelLayout& layout, Holding now) : layout_(layout), now_(now) {}
@@ -29,7 +30,7 @@ class Walk {
     }
   }
   void Compress(const CompressionPoint& point) {
-    Compress(point.cut, RegionBlocks(point, layout_));
+    Compress(point.cut, CountRegionBlocks(point, layout_));
   }
   int32_t peak() const { return peak_; }
 
@@ -39,13 +40,15 @@ class Walk {
   int32_t peak_ = 0;
 };
 
-// The points of `decode` in (begin, end]. Nothing goes before something is not
-// protected. From there on totals only grow from one to the next, and intervals
-// are whole pages: what is held between the last two is not exceeded between
-// any others. (A region may even be smaller: when a point has nothing to free,
-// the one before is kept. That is not followed.) Where a table decides the
-// total, all regions count as the largest: where that frees nothing, what is
-// held is no more than it.
+// Walks the points of `decode` in (begin, end]. A point evicts nothing while
+// all positions are protected. From the first point on that evicts, totals only
+// grow from point to point, and intervals are whole pages. So the most blocks
+// are held between the last two points, and the points in the middle are left
+// out.
+//
+// Two simplifications count too many blocks, never too few. If a point frees
+// nothing, the engine keeps the smaller region before, which is not followed
+// here. If a table decides the totals, all regions count as the largest one.
 void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
                 const ModelLayout& layout, Walk* walk) {
   const int32_t first = NextLength(
@@ -124,22 +127,22 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
   int32_t in_regions = now.window_region_blocks;
   const auto point = std::ranges::find_if(compressions, evicts);
   if (point != compressions.end()) {
-    in_regions = WindowRegionBlocks(*point, layout);
+    in_regions = CountWindowRegionBlocks(*point, layout);
   } else if (decode != nullptr && evicts(decode->point)) {
-    in_regions = WindowRegionBlocks(decode->point, layout);
+    in_regions = CountWindowRegionBlocks(decode->point, layout);
   } else if (squeeze != nullptr && squeeze->target.evicts_in_windows()) {
     CompressionPoint to_come;
     to_come.policy = squeeze->policy;
     to_come.target = squeeze->target;
-    in_regions = WindowRegionBlocks(to_come, layout);
+    in_regions = CountWindowRegionBlocks(to_come, layout);
   }
   return walk.peak() + WindowPeaks(length, chunk, in_regions, layout);
 }
 
-int32_t RemainingBlocks(const RequestState& request,
-                        const SequenceCache& sequence,
-                        const OwnInWindows& in_windows, int32_t length,
-                        int32_t chunk, const ModelLayout& layout) {
+int32_t CountRemainingBlocks(const RequestState& request,
+                             const SequenceCache& sequence,
+                             const OwnInWindows& in_windows, int32_t length,
+                             int32_t chunk, const ModelLayout& layout) {
   Holding now{.cut = sequence.cut(),
               .window_region_blocks = in_windows.num_in_regions};
   const GroupCache& first = sequence.first();

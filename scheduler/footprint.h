@@ -48,14 +48,14 @@ int32_t PeakBlocks(int32_t length, int32_t chunk,
 //
 // Blocks that its evictions in flight and to come give back are deducted. Fresh
 // destinations are not counted, because orders do without copies when blocks
-// are short. `in_windows` (BlockManager::NumOwnInWindows) has the blocks that
+// are short. `in_windows` (BlockManager::CountOwnInWindows) has the blocks that
 // are in windows once the steps in flight are settled. Blocks that other
 // sequences use are left out, because they do not come back when they leave the
 // window.
-int32_t RemainingBlocks(const RequestState& request,
-                        const SequenceCache& sequence,
-                        const OwnInWindows& in_windows, int32_t length,
-                        int32_t chunk, const ModelLayout& layout);
+int32_t CountRemainingBlocks(const RequestState& request,
+                             const SequenceCache& sequence,
+                             const OwnInWindows& in_windows, int32_t length,
+                             int32_t chunk, const ModelLayout& layout);
 
 // Returns the blocks that window groups take for the next num_tokens tokens of
 // a sequence that has num_reserved positions reserved. A step computes at most

@@ -27,8 +27,8 @@ bool IsInherited(const CompressionPoint& point, int32_t num_prompt,
 
 // Returns how many points the fork has inherited, if these are all that it
 // would inherit from its parent now. Otherwise returns nullopt.
-std::optional<size_t> NumInherited(const EvictionPlan& of_parent,
-                                   const RequestState& fork) {
+std::optional<size_t> CountInherited(const EvictionPlan& of_parent,
+                                     const RequestState& fork) {
   const std::vector<CompressionPoint>& mine = fork.eviction.compressions;
   size_t num = 0;
   for (const CompressionPoint& point : of_parent.compressions) {
@@ -100,7 +100,8 @@ EvictionPlan InheritedPlan(const RequestState& parent, int32_t num_prompt,
   return inherited;
 }
 
-int32_t NumCommonTokens(const RequestState& parent, const RequestState& fork) {
+int32_t CountCommonTokens(const RequestState& parent,
+                          const RequestState& fork) {
   const auto begin = parent.tokens.begin() + fork.num_common;
   const auto differs =
       std::mismatch(begin, parent.tokens.end(),
@@ -110,14 +111,16 @@ int32_t NumCommonTokens(const RequestState& parent, const RequestState& fork) {
 
 namespace {
 
-// Lets the decision carry the compressions of a fork that has never run, if its
-// parent has others by now. Returns false if the fork would not fit with them.
+// If a fork has never run and its parent has other compressions by now, the
+// decision carries these compressions. Returns false if the fork would not fit
+// with them.
 bool Inherit(const SchedulerState& state, const RequestState& parent,
              const RequestState& fork, StepDecision* decision) {
   const EvictionPlan& own = fork.eviction;
-  const std::optional<size_t> num = NumInherited(parent.eviction, fork);
+  const std::optional<size_t> num = CountInherited(parent.eviction, fork);
   if (num.has_value()) {
-    // One more than the parent's, which may have listed another one since.
+    // The fork lists one point more than its parent. The parent may have listed
+    // another point since.
     if (*num == own.compressions.size() &&
         HasNextPoint(fork.last_length(), own)) {
       EvictionPlan longer = CopyOf(own);
@@ -134,7 +137,7 @@ bool Inherit(const SchedulerState& state, const RequestState& parent,
       inherited.compressions, state.layout(), Holding{}, inherited.decode.get(),
       inherited.squeeze.get());
   if (peak > fork.peak_blocks) return false;
-  // The fork's steps may be smaller than its parent's, and then too small for
+  // The fork's steps may be smaller than its parent's steps, and too small for
   // an observation window.
   const bool fits_steps = std::ranges::all_of(
       inherited.compressions, [&fork](const CompressionPoint& point) {
@@ -146,14 +149,14 @@ bool Inherit(const SchedulerState& state, const RequestState& parent,
   return true;
 }
 
-// Returns how many of the tokens that both begin with the request may share, as
-// soon as the parent has computed them.
+// Returns how many common tokens the fork may share after the parent has
+// computed them.
 int32_t ForkLength(const RequestState& parent, const RequestState& request,
                    int32_t page_size, StepDecision* decision) {
   const int32_t num_done = parent.next_compression;
   const int32_t compressed =
       num_done == 0 ? 0 : parent.eviction.compressions[num_done - 1].length;
-  const int32_t num_common = NumCommonTokens(parent, request);
+  const int32_t num_common = CountCommonTokens(parent, request);
   decision->num_looked_blocks += (num_common - request.num_common) / page_size;
   const int32_t length = std::min(decision->EvictionOf(request).MaxCachedTokens(
                                       request.num_cacheable(), compressed),

@@ -30,10 +30,11 @@ EvictionPlan InheritedPlan(const RequestState& parent, int32_t num_prompt,
 // Returns how many first tokens both requests have in common. Tokens are only
 // appended, so the comparison starts at fork.num_common, where an earlier one
 // ended.
-int32_t NumCommonTokens(const RequestState& parent, const RequestState& fork);
+int32_t CountCommonTokens(const RequestState& parent, const RequestState& fork);
 
 struct ForkPoint {
-  bool waits = false;  // until the parent has computed what both share
+  // The fork must wait until its parent has computed the common tokens.
+  bool waits = false;
   // Without tokens: the request starts like any other.
   PrefixMatch match = {};
 };

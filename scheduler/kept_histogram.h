@@ -43,7 +43,7 @@ class KeptHistogram {
   }
 
  private:
-  std::vector<uint64_t> counts_;  // by value
+  std::vector<uint64_t> counts_;  // indexed by value
   uint64_t num_samples_ = 0;
 };
 

@@ -55,7 +55,7 @@ bool OrderPlanner::Plan(const RequestState& request, int32_t length,
     const bool frees_matched =
         match != nullptr && state_.layout().kind_of(group) == GroupKind::kFull;
     const int32_t num_freed =
-        frees_matched ? found.covered.num_blocks - match->num_saved()
+        frees_matched ? found.covered.num_blocks - match->CountSaved()
                       : found.covered.num_own;
     order->num_gained += num_freed - found.num_destinations;
     order->groups.push_back(found);
@@ -67,7 +67,7 @@ StepDecision::GroupOrder OrderPlanner::PlanGroup(
     const RequestState& request, const CompressionPoint& point, int32_t group,
     const PrefixMatch* match) const {
   StepDecision::GroupOrder order{.group = group};
-  order.page_total = GroupPages(point, group, state_.layout());
+  order.page_total = CountGroupPages(point, group, state_.layout());
   if (order.page_total == 0) return order;
   order.num_destinations = static_cast<int32_t>(CeilDiv<int64_t>(
       order.page_total, state_.layout().shard_pages_per_block()));
@@ -96,10 +96,11 @@ CoveredBlocks OrderPlanner::CoveredOf(const PrefixMatch& match,
       region = match.cached->groups[group];
     }
     covered.num_blocks =
-        region.NumCovered(layout, group, point.cut, point.length);
+        region.CountCovered(layout, group, point.cut, point.length);
   }
   if (match.swap != kNoSwap) {
-    // All but what the cache still has comes back into blocks of its own.
+    // The blocks that the cache does not have come back into blocks of the
+    // request's own.
     const MatchedGroup& own = match.groups[group];
     covered.num_own = covered.num_blocks -
                       static_cast<int32_t>(match.blocks_of(group).size()) -
@@ -137,15 +138,14 @@ bool OrderPlanner::PlanUnplannedPoint(const RequestState& request,
   // A request that was preempted after the command may be shorter than the cut.
   if (point->cut >= length) return false;
   point->policy = command.policy;
-  // The protected tail stays as long as asked for, even if fewer queries are at
-  // hand.
+  // The protected tail keeps its length, even if fewer queries are at hand.
   if (command.policy.protect.recent_percent == 0) {
     point->policy.protect.recent = command.policy.protected_recent();
   }
   const int32_t num_in_cache =
       match == nullptr ? request.num_in_cache : match->num_tokens;
   const int32_t num_kept =
-      std::max(request.QueriesKept(state_.options().query_window), 1);
+      std::max(request.CountQueriesKept(state_.options().query_window), 1);
   const int32_t at_hand =
       std::min({length - num_in_cache, num_kept,
                 state_.options().max_query_window(), request.max_chunk});
@@ -159,8 +159,8 @@ bool OrderPlanner::PlanUnplannedPoint(const RequestState& request,
   return true;
 }
 
-int32_t OrderPlanner::NumFresh(const StepDecision::Order& order,
-                               int32_t headroom) const {
+int32_t OrderPlanner::CountFresh(const StepDecision::Order& order,
+                                 int32_t headroom) const {
   const bool copies =
       state_.options().compaction == CompactionPreference::kFreshFirst &&
       !order.point.in_place && order.CountFresh(/*copies=*/true) <= headroom;

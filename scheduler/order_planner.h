@@ -36,7 +36,7 @@ class OrderPlanner {
   // are preferred and fit into `headroom`, all destinations are fresh.
   // Otherwise only the destinations are fresh that the sequence's own blocks
   // cannot provide.
-  int32_t NumFresh(const StepDecision::Order& order, int32_t headroom) const;
+  int32_t CountFresh(const StepDecision::Order& order, int32_t headroom) const;
   // Returns the blocks above the watermark: all orders of a step copy out of
   // this one headroom, once the running requests have what they need.
   int32_t Headroom(int32_t available) const {

@@ -84,7 +84,7 @@ int32_t PrefixWaits::RegionToCome(const RequestState& request,
   for (auto i = std::ssize(its.compressions); i-- > next;) {
     const int32_t length = its.compressions[i].length;
     const size_t last = length / state_.layout().page_size - 1;
-    // Keys are chained: equal here, equal before.
+    // Keys are chained. If the last keys are equal, all keys before are equal.
     if (its.compressions[i].is_shared && last < keys.size() &&
         own.MaxCachedTokens(request.num_cacheable(), length) >= length &&
         std::ranges::binary_search(own.compressions, length, {},

@@ -9,8 +9,8 @@
 namespace blockmgr {
 namespace {
 
-// A squeeze reads all that is left of a sequence: it is worth at least this
-// fraction of the blocks held.
+// A squeeze reads the whole sequence. So it must free at least this fraction of
+// the sequence's blocks.
 constexpr int32_t kLeastGain = 8;
 
 }  // namespace
@@ -29,9 +29,10 @@ void PressurePlanner::Plan(const BlockBudget& budget) {
        int64_t{num_steps} *
            CeilDiv(state_.options().max_num_batched_tokens, page_size));
   if (room >= most) return;
-  int64_t lacking = BlocksSoon(state_) - room;
+  int64_t lacking = CountBlocksSoon(state_) - room;
   if (lacking <= 0) return;
-  // The longest tails first: they are worth most.
+  // Sequences with the longest tails come first, because a squeeze of them
+  // frees most.
   candidates_.clear();
   const auto tail_of = [&](int32_t index) {
     const RequestState& request = *state_.running[index];
@@ -47,7 +48,7 @@ void PressurePlanner::Plan(const BlockBudget& budget) {
       continue;
     }
     if (tail_of(i) / page_size * kLeastGain >=
-        state_.manager.NumBlocks(request.slot)) {
+        state_.manager.CountBlocks(request.slot)) {
       candidates_.push_back(i);
     }
   }
@@ -67,7 +68,7 @@ void PressurePlanner::Plan(const BlockBudget& budget) {
   }
 }
 
-int64_t BlocksSoon(const SchedulerState& state) {
+int64_t CountBlocksSoon(const SchedulerState& state) {
   const int32_t num_steps = state.options().max_steps_in_flight + 1;
   int64_t tokens = int64_t{num_steps} * state.options().max_num_batched_tokens;
   int64_t blocks = 0;
@@ -80,7 +81,7 @@ int64_t BlocksSoon(const SchedulerState& state) {
     tokens -= num_tokens;
     const SequenceCache& sequence = state.manager.sequence(request->slot);
     if (state.layout().kind_of(0) == GroupKind::kFull) {
-      blocks += sequence.BlocksFor(num_tokens, state.layout().page_size);
+      blocks += sequence.CountBlocksFor(num_tokens, state.layout().page_size);
     }
     if (state.layout().has_windows()) {
       blocks += WindowGrowth(sequence.num_reserved, num_tokens,
@@ -99,9 +100,10 @@ bool PressurePlanner::TrySqueeze(const RequestState& request,
       orders_.Plan(request, request.num_tokens(), nullptr, &order) &&
       !order.is_futile() &&
       order.num_released() * kLeastGain >=
-          state_.manager.NumBlocks(request.slot) &&
-      // Blocks are short: it takes none, even where it shares its own.
-      orders_.NumFresh(order, 0) == 0;
+          state_.manager.CountBlocks(request.slot) &&
+      // Blocks are short. So the squeeze takes no fresh block, even if the
+      // sequence shares its blocks.
+      orders_.CountFresh(order, 0) == 0;
   if (!worth_it) decision_.squeezed.pop_back();
   *released = order.num_released();
   return worth_it;

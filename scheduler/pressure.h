@@ -18,7 +18,7 @@ namespace blockmgr {
 // Returns the blocks that the running requests take in the next
 // max_steps_in_flight + 1 steps: the steps that may be issued before a step
 // issued now is answered, and one more.
-int64_t BlocksSoon(const SchedulerState& state);
+int64_t CountBlocksSoon(const SchedulerState& state);
 
 class PressurePlanner {
  public:
@@ -39,7 +39,7 @@ class PressurePlanner {
   const SchedulerState& state_;
   const OrderPlanner& orders_;
   StepDecision& decision_;
-  std::vector<int32_t> candidates_;  // scratch of Plan: into running
+  std::vector<int32_t> candidates_;  // scratch of Plan, indices into running
 };
 
 }  // namespace blockmgr

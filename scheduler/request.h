@@ -68,9 +68,10 @@ struct RequestEviction {
 // longer than other blocks, from the request's submission on.
 struct RetentionWish {
   int32_t begin = 0;
-  int32_t end = 0;  // 0: all tokens from `begin` on, outputs included
+  // 0 means all tokens from `begin` on, outputs included.
+  int32_t end = 0;
   int32_t priority = kDefaultPriority;  // 0..kMaxPriority, higher stays longer
-  int64_t duration_ms = 0;              // 0: without end
+  int64_t duration_ms = 0;              // 0 means without end
 };
 
 struct Request {
@@ -90,7 +91,8 @@ struct Request {
   std::optional<SamplingParams> sampling = std::nullopt;
   // At most 64 wishes.
   std::vector<RetentionWish> retention;
-  int32_t priority = 0;  // for SchedulingPolicy::kPriority, lower comes first
+  // SchedulingPolicy::kPriority serves lower numbers first.
+  int32_t priority = 0;
   // The id of a live parent request of the same tenant, adapter and salt; empty
   // if this request is no fork. A fork begins with the parent's tokens, for
   // parallel samples (n > 1) or beams. If the parent runs when the fork is
@@ -136,7 +138,7 @@ struct TokenEffect {
 // request (StepResult::token_data).
 struct TokenDataEffect {
   RequestId request{0};
-  int32_t index = 0;  // of the first of these outputs
+  int32_t index = 0;  // the index of the first of these outputs
   std::string data;
 };
 
@@ -152,7 +154,7 @@ struct LogProbsEffect {
 struct FinishEffect {
   RequestId request{0};
   FinishReason reason = FinishReason::kLength;
-  absl::Status status;  // not OK for kFailed
+  absl::Status status;  // an error if `reason` is kFailed
   // With kStop: the index in SamplingParams::stop of the string that ended the
   // request. Empty if a stop token or an end token did.
   std::optional<int32_t> stop = std::nullopt;
@@ -165,7 +167,8 @@ struct FinishEffect {
 // command.
 struct EvictionEffect {
   RequestId request{0};
-  uint64_t command = 0;  // from Scheduler::Evict; 0 for the request's own
+  // The number from Scheduler::Evict. 0 for an eviction of the request's own.
+  uint64_t command = 0;
   // If the status is not OK, nothing was evicted. Internal means that the
   // engine refused. If the request cannot fit without the eviction, it fails,
   // and a FinishEffect follows.

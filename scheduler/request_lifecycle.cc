@@ -8,8 +8,8 @@
 namespace blockmgr {
 namespace {
 
-// Cached blocks that are compared in one Update to keep SchedulingPolicy
-// kPrefix in order: about 15 us. A look costs at least kBlocksPerLook.
+// The most cached blocks that one Update compares to keep the order of
+// SchedulingPolicy kPrefix: about 15 us. A look costs at least kBlocksPerLook.
 constexpr int32_t kMaxRefreshedBlocks = 256;
 constexpr int32_t kBlocksPerLook = 16;
 
@@ -72,7 +72,8 @@ WaitingPlace RequestLifecycle::PlaceOf(const RequestState& request,
   if (state_.options().policy == SchedulingPolicy::kPriority) {
     place.rank = request.priority;
   } else if (state_.options().policy == SchedulingPolicy::kPrefix) {
-    // All who wait age alike: when they came is all that has to be kept.
+    // All waiting requests age at the same rate. So the time of submission
+    // decides their order, and no rank changes with time.
     place.rank = int64_t{state_.options().prefix_aging} *
                      static_cast<int64_t>(request.submit_step) -
                  num_cached_tokens;
@@ -199,7 +200,7 @@ void RequestLifecycle::UpdateFront(RequestState* request) {
 }
 
 void RequestLifecycle::RefreshReservation(RequestState* request) {
-  const int32_t needed = BlocksToReserve(state_, *request);
+  const int32_t needed = CountBlocksToReserve(state_, *request);
   if (needed == request->reserved_blocks) return;
   state_.tenants.Reserve(request->tenant, needed - request->reserved_blocks);
   request->reserved_blocks = needed;

@@ -33,7 +33,7 @@ struct CompressionPoint {
   EvictionTarget target;
   std::shared_ptr<const std::vector<float>> scores;
   std::shared_ptr<const std::vector<int32_t>> budgets;
-  int64_t page_total = 0;    // most pages of the region in a shard: PagesOf
+  int64_t page_total = 0;    // most pages of the region in a shard
   uint64_t command = 0;      // number of the command to answer, 0 if none
   bool is_planned = true;    // listed before it is ordered
   bool is_shared = false;    // other requests may start with the region
@@ -107,7 +107,7 @@ struct EvictionPlan {
   // last token and every observation window of the compressions to come.
   int32_t MaxCachedTokens(int64_t num_tokens, int32_t length) const;
   // Returns how many queries per layer the engine must keep, at least `least`.
-  int32_t QueriesKept(int32_t least) const;
+  int32_t CountQueriesKept(int32_t least) const;
 };
 
 // A command that waits for the request's next step.
@@ -119,7 +119,7 @@ struct PendingCommand {
 // WaitingPlace orders the waiting requests of a tenant. The smallest place is
 // served first.
 struct WaitingPlace {
-  int64_t rank = 0;      // from the scheduling policy
+  int64_t rank = 0;      // the rank that the scheduling policy gives
   uint64_t arrival = 0;  // the RequestId, which breaks ties by age
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 misreads it
   friend auto operator<=>(const WaitingPlace&, const WaitingPlace&) = default;
@@ -139,7 +139,8 @@ struct RequestState;
 // sees the links: a const RequestState leads to no request that can be changed.
 class PrefixHintLinks {
   friend class PrefixHints;
-  PrefixHintList* list_ = nullptr;    // null if the request is on no list
+  // The list with this hint. Null if there is none.
+  PrefixHintList* list_ = nullptr;
   RequestState* previous_ = nullptr;  // the neighbors on the list
   RequestState* next_ = nullptr;
 };
@@ -159,8 +160,9 @@ struct PrefixHint {
 struct PrefixWait {
   const RequestState* other = nullptr;  // null if there is none
   RequestId id{0};                      // number of `other`
-  int32_t usable = 0;      // tokens that can be used when `other` is done
-  bool is_region = false;  // whether these are in a region made at `usable`
+  int32_t usable = 0;  // tokens that can be used when `other` is done
+  // True if the usable tokens are in a region that is made at `usable`.
+  bool is_region = false;
 };
 
 // After so many preemptions a request is spared. It is preempted again only if
@@ -190,8 +192,9 @@ struct alignas(64) RequestState {
   int32_t next_compression = 0;  // index into eviction.compressions
   bool running = false;
   bool order_in_flight = false;
-  bool restarts = false;      // starts again in its slot with the next step
-  bool was_admitted = false;  // at least once since submission
+  // The next step starts the request again in its slot.
+  bool restarts = false;
+  bool was_admitted = false;  // admitted at least once since submission
   int32_t num_prompt = 0;
   int32_t max_tokens = 0;
   int32_t max_chunk = 0;    // most tokens of it that one step computes
@@ -204,23 +207,26 @@ struct alignas(64) RequestState {
 
   int32_t min_tokens = 0;
   bool needs_prompt_logprobs = false;
-  size_t index = 0;              // in RequestTable, never changes
-  int32_t num_in_cache = 0;      // positions not computed when it (re)started
-  int32_t num_queries_kept = 0;  // per layer, told when it (re)started
+  size_t index = 0;          // index in RequestTable, never changes
+  int32_t num_in_cache = 0;  // positions not computed when it (re)started
+  // The number per layer, told to the engine when the request (re)started.
+  int32_t num_queries_kept = 0;
   // The keys of full blocks of `tokens`. A waiting request has all of them; a
   // running request has at least those of the blocks that it has published.
   BlockChain chain;
   PrefixHint hint;
 
-  std::shared_ptr<const RequestInfo> info;  // for the engine
+  std::shared_ptr<const RequestInfo> info;  // sent to the engine
   TenantId tenant = kNoTenant;
   int32_t priority = 0;
-  int32_t peak_blocks = 0;  // if it runs alone from its first token on
+  // The most blocks of the request if it runs alone from its first token on.
+  int32_t peak_blocks = 0;
   // The part of its tenant's quota max_blocks that a running request uses: the
   // most blocks that it will hold from now on.
   int32_t reserved_blocks = 0;
   uint64_t submit_step = 0;  // SchedulerState::next_step at submission
-  RequestId fork_of{0};      // the parent, until admission; 0 if none
+  // The parent until the request is admitted. 0 if there is none.
+  RequestId fork_of{0};
   // The number of first tokens that this request and fork_of had in common when
   // this request was submitted.
   int32_t num_common = 0;
@@ -229,7 +235,7 @@ struct alignas(64) RequestState {
   // While waiting:
   WaitingPlace place;     // a running request keeps it for its return
   uint8_t lane = 0;       // kLongPromptLane, kScorerStateLane
-  SwapId swap = kNoSwap;  // its KV in the host tier
+  SwapId swap = kNoSwap;  // the request's KV in the host tier
   int32_t num_swapped_compressions = 0;  // next_compression when swapped out
   int32_t times_passed = 0;  // later requests admitted because it did not fit
   int32_t prefix_waits = 0;  // steps in which it waited for a prefix
@@ -263,9 +269,9 @@ struct alignas(64) RequestState {
   }
   // Returns how many queries per layer the engine keeps of a running request,
   // or will keep of a request that starts with the next step.
-  int32_t QueriesKept(int32_t least) const {
+  int32_t CountQueriesKept(int32_t least) const {
     return running && !restarts ? num_queries_kept
-                                : eviction.QueriesKept(least);
+                                : eviction.CountQueriesKept(least);
   }
   // Returns how many positions are computed in all. The last output is never an
   // input, so its position is not computed.

@@ -37,7 +37,8 @@ class RangeChecks {
   void Number(absl::string_view name, const T& value,
               std::type_identity_t<T> min, std::type_identity_t<T> max,
               const char* /*help*/) {
-    if (!status_.ok() || (value >= min && value <= max)) return;  // not nan
+    // The comparisons are false for NaN.
+    if (!status_.ok() || (value >= min && value <= max)) return;
     status_ = Invalid(prefix_, name, ": expected ", min, " to ", max, ", got ",
                       value);
   }

@@ -17,13 +17,13 @@ namespace {
 constexpr int64_t kMaxEndTokens = 64;
 constexpr int64_t kMaxLogitBiases = 1024;
 constexpr double kMaxBias = 100.0;
-// An engine compares the end of every request's text with each of them after
-// every token.
+// The limits of stop strings. An engine compares the end of a request's text
+// with each string after every token.
 constexpr int64_t kMaxStopStrings = 64;
 constexpr int64_t kMaxStopBytes = 256;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-// As RequireRange, for numbers that may be NaN.
+// Does the same as RequireRange for numbers that may be NaN.
 absl::Status RequireNumber(absl::string_view field, double value, double low,
                            double high) {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -113,7 +113,8 @@ absl::Status ValidateSupport(const SamplingParams& sampling,
     SamplingField field;
     const char* name;
     bool is_used;
-    std::string off;  // the value that turns it off
+    // The value that turns the field off.
+    std::string off;
     std::string value;
   };
   const auto number = [](SamplingField field, const char* name, double value,
@@ -176,7 +177,7 @@ absl::Status ValidateEngineSampling(const EngineSampling& engine) {
 absl::Status ValidateTokens(absl::string_view field,
                             const std::vector<int32_t>& tokens,
                             int32_t vocabulary_size) {
-  // One pass in the good case, which is nearly always.
+  // One pass suffices for valid tokens, which is nearly always the case.
   const int32_t end = vocabulary_size == 0 ? std::numeric_limits<int32_t>::max()
                                            : vocabulary_size - 1;
   const auto wrong = std::ranges::find_if(

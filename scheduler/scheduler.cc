@@ -1,4 +1,4 @@
-// Submission, commands, cancellation and statistics.
+// Scheduler: submission, commands, cancellation and statistics.
 
 #include "scheduler/scheduler.h"
 
@@ -25,18 +25,20 @@ namespace blockmgr {
 namespace {
 
 constexpr size_t kMaxIdBytes = 128;
-// Limits of one request. Its wishes are searched once for each of its blocks.
+// The limits of one request. The request's wishes are searched once for each of
+// its blocks.
 constexpr int64_t kMaxStopTokens = 4096;
 constexpr int64_t kMaxRetentionWishes = 64;
 constexpr int64_t kMaxMedia = 4096;
-// Compression points and media take hundreds of bytes each. So many tokens of
-// SchedulerOptions::max_waiting_tokens allow one, and the queue has room for
-// kMinRecords in any case.
+// Compression points and media take hundreds of bytes each. The queue may hold
+// one of them for each kTokensPerRecord tokens of
+// SchedulerOptions::max_waiting_tokens, but at least kMinRecords.
 constexpr int64_t kTokensPerRecord = 64;
 constexpr int64_t kMinRecords = 4096;
-// As much as the queue's prompts by default, if all that wait have so much.
+// If all waiting requests have this much, it is as much memory as the queue's
+// prompts have by default.
 constexpr size_t kMaxEngineDataBytes = 16384;
-// A block of SchedulerOptions::max_num_blocks is counted with so many tokens.
+// SchedulerOptions::max_num_blocks counts this many tokens for a block.
 constexpr int64_t kTokensPerBlock = 16;
 
 absl::Status RequireCount(absl::string_view field, int64_t count,
@@ -149,7 +151,7 @@ absl::Status ValidateRequest(const Request& request, const ModelLayout& layout,
     return absl::InvalidArgumentError(
         "prompt: expected at least one token, got none");
   }
-  // Lengths before what is looked at one by one.
+  // The lengths of lists are checked before their elements.
   BM_RETURN_IF_ERROR(RequireCount(
       "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
   BM_RETURN_IF_ERROR(
@@ -260,8 +262,9 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   state->chain.SetRetention(RetentionOf(request, state_.now_ms));
   if (parent != nullptr) {
     state->fork_of = parent->id;
-    // A step that looks at thousands of forks need not compare their prompts.
-    state->num_common = NumCommonTokens(*parent, *state);
+    // The count is computed here, so that a step that examines thousands of
+    // forks need not compare prompts.
+    state->num_common = CountCommonTokens(*parent, *state);
   }
   ListFirstPoint(length, layout(), &eviction);
   state->eviction = std::move(eviction);

@@ -16,6 +16,10 @@
 // Cancel release blocks at once. A released block that a step in flight may
 // touch is given to nobody until that step is answered.
 //
+// Readers of vLLM: vLLM's "evict" (a cached block gives way to a new one) is
+// "reclaim" here. "Evict" here drops KV entries of a live sequence for good
+// (compression). "Preempt" means the same as in vLLM.
+//
 // Threads: one at a time (in blockmgrd, the core thread). No clock, no
 // randomness: the same calls give the same answers.
 #ifndef SCHEDULER_SCHEDULER_H_

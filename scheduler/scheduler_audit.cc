@@ -1,4 +1,4 @@
-// For tests: the audit, and numbers by which they compare two states.
+// Scheduler: the audit, and numbers by which tests compare two states.
 
 #include <algorithm>
 

@@ -32,8 +32,8 @@ absl::Status ValidateLimits(const std::string& field,
   return checks.status();
 }
 
-// The most tables, and bytes of a text, that an engine may announce. Names come
-// back in errors.
+// The most tables that an engine may announce, and the most bytes of a text.
+// Errors repeat the names.
 constexpr size_t kMaxQueryStats = 256;
 constexpr size_t kMaxFingerprint = 64;
 

@@ -36,7 +36,7 @@ namespace blockmgr {
 // its place in this order.
 enum class SchedulingPolicy : uint8_t {
   kFcfs,      // in order of arrival
-  kPriority,  // Request::priority, lower first; then arrival (as in vLLM)
+  kPriority,  // lower Request::priority first, then arrival, as vLLM
   // The longest cached prefix first (SGLang, arXiv 2312.07104, section 3), less
   // prefix_aging tokens for every step that another request has waited longer.
   // Prefixes published while requests wait are looked up again in at most 256
@@ -129,10 +129,10 @@ void VisitTenantLimits(Limits& limits, Visitor&& visitor) {
 // TenantUse is the present use of a tenant that the options name, or of all
 // other tenants together.
 struct TenantUse {
-  std::string name;             // "*": the others
+  std::string name;             // "*" means all other tenants
   int32_t num_requests = 0;     // waiting and running
-  int64_t queued_tokens = 0;    // of prompts not yet admitted
-  int64_t reserved_blocks = 0;  // what counts against max_blocks
+  int64_t queued_tokens = 0;    // tokens of prompts not yet admitted
+  int64_t reserved_blocks = 0;  // blocks that count against max_blocks
 };
 
 // See the Visit functions below for meanings and ranges.

@@ -80,8 +80,8 @@ bool SchedulerState::RunsBefore(const RequestState& a,
 
 uint8_t SchedulerState::LaneOf(const RequestState& request) const {
   uint8_t lane = 0;
-  // A fork has nearly all of its prompt from its parent, as long as there is
-  // one; who comes back from the host tier has all of it.
+  // A fork has nearly all of its prompt from its parent while the parent lives.
+  // A request that comes back from the host tier has all of its prompt.
   const bool is_at_hand =
       request.swap != kNoSwap || requests.Find(request.fork_of) != nullptr;
   if (IsLong(request) && !is_at_hand) lane |= kLongPromptLane;

@@ -72,7 +72,8 @@ class RequestTable {
   void CheckInvariants() const;
 
  private:
-  std::vector<std::unique_ptr<RequestState>> objects_;  // by index
+  // Indexed by RequestState::index.
+  std::vector<std::unique_ptr<RequestState>> objects_;
   std::vector<RequestState*> free_;
   absl::flat_hash_map<RequestId, RequestState*> by_id_;
   absl::flat_hash_map<std::string, RequestId> names_;
@@ -135,24 +136,25 @@ class SchedulerState {
   RunningRequests running;
   WaitingQueue waiting;
   Tenants tenants;
-  PrefixHints prefix_hints;               // of waiting requests; for kPrefix
-  PrefillFront prefill_front;             // of running requests
+  PrefixHints prefix_hints;    // hints of waiting requests, for kPrefix
+  PrefillFront prefill_front;  // prompts of running requests
   std::vector<StepInFlight> in_flight;    // oldest first, at most 4
-  std::vector<StepInFlight> spare_steps;  // answered, their memory is reused
+  std::vector<StepInFlight> spare_steps;  // answered steps, kept for reuse
 
   // Counts of running requests.
-  int32_t num_squeezable = 0;   // that may be squeezed
-  int32_t num_spared = 0;       // see RequestState::is_spared
-  int32_t num_speculating = 0;  // that have drafts
+  int32_t num_squeezable = 0;   // requests that may be squeezed
+  int32_t num_spared = 0;       // requests that are spared
+  int32_t num_speculating = 0;  // requests that have drafts
   bool has_restarts = false;    // false if no running request restarts
 
   // The next plan tells the engine to release these slots and to drop these
   // regions and swaps. The lists are empty after that plan is written.
   std::vector<SequenceSlot> released;
-  std::vector<RegionId> dropped_regions;  // kept by the engine, but not needed
+  std::vector<RegionId> dropped_regions;  // regions that nobody needs
   std::vector<SwapId> dropped_swaps;
 
-  int64_t now_ms = std::numeric_limits<int64_t>::min();  // until SetTime
+  // The time of the last SetTime.
+  int64_t now_ms = std::numeric_limits<int64_t>::min();
   uint64_t next_request = 1;
   uint64_t next_step = 1;
   uint64_t next_command = 1;

@@ -20,7 +20,7 @@ namespace blockmgr {
 enum class StatKind : uint8_t {
   kCounter,  // grows from 0
   kGauge,    // the value now
-  kPeak,     // since Scheduler::ForgetKeptEntries()
+  kPeak,     // most since Scheduler::ForgetKeptEntries()
 };
 
 // Counters count from the creation of the scheduler.

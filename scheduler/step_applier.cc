@@ -11,8 +11,9 @@
 namespace blockmgr {
 namespace {
 
-// Outputs that a running request has memory for from the start, for tokens,
-// names of blocks and tables; beyond, these grow like any vector.
+// A running request has memory for this many outputs from the start: for
+// tokens, names of blocks and tables. Beyond them, the memory grows like that
+// of any vector.
 constexpr int64_t kReservedOutputs = 4096;
 
 }  // namespace
@@ -25,7 +26,8 @@ void StepApplier::Apply(StepDecision* decision, StepPlan* plan) {
   ApplyWaits();
   ApplyRestarts(plan);
   const size_t first_start = plan->starts.size();
-  // Matched prefixes are held before anything is taken: taking may reclaim.
+  // Matched prefixes are held before any block is taken, because taking a block
+  // may reclaim a prefix.
   for (const StepDecision::Run& run : decision_->runs) {
     if (run.match < 0) continue;
     RequestState* request = state_.requests.Own(run.request);
@@ -66,7 +68,8 @@ void StepApplier::Apply(StepDecision* decision, StepPlan* plan) {
     WriteRun(run, blocks, plan, &record);
     if (run.order >= 0) WriteOrder(run, plan, &record);
   }
-  // Last: making room for this step may have dropped some.
+  // The list is taken last, because making room for this step may have dropped
+  // swaps.
   plan->dropped_swaps.swap(state_.dropped_swaps);
   plan->dropped_regions = state_.dropped_regions;
   state_.dropped_regions.clear();
@@ -186,14 +189,16 @@ void StepApplier::AdoptCompressions(RequestState* request,
   const std::vector<int32_t> lengths =
       DecodeHistory(match.cached->content->WholeHistory());
   request->next_compression = static_cast<int32_t>(lengths.size());
-  if (request->was_admitted) return;  // they are among its own
+  // The own compressions of an admitted request contain these.
+  if (request->was_admitted) return;
   std::vector<CompressionPoint>& own = request->eviction.compressions;
   const auto to_come =
       own.begin() + NextCompression(*request, request->eviction, match);
   std::vector<CompressionPoint> points;
   points.reserve(lengths.size() + (own.end() - to_come));
   for (const int32_t length : lengths) {
-    // Most are its own, too: a table need not be asked for those again.
+    // Most points are among the request's own points. These are reused, so that
+    // the table is not asked again.
     const auto same = std::ranges::lower_bound(own.begin(), to_come, length, {},
                                                &CompressionPoint::length);
     points.push_back(same != to_come && same->length == length
@@ -219,7 +224,7 @@ void StepApplier::WriteStart(RequestState* request, SequenceSlot source,
   const RegionRecord* region = sequence.first().region.get();
   if (source == kNoSequenceSlot && region != nullptr) start.region = region->id;
   request->num_queries_kept =
-      request->eviction.QueriesKept(state_.options().query_window);
+      request->eviction.CountQueriesKept(state_.options().query_window);
   start.query_window = request->num_queries_kept;
   start.scorer_state = request->eviction.scorer_state;
   if (start.scorer_state == ScorerState::kQueryStatistics) {

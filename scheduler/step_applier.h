@@ -83,7 +83,7 @@ class StepApplier {
   SchedulerState& state_;
   RequestLifecycle& lifecycle_;
   const SwapOutCall swap_out_;
-  StepDecision* decision_ = nullptr;  // while Apply runs
+  StepDecision* decision_ = nullptr;  // set while Apply runs
   std::vector<TokenDemand> demands_;  // scratch of Apply
   std::vector<int64_t> new_offsets_;
   std::vector<BlockId> new_blocks_;

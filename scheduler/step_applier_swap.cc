@@ -1,4 +1,4 @@
-// Preempted requests whose KV waits in the host tier.
+// StepApplier: preempted requests whose KV waits in the host tier.
 
 #include "blockmgr/base/check.h"
 #include "scheduler/step_applier.h"

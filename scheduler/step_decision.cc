@@ -60,7 +60,7 @@ const EvictionPlan& StepDecision::InheritedOf(
              : inherited[mark->inherited].eviction;
 }
 
-int64_t StepDecision::ReservedBy(TenantId tenant) const {
+int64_t StepDecision::CountReservedBy(TenantId tenant) const {
   int64_t blocks = 0;
   for (const Run& run : std::span(runs).last(matches.size())) {
     if (run.request->tenant == tenant) blocks += run.request->peak_blocks;

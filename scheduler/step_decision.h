@@ -103,13 +103,14 @@ struct StepDecision {
   enum class Fate : uint8_t {
     kKept,
     kPreempted,
-    kGivesNothing,  // kept: it shares all its blocks with others
+    kGivesNothing,  // kept, because it shares all its blocks
   };
   std::vector<const RequestState*> preempted;
-  std::vector<Fate> fates;  // of running requests, in their order
+  std::vector<Fate> fates;  // indexed as the running requests
   int32_t num_kept = 0;     // running requests that are not preempted
   int32_t num_spared = 0;   // admitted requests that are spared
-  std::vector<Run> runs;    // of running requests in order, then of admitted
+  // The runs of running requests, in their order, then of admitted requests.
+  std::vector<Run> runs;
   std::vector<PrefixMatch> matches;
   std::vector<Order> orders;
   std::vector<Passed> passed;
@@ -148,7 +149,7 @@ struct StepDecision {
   }
   // Returns the sum of peak_blocks over the tenant's requests that this step
   // admits. O(admitted requests).
-  int64_t ReservedBy(TenantId tenant) const;
+  int64_t CountReservedBy(TenantId tenant) const;
 
  private:
   // The indices of one request in this decision. A mark is valid only if
@@ -166,14 +167,15 @@ struct StepDecision {
   uint64_t number_ = 0;
   // Only few steps ask for the run of a request, so RunOf marks the runs that
   // were added since the last question.
-  mutable std::vector<Mark> marks_;  // by RequestState::index
-  mutable size_t num_marked_ = 0;    // runs
+  mutable std::vector<Mark> marks_;  // indexed by RequestState::index
+  mutable size_t num_marked_ = 0;    // runs that are marked
 };
 
 // BlockBudget counts the blocks that are left while a step is decided.
 struct BlockBudget {
-  int32_t available = 0;  // this step can take them
-  int32_t coming = 0;     // available once the steps in flight are answered
+  int32_t available = 0;  // blocks that this step can take
+  // The blocks that are available once the steps in flight are answered.
+  int32_t coming = 0;
   // Blocks that come with the same answers only if all users of a block release
   // it, or only if the engine does not refuse a command or a squeeze.
   int32_t perhaps = 0;
@@ -217,7 +219,7 @@ struct RunAnswer {
   int32_t sampled = -1;
   std::span<const int32_t> accepted = {};
   int32_t num_drafts = 0;                 // ready for the next step
-  absl::string_view data = {};            // for the frontend
+  absl::string_view data = {};            // the engine's bytes for the frontend
   const RunLogProbs* logprobs = nullptr;  // null if there are none
   std::optional<int32_t> stop = {};       // the string that `sampled` ends
 };

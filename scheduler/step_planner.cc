@@ -11,7 +11,7 @@
 namespace blockmgr {
 namespace {
 
-// Waiting requests that shares are counted for at most.
+// The most waiting requests that get shares of the budget.
 constexpr int32_t kMaxSharers = 16;
 
 }  // namespace
@@ -35,7 +35,8 @@ StepDecision* StepPlanner::Plan() {
     TopUp(&budget, &token_budget);
   }
   if (!decision_.runs.empty()) return &decision_;
-  // Everything waits for steps in flight. Without any, a request can run.
+  // All requests wait for steps in flight. Without a step in flight, some
+  // request could run.
   BM_CHECK(!state_.in_flight.empty());
   return nullptr;
 }
@@ -44,7 +45,7 @@ void StepPlanner::PlanShares(int32_t token_budget) {
   if (state_.options().chunk_policy != ChunkPolicy::kEqualProgress) return;
   gaps_.clear();
   for (const RequestState* request : state_.running) {
-    const int32_t gap = TokensToRun(*request, token_budget);
+    const int32_t gap = CountTokensToRun(*request, token_budget);
     if (gap > 1) {
       gaps_.push_back(gap);
     } else {
@@ -72,7 +73,7 @@ void StepPlanner::PlanRunning(BlockBudget* budget, int32_t* token_budget) {
   for (size_t i = 0; i < state_.running.size() && *token_budget > 0; ++i) {
     if (decision_.fates[i] == StepDecision::Fate::kPreempted) continue;
     const RequestState& request = *state_.running[i];
-    const int32_t num_tokens = TokensToRun(request, *token_budget);
+    const int32_t num_tokens = CountTokensToRun(request, *token_budget);
     if (num_tokens == 0) continue;
     if (PlanRun(i, num_tokens, budget)) *token_budget -= num_tokens;
   }
@@ -84,7 +85,7 @@ bool StepPlanner::PlanRun(size_t index, int32_t num_tokens,
   StepDecision::Run run;
   run.request = request;
   run.num_tokens = num_tokens;
-  run.num_blocks = state_.manager.BlocksNeeded(request->slot, num_tokens);
+  run.num_blocks = state_.manager.CountBlocksNeeded(request->slot, num_tokens);
   if (orders_.MayOrder(*request, request->next_compression,
                        request->num_computed + num_tokens)) {
     if (!PlanRunWithOrder(index, &run, budget)) return false;
@@ -107,7 +108,7 @@ bool StepPlanner::PlanRunWithOrder(size_t index, StepDecision::Run* run,
   }
   // The eviction uses the request's own blocks as far as possible, because
   // blocks for later runs are more important than copies.
-  const int32_t num_fresh = orders_.NumFresh(order, 0);
+  const int32_t num_fresh = orders_.CountFresh(order, 0);
   const int32_t needed = run->num_blocks + num_fresh;
   // If a sharer is about to leave the shared blocks, they become the request's
   // own and need no copy. So no request is preempted for the copy.
@@ -122,7 +123,7 @@ bool StepPlanner::PlanRunWithOrder(size_t index, StepDecision::Run* run,
       group.covered.num_own = group.covered.num_blocks;
     }
   }
-  order.num_fresh = orders_.NumFresh(order, 0);
+  order.num_fresh = orders_.CountFresh(order, 0);
   BM_CHECK(order.num_fresh == 0 ||
            run->num_blocks + order.num_fresh <= budget->available);
   budget->available -= order.num_fresh;
@@ -131,19 +132,20 @@ bool StepPlanner::PlanRunWithOrder(size_t index, StepDecision::Run* run,
   return true;
 }
 
-int32_t StepPlanner::TokensToRun(const RequestState& running,
-                                 int32_t token_budget) const {
-  return blockmgr::TokensToRun(running, running.eviction,
-                               {.num_computed = running.num_computed,
-                                .next_compression = running.next_compression},
-                               token_budget, decision_.chunk_share);
+int32_t StepPlanner::CountTokensToRun(const RequestState& running,
+                                      int32_t token_budget) const {
+  return blockmgr::CountTokensToRun(
+      running, running.eviction,
+      {.num_computed = running.num_computed,
+       .next_compression = running.next_compression},
+      token_budget, decision_.chunk_share);
 }
 
 void StepPlanner::PlanCopies(BlockBudget* budget) {
   for (StepDecision::Order& order : decision_.orders) {
     // A squeeze takes no fresh blocks, because blocks are short.
     if (order.point.is_squeeze()) continue;
-    const int32_t num_fresh = orders_.NumFresh(
+    const int32_t num_fresh = orders_.CountFresh(
         order, orders_.Headroom(budget->available + order.num_fresh));
     budget->available -= num_fresh - order.num_fresh;
     order.num_fresh = num_fresh;
@@ -193,7 +195,7 @@ void StepPlanner::TopUp(BlockBudget* budget, int32_t* token_budget) {
                              : NextCompression(request, eviction, *match);
     const int32_t begin =
         match == nullptr ? request.num_computed : match->num_tokens;
-    const int32_t num_tokens = blockmgr::TokensToRun(
+    const int32_t num_tokens = blockmgr::CountTokensToRun(
         request, eviction, {.num_computed = begin, .next_compression = next},
         run.num_tokens + *token_budget, decision_.chunk_share);
     // A chunk that would end at a compression point is left to the next step.

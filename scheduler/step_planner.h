@@ -64,7 +64,8 @@ class StepPlanner {
   bool PlanRun(size_t index, int32_t num_tokens, BlockBudget* budget);
   bool PlanRunWithOrder(size_t index, StepDecision::Run* run,
                         BlockBudget* budget);
-  int32_t TokensToRun(const RequestState& running, int32_t token_budget) const;
+  int32_t CountTokensToRun(const RequestState& running,
+                           int32_t token_budget) const;
   // Lets the orders of running requests copy, where that is preferred and the
   // running requests have left room.
   void PlanCopies(BlockBudget* budget);

@@ -134,11 +134,12 @@ class Tenants {
   void LeaveQueue(const TenantDemand& demand, Tenant* tenant);
 
   const SchedulerOptions& options_;
-  std::vector<Tenant> tenants_;  // by TenantId
+  std::vector<Tenant> tenants_;  // indexed by TenantId
   absl::flat_hash_map<std::string, TenantId> names_;
-  int64_t queued_tokens_ = 0;   // of all tenants
-  int64_t queued_records_ = 0;  // of all tenants
-  int64_t last_service_ = 0;    // of the tenant that left the queue last
+  int64_t queued_tokens_ = 0;   // the sum over all tenants
+  int64_t queued_records_ = 0;  // the sum over all tenants
+  // The service of the tenant that left the queue last.
+  int64_t last_service_ = 0;
 };
 
 }  // namespace blockmgr

@@ -36,13 +36,14 @@ bool Victims::MakeRoom(size_t index, int32_t needed, BlockBudget* budget) {
     if (!can_wait && decision_.num_kept == 1) {
       // All other requests are preempted, so all blocks but the request's own
       // can be taken. Submit has checked that the request fits into the pool.
-      budget->available =
-          state_.manager.num_usable() - state_.manager.NumBlocks(request->slot);
+      budget->available = state_.manager.num_usable() -
+                          state_.manager.CountBlocks(request->slot);
       return true;
     }
     const size_t victim = FindVictim(index);
-    if (can_wait && (victim == index ||
-                     needed <= budget->available + BlocksOnTheWay(*budget))) {
+    if (can_wait &&
+        (victim == index ||
+         needed <= budget->available + CountBlocksOnTheWay(*budget))) {
       // The request waits for blocks on their way. The blocks that are
       // available are kept for it.
       budget->available -= needed;
@@ -55,12 +56,12 @@ bool Victims::MakeRoom(size_t index, int32_t needed, BlockBudget* budget) {
     const SequenceSlot slot = state_.running[victim]->slot;
     if (is_fenced) {
       // Blocks that leave its windows are counted in `coming` already.
-      budget->coming += state_.manager.NumReleasable(slot) -
+      budget->coming += state_.manager.CountReleasable(slot) -
                         (state_.layout().has_windows()
                              ? state_.manager.CountFalling(slot).num_own
                              : 0);
     } else {
-      budget->available += state_.manager.NumReleasable(slot);
+      budget->available += state_.manager.CountReleasable(slot);
     }
   }
   return true;
@@ -70,7 +71,7 @@ size_t Victims::FindVictim(size_t index) {
   while (true) {
     const size_t victim = CheapestVictim(index);
     if (victim == index) break;
-    if (state_.manager.NumReleasable(state_.running[victim]->slot) > 0) {
+    if (state_.manager.CountReleasable(state_.running[victim]->slot) > 0) {
       return victim;
     }
     decision_.fates[victim] = StepDecision::Fate::kGivesNothing;
@@ -123,17 +124,18 @@ int32_t Victims::RecomputeCost(const RequestState& request) const {
   return std::max(0, sequence.num_settled - num_cached);
 }
 
-int32_t Victims::BlocksOnTheWay(const BlockBudget& budget) const {
+int32_t Victims::CountBlocksOnTheWay(const BlockBudget& budget) const {
   int32_t num_blocks = budget.coming + budget.perhaps;
   for (const StepDecision::Order& order : decision_.orders) {
     if (!order.is_futile()) num_blocks += order.num_released();
   }
-  return num_blocks + LeftTogether();
+  return num_blocks + CountLeftTogether();
 }
 
-int32_t Victims::LeftTogether() const {
+int32_t Victims::CountLeftTogether() const {
   struct Group {
-    int32_t num_shared = 0;  // at most, of those who leave
+    // The most blocks that the leaving sequences share.
+    int32_t num_shared = 0;
     bool some_stay = false;
   };
   absl::flat_hash_map<FirstHeld, Group> groups;

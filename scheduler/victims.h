@@ -38,10 +38,10 @@ class Victims {
   int32_t RecomputeCost(const RequestState& request) const;
   // Returns the blocks that will or may become available when the steps in
   // flight and the step being planned are answered. O(running).
-  int32_t BlocksOnTheWay(const BlockBudget& budget) const;
+  int32_t CountBlocksOnTheWay(const BlockBudget& budget) const;
   // Returns the blocks that are shared only by sequences which are all being
   // evicted from. They become free when all of these evictions are committed.
-  int32_t LeftTogether() const;
+  int32_t CountLeftTogether() const;
   // Returns the cut of the eviction that the request has in flight, or that
   // the decision orders. Returns 0 if there is none.
   int32_t CutToCome(const RequestState& request) const;

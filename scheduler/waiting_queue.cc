@@ -167,7 +167,8 @@ const RequestState* WaitingQueue::Walk::Next() {
       }
       const WaitingPlace place = next_head_++->place;
       if (!FindLane(&current_)) continue;
-      if (current_.head().place != place) {  // its first one is barred
+      // The tenant's first request may be in a barred lane.
+      if (current_.head().place != place) {
         PutBack(current_);
         continue;
       }

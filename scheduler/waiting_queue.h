@@ -107,7 +107,7 @@ class WaitingQueue {
       int64_t service = 0;
       TenantId tenant = kNoTenant;
       std::array<Entries::const_iterator, kNumLanes> entries;
-      int32_t lane = 0;  // of the tenant's next request
+      int32_t lane = 0;  // the lane of the tenant's next request
       Head head() const { return {service, entries[lane]->place, tenant}; }
     };
     // Finds the tenant's next request outside barred lanes. Returns false if
@@ -118,7 +118,7 @@ class WaitingQueue {
     const WaitingQueue& queue_;
     Heads::const_iterator next_head_;
     std::vector<Cursor> begun_;  // tenants begun, heap, next one on top
-    Cursor current_;             // at the last request given
+    Cursor current_;             // the place of the last request given
     bool skip_ = true;
     uint8_t barred_lanes_ = 0;
   };
@@ -131,9 +131,10 @@ class WaitingQueue {
  private:
   struct Tenant {
     std::array<Entries, kNumLanes> lanes;
-    Head head;                      // with the place of `first`
+    Head head;                      // has the place of `first`
     RequestState* first = nullptr;  // first request of all lanes
-    int32_t barred_index = -1;      // into barred_, -1 if not barred
+    // The index into barred_. -1 if the tenant is not barred.
+    int32_t barred_index = -1;
     bool is_barred() const { return barred_index >= 0; }
     bool has_head() const { return first != nullptr && !is_barred(); }
   };
@@ -144,7 +145,7 @@ class WaitingQueue {
   // Returns the tenant, and adds it if it is new.
   Tenant& At(TenantId tenant);
 
-  std::vector<Tenant> tenants_;  // by TenantId
+  std::vector<Tenant> tenants_;  // indexed by TenantId
   Heads heads_;                  // tenants that wait and are not barred
   // In no order, so that changing the service of a barred tenant is O(1).
   std::vector<TenantId> barred_;

@@ -162,7 +162,7 @@ absl::StatusOr<Request> RequestOf(const engine::GenerateRequest& proto,
   return request;
 }
 
-absl::StatusOr<int32_t> NumAnswers(uint32_t n, int64_t num_prompt_tokens) {
+absl::StatusOr<int32_t> CountAnswers(uint32_t n, int64_t num_prompt_tokens) {
   const int64_t most =
       std::clamp<int64_t>(kMaxPromptTokens / num_prompt_tokens, 1, kMaxAnswers);
   if (n > most) {
@@ -234,12 +234,12 @@ int32_t TokensOf(const CoreStats& stats, int64_t blocks) {
 }
 
 // Without the null block.
-int32_t PoolBlocks(const CoreStats& stats) {
+int32_t CountPoolBlocks(const CoreStats& stats) {
   return std::max(stats.scheduler.blocks.num_blocks - 1, 0);
 }
 
 double UsageOf(const CoreStats& stats) {
-  const int32_t blocks = PoolBlocks(stats);
+  const int32_t blocks = CountPoolBlocks(stats);
   if (blocks == 0) return 0;
   return static_cast<double>(stats.scheduler.blocks.used_blocks) / blocks;
 }
@@ -279,7 +279,7 @@ absl::StatusOr<GenerateCall> FromProto(const engine::GenerateRequest& proto,
   call.request.max_tokens = static_cast<int32_t>(sampling.max_tokens());
   BM_ASSIGN_OR_RETURN(
       call.num_answers,
-      NumAnswers(sampling.n(), std::ssize(call.request.prompt)));
+      CountAnswers(sampling.n(), std::ssize(call.request.prompt)));
   BM_RETURN_IF_ERROR(LimitAnswer(&call));
   return call;
 }
@@ -291,7 +291,8 @@ void ToProto(const LoadStats& stats, engine::SchedulerLoad* proto) {
   proto->set_num_total_reqs(scheduler.num_running + scheduler.num_waiting);
   proto->set_num_used_tokens(
       TokensOf(stats.core, scheduler.blocks.used_blocks));
-  proto->set_max_total_num_tokens(TokensOf(stats.core, PoolBlocks(stats.core)));
+  proto->set_max_total_num_tokens(
+      TokensOf(stats.core, CountPoolBlocks(stats.core)));
   proto->set_token_usage(UsageOf(stats.core));
   proto->set_gen_throughput(stats.tokens_per_second);
   proto->set_cache_hit_rate(HitRateOf(scheduler));

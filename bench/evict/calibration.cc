@@ -28,7 +28,7 @@ absl::Status BadCalibration(absl::string_view field, absl::string_view expected,
                  got);
 }
 
-int64_t NumHeads(const Calibration& calibration) {
+int64_t CountHeads(const Calibration& calibration) {
   return int64_t{calibration.num_layers} * calibration.num_heads;
 }
 
@@ -46,7 +46,7 @@ absl::Status CheckInput(const Calibration& calibration) {
     return BadCalibration("layers, KV heads, entries", "at least 1 of each",
                           SizesText(calibration));
   }
-  const int64_t per_query = NumHeads(calibration) * calibration.length;
+  const int64_t per_query = CountHeads(calibration) * calibration.length;
   if (std::ssize(calibration.scores) != per_query) {
     return BadCalibration("scores", absl::StrCat(per_query, " values"),
                           calibration.scores.size());
@@ -175,7 +175,7 @@ void OrderGains(const Calibration& calibration, int32_t query,
 // Returns the index in the gains at which each head begins, and the end.
 std::vector<int64_t> Offsets(const Calibration& calibration, int32_t unit) {
   std::vector<int64_t> offsets = {0};
-  for (int64_t head = 0; head < NumHeads(calibration); ++head) {
+  for (int64_t head = 0; head < CountHeads(calibration); ++head) {
     offsets.push_back(offsets.back() + CeilDiv(calibration.length, unit));
   }
   return offsets;
@@ -288,11 +288,11 @@ absl::StatusOr<LuKvProfile> SolveProfile(std::span<const Calibration> contexts,
   const Calibration& first = contexts.front();
   const int32_t length = first.length;
   BM_RETURN_IF_ERROR(CheckOptions(options, length));
-  const auto num_heads = static_cast<size_t>(NumHeads(first));
+  const auto num_heads = static_cast<size_t>(CountHeads(first));
   const std::vector<int64_t> offsets = Offsets(first, options.unit);
   const std::vector<int32_t> min_units(num_heads, MinUnits(options, length));
   const std::vector<int64_t> totals =
-      Totals(NumHeads(first), length, min_units.front(), options);
+      Totals(CountHeads(first), length, min_units.front(), options);
   std::vector<double> sums(totals.size() * num_heads);
   int32_t num_queries = 0;
   VisitGains(contexts, options, [&](std::span<const float> gains) {
@@ -326,7 +326,7 @@ absl::StatusOr<std::vector<double>> SolverShares(
   BM_RETURN_IF_ERROR(CheckOptions(options, first.length));
   const std::vector<int64_t> offsets = Offsets(first, options.unit);
   const int32_t least = MinUnits(options, first.length);
-  const int64_t min_total = NumHeads(first) * least;
+  const int64_t min_total = CountHeads(first) * least;
   const auto total = static_cast<int64_t>(
       std::llround(keep * static_cast<double>(offsets.back())));
   if (total < min_total || total > offsets.back()) {

@@ -517,7 +517,7 @@ absl::Status SetModelPrompts(const ProfileFlags& flags,
       ModelFile file,
       OpenModel(flags.model_file, flags.num_threads > 0
                                       ? flags.num_threads
-                                      : ThreadPool::HardwareThreads()));
+                                      : ThreadPool::CountHardwareThreads()));
   BM_ASSIGN_OR_RETURN(const Tokenizer tokenizer, OpenTokenizer(file));
   BM_ASSIGN_OR_RETURN(const std::vector<int32_t> text,
                       ReadTexts(tokenizer, flags.texts));

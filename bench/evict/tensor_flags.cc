@@ -75,7 +75,7 @@ absl::StatusOr<ModelText> ReadModelText(const TensorFlags& flags) {
       ModelFile file,
       OpenModel(flags.model, flags.num_threads > 0
                                  ? flags.num_threads
-                                 : ThreadPool::HardwareThreads()));
+                                 : ThreadPool::CountHardwareThreads()));
   BM_RETURN_IF_ERROR(CheckNoWindows("--model", *file.model));
   BM_ASSIGN_OR_RETURN(Tokenizer tokenizer, OpenTokenizer(file));
   BM_ASSIGN_OR_RETURN(const std::vector<int32_t> text,

@@ -17,7 +17,8 @@ namespace blockmgr {
 struct LayerPlace {
   int32_t group = 0;
   int32_t slot = 0;
-  int32_t window = 0;  // tokens that the layer attends to; 0 means all
+  // The number of tokens that the layer attends to. 0 means all tokens.
+  int32_t window = 0;
   friend bool operator==(const LayerPlace&, const LayerPlace&) = default;
 };
 

@@ -54,16 +54,16 @@ struct ModelLayout {
   // Far above any model.
   static constexpr int32_t kMaxWindowGroups = 64;
   static constexpr int32_t kMaxWindow = 1 << 30;      // tokens
-  static constexpr int32_t kMaxQueryHeads = 1 << 20;  // of a group's layers
+  static constexpr int32_t kMaxQueryHeads = 1 << 20;  // query heads of a layer
 
-  int32_t num_layers = 0;  // of each group
+  int32_t num_layers = 0;  // layers of each group
   int32_t num_heads = 0;   // KV heads of each layer
-  int32_t num_q_heads =
-      0;                   // query heads of each layer; a multiple of num_heads
+  // The query heads of each layer. Their number is a multiple of num_heads.
+  int32_t num_q_heads = 0;
   int32_t head_dim = 0;    // elements of one row (one token of K or of V)
   int32_t page_size = 16;  // tokens per page
   DType dtype = DType::kBFloat16;
-  int32_t num_blocks = 0;  // of the pool, the null block included
+  int32_t num_blocks = 0;  // blocks of the pool, with the null block
   // num_heads is a multiple of num_shards. Ranks that hold the same heads (more
   // ranks than KV heads) are one shard.
   int32_t num_shards = 1;
@@ -182,10 +182,10 @@ inline constexpr KvTensorOrder kAllKvTensorOrders[] = {
 // contiguous. The strides describe the memory of one shard: pass a
 // ShardLayout().
 struct KvPoolLayout {
-  int64_t layer_stride = 0;  // from the base of one layer to the next
+  int64_t layer_stride = 0;  // distance between the bases of two layers
   int64_t block_stride = 0;
   int64_t head_stride = 0;
-  int64_t kv_stride = 0;  // from a token's K row to its V row
+  int64_t kv_stride = 0;  // distance of a token's V row from its K row
   int64_t token_stride = 0;
 
   // Returns the strides of tensors without padding, one layer after another.

@@ -269,7 +269,7 @@ absl::Status Write(const std::string& path, const std::string& bytes) {
   return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
 }
 
-int64_t NumValues(std::span<const int64_t> shape) {
+int64_t CountValues(std::span<const int64_t> shape) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   return count;
@@ -318,7 +318,8 @@ absl::StatusOr<NpyArray> ReadNpy(const std::string& path) {
 }
 
 absl::Status WriteNpy(const std::string& path, const NpyArray& array) {
-  BM_CHECK(NumValues(array.shape) == static_cast<int64_t>(array.values.size()));
+  BM_CHECK(CountValues(array.shape) ==
+           static_cast<int64_t>(array.values.size()));
   std::vector<uint32_t> words;
   words.reserve(array.values.size());
   for (const float value : array.values) {
@@ -329,7 +330,7 @@ absl::Status WriteNpy(const std::string& path, const NpyArray& array) {
 
 std::string EncodeNpyInts(std::span<const int64_t> shape,
                           std::span<const int32_t> values) {
-  BM_CHECK(NumValues(shape) == static_cast<int64_t>(values.size()));
+  BM_CHECK(CountValues(shape) == static_cast<int64_t>(values.size()));
   const std::vector<uint32_t> words(values.begin(), values.end());
   return Encode("<i4", shape, words);
 }

@@ -218,7 +218,7 @@ std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
       by_page ? MinHeadPages(policy, shape, range)
               : std::min(std::max(int64_t{1}, num_protected), mean);
   const int64_t total =
-      by_page ? ScopePages(num_heads, policy, target, shape, range)
+      by_page ? CountScopePages(num_heads, policy, target, shape, range)
               : num_heads * mean;
   const std::vector<int64_t> all_units =
       policy.budget.kind == BudgetKind::kDuo

@@ -46,9 +46,9 @@ absl::Status CheckTable(const EvictionPolicy& policy, const HeadShape& shape,
 //
 //   round(token)  The total is layers * heads * B entries. The minimum is
 //                 max(1, the protected positions), or B if B is less.
-//   round(page)   The total is ScopePages (page_math.h) of all heads. Budgets
-//                 are whole pages. Only a head that keeps everything may end in
-//                 a page that is not full.
+//   round(page)   CountScopePages (page_math.h) of all heads is the total.
+//                 Budgets are whole pages. Only a head that keeps everything
+//                 may end in a page that is not full.
 //
 // with B = target.TokensPerHead(cut). The ideal amounts are:
 //

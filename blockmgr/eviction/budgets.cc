@@ -232,7 +232,7 @@ std::vector<int32_t> ExternalBudgets(const Terms& terms,
   const bool by_page = terms.policy.rounding == Rounding::kPage;
   const int64_t unit = by_page ? terms.shape.page_size : 1;
   const int64_t min_units =
-      by_page ? ProtectedPages(terms.policy, terms.shape, terms.range) : 0;
+      by_page ? CountProtectedPages(terms.policy, terms.shape, terms.range) : 0;
   std::vector<int32_t> budgets;
   budgets.reserve(external.size());
   for (size_t index = 0; index < external.size(); ++index) {

@@ -23,8 +23,8 @@ namespace blockmgr {
 
 // Sums over the entries that one query of one query head attends to.
 struct AttentionLoss {
-  double kept_mass = 0.0;  // sum of A over the kept entries: sigma
-  double lost_mass = 0.0;  // sum of A over the others: 1 - sigma
+  double kept_mass = 0.0;  // sum of A over the kept entries (sigma)
+  double lost_mass = 0.0;  // sum of A over the others (1 - sigma)
   double kept_size = 0.0;  // sum of A_j |V_j|_1 over the kept entries
   double lost_size = 0.0;  // sum of A_j |V_j|_1 over the others
 };

@@ -43,7 +43,7 @@ absl::Status BadProfile(absl::string_view field, absl::string_view expected,
 
 // num_rows * num_layers * num_heads, or -1 if it is no size of an array that a
 // file could hold.
-int64_t NumRates(int64_t num_rows, int64_t num_layers, int64_t num_heads) {
+int64_t CountRates(int64_t num_rows, int64_t num_layers, int64_t num_heads) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const int64_t heads = num_layers * num_heads;  // of int32: no overflow
   if (heads > kMax || num_rows > kMax / std::max<int64_t>(heads, 1)) return -1;
@@ -74,8 +74,8 @@ absl::Status CheckSizes(const LuKvProfile& profile) {
   if (!(profile.min_keep >= 0.0f && profile.min_keep <= 1.0f)) {
     return BadProfile("min_keep", "0 to 1", absl::StrCat(profile.min_keep));
   }
-  const int64_t expected =
-      NumRates(std::ssize(profile.rho), profile.num_layers, profile.num_heads);
+  const int64_t expected = CountRates(std::ssize(profile.rho),
+                                      profile.num_layers, profile.num_heads);
   if (expected < 0) return BadProfile("r", "less than 2^31 values", "more");
   if (std::ssize(profile.r) != expected) {
     return BadProfile("r", absl::StrCat(expected, " values"),
@@ -208,7 +208,7 @@ absl::StatusOr<LuKvProfile> DecodeLuKvProfile(absl::string_view bytes) {
   BM_RETURN_IF_ERROR(CheckNumber("size of rho", num_rows, 2));
   // Before anything is allocated for them.
   const int64_t rates =
-      NumRates(num_rows, profile.num_layers, profile.num_heads);
+      CountRates(num_rows, profile.num_layers, profile.num_heads);
   if (rates < 0) return BadProfile("r", "less than 2^31 values", "more");
   const int64_t expected =
       (num_rows + rates) * static_cast<int64_t>(sizeof(float));
@@ -232,7 +232,7 @@ absl::StatusOr<LuKvProfile> LuKvProfileFromKvPress(std::span<const float> curve,
   profile.num_heads = num_heads;
   BM_RETURN_IF_ERROR(CheckNumber("num_layers", num_layers, 1));
   BM_RETURN_IF_ERROR(CheckNumber("num_heads", num_heads, 1));
-  const int64_t expected = NumRates(kRows, num_layers, num_heads);
+  const int64_t expected = CountRates(kRows, num_layers, num_heads);
   if (std::ssize(curve) != expected) {
     return BadProfile(
         "kvpress array",

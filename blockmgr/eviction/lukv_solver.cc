@@ -97,7 +97,7 @@ class RunMerger {
 
  private:
   struct Entrant {
-    uint64_t key = 0;  // 0: the run is used up
+    uint64_t key = 0;  // 0 means that the run is used up
     uint64_t run = 0;
   };
   Entrant Next(size_t run) const {

@@ -25,8 +25,8 @@ int64_t MaxHeadPages(const HeadShape& shape, const EvictionRange& range);
 
 // Returns the number of pages that hold every protected position below the cut.
 // May be 0.
-int64_t ProtectedPages(const EvictionPolicy& policy, const HeadShape& shape,
-                       const EvictionRange& range);
+int64_t CountProtectedPages(const EvictionPolicy& policy,
+                            const HeadShape& shape, const EvictionRange& range);
 
 // Returns the number of pages that every head may keep under any target: one,
 // or enough for every protected position. At most MaxHeadPages.
@@ -36,9 +36,9 @@ int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
 // Returns the pages of num_heads heads that share one total under round(page).
 // If the target covers all positions, returns all pages: the last page of every
 // head may not be full, and a floor would evict from it.
-int64_t ScopePages(int64_t num_heads, const EvictionPolicy& policy,
-                   const EvictionTarget& target, const HeadShape& shape,
-                   const EvictionRange& range);
+int64_t CountScopePages(int64_t num_heads, const EvictionPolicy& policy,
+                        const EvictionTarget& target, const HeadShape& shape,
+                        const EvictionRange& range);
 
 // Consecutive heads, in the order (layer, head), that share one total.
 struct BudgetScope {

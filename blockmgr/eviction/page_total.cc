@@ -12,7 +12,7 @@
 namespace blockmgr {
 namespace {
 
-int64_t NumHeads(const HeadShape& shape) {
+int64_t CountHeads(const HeadShape& shape) {
   return int64_t{shape.num_layers} * shape.num_heads;
 }
 
@@ -84,20 +84,21 @@ int64_t MaxHeadPages(const HeadShape& shape, const EvictionRange& range) {
   return CeilDiv(int64_t{range.cut}, int64_t{shape.page_size});
 }
 
-int64_t ProtectedPages(const EvictionPolicy& policy, const HeadShape& shape,
-                       const EvictionRange& range) {
+int64_t CountProtectedPages(const EvictionPolicy& policy,
+                            const HeadShape& shape,
+                            const EvictionRange& range) {
   return CeilDiv(int64_t{ProtectedPositions(policy, range).count()},
                  int64_t{shape.page_size});
 }
 
 int64_t MinHeadPages(const EvictionPolicy& policy, const HeadShape& shape,
                      const EvictionRange& range) {
-  return std::max(int64_t{1}, ProtectedPages(policy, shape, range));
+  return std::max(int64_t{1}, CountProtectedPages(policy, shape, range));
 }
 
-int64_t ScopePages(int64_t num_heads, const EvictionPolicy& policy,
-                   const EvictionTarget& target, const HeadShape& shape,
-                   const EvictionRange& range) {
+int64_t CountScopePages(int64_t num_heads, const EvictionPolicy& policy,
+                        const EvictionTarget& target, const HeadShape& shape,
+                        const EvictionRange& range) {
   const int64_t mean = MeanEntries(policy, target, range);
   if (mean >= range.cut) return num_heads * MaxHeadPages(shape, range);
   return std::max(num_heads * mean / shape.page_size,
@@ -111,10 +112,10 @@ std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
   const int64_t mean = MeanEntries(policy, target, range);
   const int64_t heads = shape.num_heads;
   const auto pages_for = [&](int64_t num_heads) {
-    return ScopePages(num_heads, policy, target, shape, range);
+    return CountScopePages(num_heads, policy, target, shape, range);
   };
   if (policy.budget.kind == BudgetKind::kGlobal) {
-    const int64_t all = NumHeads(shape);
+    const int64_t all = CountHeads(shape);
     return {{.first_head = 0,
              .num_heads = all,
              .entries = all * mean,
@@ -129,9 +130,9 @@ std::vector<BudgetScope> BudgetScopes(const EvictionPolicy& policy,
         policy.budget, mean, num_protected, shape.num_layers, range.cut);
     const int64_t least =
         heads * std::min(mean, std::max(int64_t{1}, num_protected));
-    entries = ShareLayers(NumHeads(shape) * mean, means, least,
+    entries = ShareLayers(CountHeads(shape) * mean, means, least,
                           heads * int64_t{range.cut});
-    pages = ShareLayers(pages_for(NumHeads(shape)), means,
+    pages = ShareLayers(pages_for(CountHeads(shape)), means,
                         heads * MinHeadPages(policy, shape, range),
                         heads * MaxHeadPages(shape, range));
   }
@@ -156,24 +157,27 @@ int64_t PageTotal(const EvictionPolicy& policy, const EvictionTarget& target,
     const bool of_model = kind == BudgetKind::kGlobal ||
                           kind == BudgetKind::kPyramid ||
                           kind == BudgetKind::kAdaPyramid;
-    return of_model ? ScopePages(NumHeads(shape), policy, target, shape, range)
-                    : shape.num_layers * ScopePages(shape.num_heads, policy,
+    return of_model
+               ? CountScopePages(CountHeads(shape), policy, target, shape,
+                                 range)
+               : shape.num_layers * CountScopePages(shape.num_heads, policy,
                                                     target, shape, range);
   }
-  const int64_t entries = NumHeads(shape) * MeanEntries(policy, target, range);
-  const int64_t slack = NumHeads(shape) * (shape.page_size - 1);
+  const int64_t entries =
+      CountHeads(shape) * MeanEntries(policy, target, range);
+  const int64_t slack = CountHeads(shape) * (shape.page_size - 1);
   // No head holds more than one entry per position.
   return std::min((entries + slack) / shape.page_size,
-                  NumHeads(shape) * MaxHeadPages(shape, range));
+                  CountHeads(shape) * MaxHeadPages(shape, range));
 }
 
 int64_t PageTotalExternal(std::span<const int32_t> budgets,
                           const EvictionPolicy& policy, const HeadShape& shape,
                           const EvictionRange& range) {
   CheckRange(shape, range);
-  BM_CHECK(static_cast<int64_t>(budgets.size()) == NumHeads(shape));
+  BM_CHECK(static_cast<int64_t>(budgets.size()) == CountHeads(shape));
   const int64_t min_pages = policy.rounding == Rounding::kPage
-                                ? ProtectedPages(policy, shape, range)
+                                ? CountProtectedPages(policy, shape, range)
                                 : 0;
   const int64_t max_pages = MaxHeadPages(shape, range);
   int64_t total = 0;

@@ -26,7 +26,7 @@ namespace blockmgr {
 // Every enum below has the order of its names in policy_fields.h, and the
 // numbers of its values in proto/blockmgr/v1/common.proto.
 enum class ScorerKind : uint8_t {
-  kSnapKv,  // SnapKV (2404.14469): attention of the last queries, pooled
+  kSnapKv,  // SnapKV (2404.14469), pooled attention of the last queries
   kH2o,     // H2O (2306.14048): attention, summed over queries
   kTova,    // TOVA (2401.06104): attention of the last query, averaged over the
             // layer's query heads; a shard averages over its own heads only
@@ -43,7 +43,7 @@ enum class ScorerKind : uint8_t {
 // ScoreSource says where the scores of a scorer come from.
 enum class ScoreSource : uint8_t {
   kBackend,   // Backend::Score computes them
-  kPosition,  // there are none: later positions are kept
+  kPosition,  // no scores; later positions are kept
   kRandom,    // RandomScores computes them
   kCaller,    // the caller sends them
 };
@@ -62,8 +62,8 @@ enum class KeyDiffMetric : uint8_t { kCosine, kDot, kEuclidean };
 // The state that an engine accumulates for a sequence from its first token on.
 enum class ScorerState : uint8_t {
   kNone,
-  kAttentionSums,    // per (layer, KV head, entry): one float
-  kQueryStatistics,  // per (layer, query head): sums of q and of q q^T
+  kAttentionSums,    // one float per (layer, KV head, entry)
+  kQueryStatistics,  // sums of q and of q q^T per (layer, query head)
 };
 
 // The largest pooling kernel, entries. Pooling costs entries * kernel, and a
@@ -80,17 +80,20 @@ struct ScorerSpec {
   GroupReduce group = GroupReduce::kMean;
   // h2o only:
   H2oNorm norm = H2oNorm::kNone;
-  int32_t recent = 0;      // last entries that are protected
-  int32_t obs_window = 0;  // last queries that count; 0 means all queries
+  int32_t recent = 0;  // last entries that are protected
+  // The number of last queries that count. 0 means all queries.
+  int32_t obs_window = 0;
   // keydiff only:
   KeyDiffAnchor anchor = KeyDiffAnchor::kNormalized;
   KeyDiffMetric metric = KeyDiffMetric::kCosine;
   // expected_attention only:
   int32_t n_future = 512;  // future positions to average over
-  int32_t n_sink = 4;      // first entries: protected, their queries ignored
-  bool cov = true;         // whether the covariance of the queries is used
-  bool vnorm = true;       // whether scores are multiplied by |v|
-  double eps = 0.02;       // added to the attention before that product
+  // The number of first entries. They are protected, and their queries are
+  // ignored.
+  int32_t n_sink = 4;
+  bool cov = true;    // the covariance of the queries is used
+  bool vnorm = true;  // scores are multiplied by |v|
+  double eps = 0.02;  // added to the attention before that product
   // The name of the engine's QueryStatsTable, whose queries are expected. Empty
   // means the queries of the sequence itself.
   std::string stats = {};
@@ -102,13 +105,13 @@ struct ScorerSpec {
 };
 
 enum class BudgetKind : uint8_t {
-  kUniform,     // equal for all heads
-  kPyramid,     // PyramidKV (2406.02069): falls from layer to layer
-  kAdaKv,       // Ada-KV (2407.11550): by share of the layer's top scores
+  kUniform,     // equal budgets for all heads
+  kPyramid,     // PyramidKV (2406.02069), budgets fall from layer to layer
+  kAdaKv,       // Ada-KV (2407.11550), by share of the layer's top scores
   kAdaPyramid,  // pyramid's totals per layer, divided among heads by adakv
-  kHeadKv,      // HeadKV (2410.19258): by scores of heads, from a table
-  kLuKv,        // LU-KV (2602.08585): by a measured profile, from a table
-  kGlobal,      // by share of the top scores of the whole model
+  kHeadKv,      // HeadKV (2410.19258), by scores of heads in a table
+  kLuKv,        // LU-KV (2602.08585), by a measured profile in a table
+  kGlobal,      // by share of the whole model's top scores
   kExternal,    // the caller sends one budget per (layer, head)
   kDuo,         // DuoAttention (2410.10819): the heads with the best scores of
                 // a table keep everything, others what is protected
@@ -148,7 +151,7 @@ enum class SelectorKind : uint8_t {
   kCritical,  // CriticalKV (2502.03805): keeps the best scores first, then the
               // best products of score and size of the value
 };
-enum class ValueNorm : uint8_t { kL1, kL2 };  // of V W_O
+enum class ValueNorm : uint8_t { kL1, kL2 };  // the norm of V W_O
 
 struct SelectorSpec {
   SelectorKind kind = SelectorKind::kTopK;
@@ -156,16 +159,17 @@ struct SelectorSpec {
   double first = 0.5;  // the share of the budget that the best scores take
   double eps = 1e-4;   // added to the score before the product
   ValueNorm norm = ValueNorm::kL1;
-  // True: the mean over the group of each query head's product. False: the
-  // product of the group's mean score and mean norm.
+  // True means the group's mean of the products of each query head. False means
+  // the product of the group's mean score and mean norm.
   bool gqa_product = false;
   friend bool operator==(const SelectorSpec&, const SelectorSpec&) = default;
 };
 
 // Entries that are never evicted as long as the budget covers them.
 struct Protection {
-  int32_t sinks = 0;    // the first positions of the sequence
-  int32_t recent = -1;  // the last positions; -1 means the scorer's own number
+  int32_t sinks = 0;  // the first positions of the sequence
+  // The number of last positions. -1 means the number of the scorer.
+  int32_t recent = -1;
   // Instead of `recent`: so many per cent of the entries that the target keeps
   // of a head. Written "recent=10%". ResolveRecent turns it into `recent`.
   int32_t recent_percent = 0;

@@ -45,7 +45,7 @@ struct ScorerTraits {
   // The number of first positions that are never evicted.
   int32_t (*sinks)(const ScorerSpec&) = nullptr;
   // The number of last positions that are never evicted unless protect(recent)
-  // says otherwise. Null: the query window.
+  // says otherwise. Null means the query window.
   int32_t (*recent)(const ScorerSpec&) = nullptr;
   // Whether Backend::Score also fills ScoreBatch::products, which
   // critical(gqa_product=true) reads.
@@ -108,7 +108,7 @@ template <typename Kind, typename... Fields>
 struct Row {
   Kind kind;
   absl::string_view name;
-  ScorerTraits traits;  // of a scorer
+  ScorerTraits traits;  // used by rows of scorers only
   std::tuple<Fields...> fields;
 
   template <typename Spec, typename Visitor>

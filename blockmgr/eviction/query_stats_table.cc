@@ -45,7 +45,7 @@ absl::Status BadTable(absl::string_view field, absl::string_view expected,
 
 // num_layers * num_q_heads, or -1 if their floats are no arrays that a file
 // could hold.
-int64_t NumHeads(const QueryStatsTable& table) {
+int64_t CountHeads(const QueryStatsTable& table) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const int64_t heads = int64_t{table.num_layers} * table.num_q_heads;
   return heads > kMax / table.covariance_size() ? -1 : heads;
@@ -72,7 +72,7 @@ absl::Status CheckHeader(const QueryStatsTable& table) {
     return BadTable("model", absl::StrCat("at most ", kMaxTableText, " bytes"),
                     absl::StrCat(table.model.size()));
   }
-  if (NumHeads(table) >= 0) return absl::OkStatus();
+  if (CountHeads(table) >= 0) return absl::OkStatus();
   return BadTable(
       "covariances", "less than 2^31 values",
       absl::StrCat(table.num_layers, " layers of ", table.num_q_heads,
@@ -127,7 +127,7 @@ absl::Status CheckCovariance(const QueryStatsTable& table, int64_t head,
 
 absl::Status QueryStatsTable::Validate() const {
   BM_RETURN_IF_ERROR(CheckHeader(*this));
-  const int64_t num_heads = NumHeads(*this);
+  const int64_t num_heads = CountHeads(*this);
   const auto dim = static_cast<size_t>(head_dim);
   const auto size = static_cast<size_t>(covariance_size());
   BM_RETURN_IF_ERROR(CheckSize("means", means.size(), num_heads * head_dim));
@@ -187,8 +187,8 @@ absl::StatusOr<QueryStatsTable> DecodeQueryStats(absl::string_view bytes) {
   table.model = reader.Text();
   BM_RETURN_IF_ERROR(CheckHeader(table));
   // Before anything is allocated for them.
-  const int64_t num_means = NumHeads(table) * table.head_dim;
-  const int64_t num_covariances = NumHeads(table) * table.covariance_size();
+  const int64_t num_means = CountHeads(table) * table.head_dim;
+  const int64_t num_covariances = CountHeads(table) * table.covariance_size();
   const int64_t expected =
       (num_means + num_covariances) * static_cast<int64_t>(sizeof(float));
   if (!reader.ok() || static_cast<int64_t>(reader.remaining()) != expected) {

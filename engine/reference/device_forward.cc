@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<DeviceForward>> DeviceForward::Create(
     const LanguageModel* model, const ModelLayout& layout,
     DeviceRuntime* runtime) {
   BM_RETURN_IF_ERROR(CudaBackend::CheckLayout(layout.ShardLayout()));
-  ThreadPool threads(ThreadPool::HardwareThreads());
+  ThreadPool threads(ThreadPool::CountHardwareThreads());
   BM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceWeights> weights,
                       DeviceWeights::Create(*model, runtime, &threads));
   const absl::StatusOr<std::string> library = runtime->UseProductLibrary();

@@ -144,7 +144,7 @@ class Reader {
                               &memory_);
   }
   // Reads the number of outputs of a matrix, in [1, kMaxCount * 4].
-  int32_t NumOutputs(const std::string& name) {
+  int32_t CountOutputs(const std::string& name) {
     const GgufTensor* tensor = file_.Find(name);
     if (tensor == nullptr) {
       Fail(Wrong(name, "a tensor", "none"));
@@ -337,7 +337,7 @@ ModelShape ReadShape(const Architecture& architecture, Reader* reader) {
   shape.num_layers = reader->Count("block_count");
   shape.hidden = reader->Count("embedding_length", kWidthMultiple);
   shape.mlp = reader->Count("feed_forward_length", kWidthMultiple);
-  shape.vocabulary = reader->NumOutputs("token_embd.weight");
+  shape.vocabulary = reader->CountOutputs("token_embd.weight");
   shape.norm_epsilon = static_cast<float>(
       reader->NumberAbove(0.0, "attention.layer_norm_rms_epsilon"));
   shape.context_tokens = static_cast<int32_t>(

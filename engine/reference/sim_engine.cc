@@ -305,7 +305,7 @@ void SimEngine::DrawShard(const EvictionOrder& order, int32_t shard,
     places.push_back(place);
     // No more than there are positions: the sim follows none of them.
     held.push_back(std::min(
-        range.cut, tables_.HeldBelow(order, static_cast<int32_t>(place))));
+        range.cut, tables_.CountHeldBelow(order, static_cast<int32_t>(place))));
     if (is_adaptive) {
       shares.push_back(LogNormal(model_.head_concentration, key, place));
     }

@@ -102,9 +102,10 @@ absl::Status CheckDestinations(const TablesState& state, const StepPlan& plan,
                    ", +", order.num_destinations, ")");
   }
   const SequenceTable& table = state.row(order.slot);
-  // Blocks behind the cut stay in the table, and those of other groups: a
-  // region on one of them would overwrite live tokens. Which of their regions'
-  // blocks do, the tables do not know.
+  // The destinations must not be blocks behind the cut or blocks of other
+  // groups: the new region would overwrite live tokens. The check leaves out
+  // the blocks of other groups' regions, because the tables do not know which
+  // of these blocks are in use.
   absl::flat_hash_set<BlockId> taken;
   for (int32_t group = 0; group < state.layout.num_groups(); ++group) {
     const GroupTable& own = state.group_of(order.slot, group);
@@ -194,14 +195,15 @@ absl::Status CheckKeptCounts(const TablesState& state,
   BM_CHECK(static_cast<int64_t>(counts.size()) ==
            state.layout.pages_per_block());
   for (size_t head = 0; head < counts.size(); ++head) {
-    const int32_t held = state.HeldBelow(order, static_cast<int32_t>(head));
+    const int32_t held =
+        state.CountHeldBelow(order, static_cast<int32_t>(head));
     if (counts[head] < 0 || counts[head] > held) {
       return Invalid("counts: expected at most ", held,
                      " entries for head index ", head, ", got ", counts[head]);
     }
   }
   for (int32_t shard = 0; shard < state.layout.num_shards; ++shard) {
-    const int64_t num_pages = ShardPages(state.layout, shard, counts);
+    const int64_t num_pages = CountShardPages(state.layout, shard, counts);
     const std::string where =
         state.layout.num_shards == 1 ? "" : absl::StrCat(" in shard ", shard);
     const int64_t page_total = order.page_total_of(shard);

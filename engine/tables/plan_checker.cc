@@ -141,7 +141,8 @@ absl::Status PlanChecker::CheckScheduled(size_t run) {
     return fail("samples after position ", end, ", but ", known,
                 " tokens are known");
   }
-  // Most runs of a decode step get no blocks, and have room in those they have.
+  // Most runs of a decode step get no blocks, because their last blocks have
+  // room.
   const size_t num_groups = static_cast<size_t>(layout_.num_groups());
   if (start == nullptr && plan_.block_offsets[run * num_groups] ==
                               plan_.block_offsets[(run + 1) * num_groups]) {
@@ -171,7 +172,8 @@ absl::Status PlanChecker::CheckDrafts(size_t run, size_t num_ready) const {
 absl::Status PlanChecker::CheckNewBlocks(size_t run, const SequenceStart* start,
                                          int64_t end) const {
   const int64_t page_size = layout_.page_size;
-  std::optional<int64_t> reached;  // in the groups before
+  // The end of the blocks in the groups before.
+  std::optional<int64_t> reached;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const auto fail = [&](const auto&... parts) {
       return Invalid("plan.blocks of slot ", Index(plan_.slots[run]),

@@ -1,4 +1,5 @@
-// Starts of sequences, on the tables of others or on cached blocks, and copies.
+// PlanChecker: copies, and starts of sequences on other sequences or on cached
+// blocks.
 
 #include <algorithm>
 #include <cstddef>
@@ -99,8 +100,8 @@ absl::Status PlanChecker::CheckSourceGroups(const SequenceStart& start) const {
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     const GroupTable& table = state_.group_of(start.source, group);
     const TableRegion& region = table.region;
-    // A source may have gone on by one token: what counts is what the next
-    // token attends to.
+    // The source may have gone on by one token. So the check is about the pages
+    // that the next token attends to.
     const int32_t least = state_.LeastTokens(region, group);
     if (num_tokens < least &&
         state_.IsAttended(region, group, num_tokens + 1)) {
@@ -161,7 +162,7 @@ absl::Status PlanChecker::CheckCopies() {
       return fail("expected num_tokens in [1, ", layout_.page_size, "], got ",
                   copy.num_tokens);
     }
-    // The blocks that the slot's tokens are in.
+    // The blocks that hold the slot's tokens.
     std::span<const BlockId> blocks;
     if (notes.start < 0) {
       blocks = state_.group_of(copy.slot, copy.group).blocks;

@@ -1,4 +1,4 @@
-// Sequences that leave for the host tier and come back.
+// PlanChecker: sequences that leave for the host tier and come back.
 
 #include <algorithm>
 #include <cstddef>
@@ -56,8 +56,8 @@ absl::Status PlanChecker::CheckSwapOut(const SwapOut& out) {
   int64_t num_pages = 0;
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
     num_pages +=
-        state_.NumPages(group, out.num_tokens,
-                        table.groups[static_cast<size_t>(group)].region.cut);
+        state_.CountPages(group, out.num_tokens,
+                          table.groups[static_cast<size_t>(group)].region.cut);
   }
   if (!transfers.has_value() || std::ssize(*transfers) < num_pages) {
     return fail("expected at least ", num_pages, " out of ",
@@ -144,8 +144,8 @@ absl::Status PlanChecker::CheckTransfersIn(const SequenceStart& start) const {
   // Pages of group 0 that are not copied back, the first ones, are in cached
   // blocks.
   const int64_t num_ins = split.front().num_pages;
-  const int64_t most =
-      state_.NumPages(0, start.num_cached_tokens, swapped.regions.front().cut);
+  const int64_t most = state_.CountPages(0, start.num_cached_tokens,
+                                         swapped.regions.front().cut);
   if (!transfers.has_value() || num_ins < 0 || num_ins > most) {
     const int64_t least = start.num_transfers - num_ins;
     return fail("expected ", least, " to ", least + most, " out of ",
@@ -154,7 +154,8 @@ absl::Status PlanChecker::CheckTransfersIn(const SequenceStart& start) const {
   }
   const auto num_swapped = static_cast<int32_t>(std::ssize(swapped.tokens));
   auto transfer = transfers->begin();
-  int64_t place = 0;  // in swapped.blocks
+  // The index of the next block in swapped.blocks.
+  int64_t place = 0;
   const auto check = [&](int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; ++i, ++transfer) {
       const HostBlockId host = swapped.blocks[static_cast<size_t>(i)];
@@ -171,9 +172,9 @@ absl::Status PlanChecker::CheckTransfersIn(const SequenceStart& start) const {
     BM_RETURN_IF_ERROR(check(place, num_region));
     place += std::ssize(region.blocks);
     const int64_t num_needed =
-        state_.NumPages(group, start.num_cached_tokens, region.cut);
+        state_.CountPages(group, start.num_cached_tokens, region.cut);
     BM_RETURN_IF_ERROR(check(place + num_needed - num_pages, num_pages));
-    place += state_.NumPages(group, num_swapped, region.cut);
+    place += state_.CountPages(group, num_swapped, region.cut);
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,7 @@ std::span<const BlockId> PagesOut(const TablesState& state, const SwapOut& out,
                                   int32_t group) {
   const GroupTable& table = state.group_of(out.slot, group);
   const auto num_pages = static_cast<size_t>(
-      state.NumPages(group, out.num_tokens, table.region.cut));
+      state.CountPages(group, out.num_tokens, table.region.cut));
   const auto end = static_cast<size_t>(
       CeilDiv(out.num_tokens - table.region.cut, state.layout.page_size));
   return std::span(table.blocks).subspan(end - num_pages, num_pages);
@@ -87,7 +87,8 @@ std::vector<GroupTransfers> SplitSwapIn(const TablesState& state,
     if (state.NamedRegion(start, group) == nullptr) {
       own.num_region = std::ssize(region.blocks);
     }
-    own.num_pages = state.NumPages(group, start.num_cached_tokens, region.cut);
+    own.num_pages =
+        state.CountPages(group, start.num_cached_tokens, region.cut);
     num_left -= own.num_region + own.num_pages;
   }
   split.front().num_pages += num_left;

@@ -18,8 +18,8 @@ namespace blockmgr {
 
 // GroupTransfers counts the transfers of a swap that belong to one group.
 struct GroupTransfers {
-  int64_t num_region = 0;  // for blocks of the region
-  int64_t num_pages = 0;   // for pages behind the region
+  int64_t num_region = 0;  // transfers of the region's blocks
+  int64_t num_pages = 0;   // transfers of pages behind the region
 
   friend bool operator==(const GroupTransfers&,
                          const GroupTransfers&) = default;

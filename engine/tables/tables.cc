@@ -48,7 +48,8 @@ absl::Status EngineTables::Apply(const StepPlan& plan) {
   for (const SequenceStart& start : plan.starts) Start(plan, start);
   for (const RegionId name : plan.dropped_regions) state_.regions.erase(name);
   for (const CopyOnWrite& copy : plan.copies) {
-    // A start on cached blocks has an empty table: its run brings the block.
+    // After a start on cached blocks the table is empty. The run then adds the
+    // block.
     std::vector<BlockId>& blocks =
         state_.row(copy.slot).groups[static_cast<size_t>(copy.group)].blocks;
     if (!blocks.empty()) blocks.back() = copy.blocks.destination;
@@ -153,7 +154,8 @@ void EngineTables::Leave(const StepPlan& plan, const SwapOut& out) {
                              .subspan(static_cast<size_t>(out.transfer_begin),
                                       static_cast<size_t>(out.num_transfers));
   const auto split = SplitSwapOut(state_, out, transfers);
-  BM_CHECK(split.ok());  // PlanChecker has split them
+  // PlanChecker has checked the transfers.
+  BM_CHECK(split.ok());
   swapped.regions = state_.RegionsAt(table, out.num_tokens);
   for (size_t group = 0; group < split->size(); ++group) {
     swapped.regions[group].blocks.assign(

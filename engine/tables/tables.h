@@ -85,8 +85,8 @@ class EngineTables {
   // Returns how many entries a head has below an order's cut. In a window group
   // this is an upper bound, because the tables do not know which entries of a
   // region have left the window.
-  int32_t HeldBelow(const EvictionOrder& order, int32_t head_index) const {
-    return state_.HeldBelow(order, head_index);
+  int32_t CountHeldBelow(const EvictionOrder& order, int32_t head_index) const {
+    return state_.CountHeldBelow(order, head_index);
   }
   // Replaces positions [0, order.cut) by the new region. REQUIRES: CheckOrder
   // and CheckCounts passed.

@@ -77,8 +77,8 @@ CoveredTail TablesState::Covered(const EvictionOrder& order) const {
   return covered;
 }
 
-int32_t TablesState::HeldBelow(const EvictionOrder& order,
-                               int32_t head_index) const {
+int32_t TablesState::CountHeldBelow(const EvictionOrder& order,
+                                    int32_t head_index) const {
   const CoveredTail covered = Covered(order);
   const int32_t in_region =
       covered.region == nullptr

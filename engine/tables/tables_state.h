@@ -60,7 +60,7 @@ struct TableRegion {
 // and the blocks of pages before FirstPage of the computed tokens have no
 // meaning.
 struct GroupTable {
-  std::vector<BlockId> blocks;  // of the positions from region.cut on
+  std::vector<BlockId> blocks;  // the blocks from position region.cut on
   TableRegion region;
   // Whether the last run attended to nothing of the region. This happens in
   // window groups only. A sequence that goes back after a loss may attend to
@@ -97,7 +97,8 @@ inline constexpr int32_t kMaxSequenceSlots = 1 << 20;
 // [begin, order.cut). In a window group, only pages and regions that the next
 // token attends to are covered.
 struct CoveredTail {
-  const TableRegion* region = nullptr;  // null if there is none or it is past
+  // Null if the group has no region, or if the window has passed the region.
+  const TableRegion* region = nullptr;
   int32_t begin = 0;
   std::span<const BlockId> blocks;
 };
@@ -171,7 +172,7 @@ struct TablesState {
                                                      : region.length;
   }
   // Returns how many pages behind the cut a group needs for `length` tokens.
-  int32_t NumPages(int32_t group, int32_t length, int32_t cut) const {
+  int32_t CountPages(int32_t group, int32_t length, int32_t cut) const {
     return CeilDiv(length, layout.page_size) -
            std::max(cut / layout.page_size, layout.FirstPage(group, length));
   }
@@ -190,17 +191,20 @@ struct TablesState {
                                  int32_t group) const;
   // See EngineTables.
   CoveredTail Covered(const EvictionOrder& order) const;
-  int32_t HeldBelow(const EvictionOrder& order, int32_t head_index) const;
+  int32_t CountHeldBelow(const EvictionOrder& order, int32_t head_index) const;
 
   const ModelLayout layout;
   const int32_t max_sequences;
-  std::vector<SequenceTable> rows;   // by slot, up to the highest slot used
-  std::vector<Committed> committed;  // by slot, up to the highest with an order
+  // Indexed by slot, up to the highest slot that was used.
+  std::vector<SequenceTable> rows;
+  // Indexed by slot, up to the highest slot that had an order.
+  std::vector<Committed> committed;
   // The regions kept under each name, [num_groups].
   absl::flat_hash_map<RegionId, std::vector<TableRegion>> regions;
   absl::flat_hash_map<SwapId, Swapped> swapped;
-  std::vector<SwapId> host_holders;  // by host block; the swap may have ended
-  uint64_t num_steps = 0;            // plans that were applied
+  // The swap that used each host block last. This swap may have ended.
+  std::vector<SwapId> host_holders;
+  uint64_t num_steps = 0;  // plans that were applied
 };
 
 // PlanNotes is the scratch of PlanChecker. Only its memory outlives a check.
@@ -223,10 +227,12 @@ struct PlanNotes {
     return notes;
   }
 
-  uint64_t num_plans = 0;             // refused ones included
-  std::vector<Slot> slots;            // by slot, up to the highest of all plans
-  absl::flat_hash_set<SwapId> ended;  // by this plan
-  absl::flat_hash_set<HostBlockId> taken;  // by swap-outs of this plan
+  uint64_t num_plans = 0;  // refused ones included
+  // Indexed by slot, up to the highest slot of all plans.
+  std::vector<Slot> slots;
+  absl::flat_hash_set<SwapId> ended;  // swaps that this plan ends
+  // The blocks that swap-outs of this plan take.
+  absl::flat_hash_set<HostBlockId> taken;
 };
 
 }  // namespace blockmgr

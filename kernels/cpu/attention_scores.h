@@ -74,7 +74,7 @@ class AttentionWeights {
               std::span<const SlotIndex> slots, int64_t stride);
 
   const ModelLayout layout_;
-  AlignedFloats packed_;               // one tile
+  AlignedFloats packed_;               // the rows of one tile
   std::vector<const float*> queries_;  // at most kWindowRows + group_size
   std::vector<float> logits_;          // [queries_.size(), stride]
   std::vector<float> average_;         // [group_size, num_past]

@@ -23,7 +23,7 @@ namespace blockmgr {
 
 // The part of an EntryList that belongs to one head.
 struct HeadEntries {
-  int64_t begin = 0;  // in the list
+  int64_t begin = 0;  // the place of the first entry in the list
   std::span<const SlotIndex> slots;
   std::span<const int32_t> positions;
 
@@ -68,7 +68,7 @@ inline void PrefetchRuns(const KvTile& tile, int32_t num_rows,
                          int64_t token_stride) {
   constexpr int64_t kFetchBytes = 1024;
   constexpr int64_t kCacheLineBytes = 64;
-  int64_t run_bytes = 0;  // of the run so far
+  int64_t run_bytes = 0;  // bytes of the run so far
   const std::byte* expected = nullptr;
   for (int32_t r = 0; r < num_rows; ++r) {
     const std::byte* row = tile.keys[r];

@@ -45,7 +45,7 @@ class ExpectedAttentionScorer final : public CpuScorer {
               std::span<const SlotIndex> slots, int64_t stride);
 
   const ModelLayout layout_;
-  AlignedFloats packed_;            // one tile
+  AlignedFloats packed_;            // the rows of one tile
   std::vector<const float*> rows_;  // the rows of one covariance
   std::vector<float> logits_;       // [group_size, stride]
 };

@@ -66,7 +66,9 @@ class KvArena {
   ModelLayout layout_;
   KvPoolLayout pool_;
   hwy::AlignedFreeUniquePtr<std::byte[]> bytes_;  // null after Over()
-  std::byte* base_;  // in bytes_ or the caller's, [layout_.pool_bytes()]
+  // The first of layout_.pool_bytes() bytes. They are in bytes_ or in the
+  // caller's memory.
+  std::byte* base_;
 };
 
 }  // namespace blockmgr

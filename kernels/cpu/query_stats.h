@@ -42,7 +42,7 @@ class QueryStatsBuilder {
   absl::StatusOr<QueryStatsTable> Finish(const std::string& model) const;
 
  private:
-  ModelLayout layout_;  // of one layer
+  ModelLayout layout_;  // the layout of one layer
   std::vector<QueryStatistics> layers_;
 };
 

@@ -31,7 +31,7 @@ void Pause() {
 
 }  // namespace
 
-int32_t ThreadPool::HardwareThreads(unsigned num_processors) {
+int32_t ThreadPool::CountHardwareThreads(unsigned num_processors) {
   return static_cast<int32_t>(
       std::clamp<unsigned>(num_processors, 1, kMaxThreads));
 }

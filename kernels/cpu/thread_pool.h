@@ -23,7 +23,7 @@ class ThreadPool {
  public:
   static constexpr int32_t kMaxThreads = 1024;
   // Returns how many threads are worth having on so many processors.
-  static int32_t HardwareThreads(
+  static int32_t CountHardwareThreads(
       unsigned num_processors = std::thread::hardware_concurrency());
 
   // The caller of ParallelFor is one of the threads. Throws std::system_error

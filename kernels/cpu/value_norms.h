@@ -42,7 +42,7 @@ class ValueNormer {
   const ModelLayout layout_;
   AlignedFloats packed_;            // kNormTiles tiles
   std::vector<float> columns_;      // W^T: [model_dim, head_dim]
-  std::vector<const float*> rows_;  // of columns_, of gram_ or of a block
+  std::vector<const float*> rows_;  // rows of columns_, of gram_ or of a block
   std::vector<double> gram_sums_;   // [head_dim, head_dim]
   std::vector<float> gram_;         // [head_dim, head_dim]
   std::vector<float> dots_;         // [head_dim, kTileRows]

@@ -44,7 +44,7 @@ cudaError_t AllowSharedBytes(int64_t bytes) {
 // earlier kernels. Code for architectures before sm_90 does not, on any device.
 template <auto kFunction>
 bool AwaitsEarlierKernels() {
-  static std::array<std::atomic<int>, 64> versions = {};  // 0: not known yet
+  static std::array<std::atomic<int>, 64> versions = {};  // 0 if not known
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return false;
   const bool known_later = device < static_cast<int>(versions.size());

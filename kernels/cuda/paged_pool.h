@@ -13,7 +13,7 @@ namespace blockmgr {
 struct RowPlace {
   char* key = nullptr;
   int32_t* position = nullptr;  // null if the pool keeps no positions
-  bool valid = false;           // false: there is no such row
+  bool valid = false;           // false if there is no such row
 };
 
 // `positions` has the positions of all slots that `slot` counts, or is null.
@@ -74,7 +74,7 @@ struct PagedPool {
   int64_t layer_stride = 0;
   int64_t block_stride = 0;
   int64_t head_stride = 0;
-  int64_t kv_stride = 0;     // from a token's K row to its V row
+  int64_t kv_stride = 0;     // distance of a token's V row from its K row
   int64_t token_stride = 0;  // all strides are multiples of 16
   int32_t num_layers = 0;
   int32_t num_blocks = 0;

@@ -65,8 +65,8 @@
 //
 // This header declares (blockmgr::simt):
 //   SIMT_KERNEL(threads, min_blocks_per_sm)   SIMT_DEVICE   SIMT_UNROLL
-//   uint32_t ThreadIndex(), Lane(), Warp(), NumThreads();
-//   uint32_t BlockX(), BlockY(), BlockZ(), NumBlocksX(), -Y(), -Z();
+//   uint32_t ThreadIndex(), Lane(), Warp(), num_threads();
+//   uint32_t BlockX(), BlockY(), BlockZ(), num_blocks_x(), -Y(), -Z();
 //   void AwaitEarlierKernels();      waits until all earlier work of the stream
 //     has ended and is visible, then lets the next kernel begin
 //   void SyncBlock();                all threads

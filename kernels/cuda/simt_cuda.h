@@ -27,13 +27,13 @@ inline constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 SIMT_DEVICE uint32_t ThreadIndex() { return threadIdx.x; }
 SIMT_DEVICE uint32_t Lane() { return threadIdx.x % kWarpThreads; }
 SIMT_DEVICE uint32_t Warp() { return threadIdx.x / kWarpThreads; }
-SIMT_DEVICE uint32_t NumThreads() { return blockDim.x; }
+SIMT_DEVICE uint32_t num_threads() { return blockDim.x; }
 SIMT_DEVICE uint32_t BlockX() { return blockIdx.x; }
 SIMT_DEVICE uint32_t BlockY() { return blockIdx.y; }
 SIMT_DEVICE uint32_t BlockZ() { return blockIdx.z; }
-SIMT_DEVICE uint32_t NumBlocksX() { return gridDim.x; }
-SIMT_DEVICE uint32_t NumBlocksY() { return gridDim.y; }
-SIMT_DEVICE uint32_t NumBlocksZ() { return gridDim.z; }
+SIMT_DEVICE uint32_t num_blocks_x() { return gridDim.x; }
+SIMT_DEVICE uint32_t num_blocks_y() { return gridDim.y; }
+SIMT_DEVICE uint32_t num_blocks_z() { return gridDim.z; }
 
 SIMT_DEVICE void AwaitEarlierKernels() {
 #if __CUDA_ARCH__ >= 900

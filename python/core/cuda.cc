@@ -174,7 +174,7 @@ void BindAttention(nb::class_<PyCudaKernels>& type) {
            "same lengths (the next layer of sequences without regions).\n"
            "Lists that do not fit the workspace or the logits are not "
            "computed; check() says so.")
-      .def("decode_logit_rows", &PyCudaKernels::DecodeLogitRows,
+      .def("decode_logit_rows", &PyCudaKernels::CountDecodeLogitRows,
            nb::arg("num_sequences"), nb::arg("num_slots"),
            "Rows of the logits of decode. num_slots: as in "
            "decode_workspace_bytes.")

@@ -42,7 +42,8 @@ int64_t DecodeBytes(const ModelLayout& layout, int64_t num_lists,
 
 // Returns the tiles that a workspace of `bytes` has room for, for lists that
 // are cut in chunks: the inverse of DecodeWorkspaceSlots.
-int64_t TilesOf(const ModelLayout& layout, int64_t num_lists, int64_t bytes) {
+int64_t CountTiles(const ModelLayout& layout, int64_t num_lists,
+                   int64_t bytes) {
   const int64_t free_bytes = bytes - DecodeBytes(layout, num_lists, 0);
   const int64_t slot_bytes =
       DecodeBytes(layout, 0, 1) - DecodeBytes(layout, 0, 0);
@@ -64,7 +65,7 @@ int64_t MostTiles(const ModelLayout& layout, int32_t num_sequences,
 }
 
 // Returns the tiles that logits have room for, or kMaxTiles without logits.
-int64_t LogitTiles(const AnyArray& logits) {
+int64_t CountLogitTiles(const AnyArray& logits) {
   if (!logits.is_valid()) return kMaxTiles;
   return std::min(static_cast<int64_t>(logits.shape(0)) / kDecodeTileRanks,
                   kMaxTiles);
@@ -180,10 +181,10 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   const int64_t num_tiles =
       balanced
           ? kMaxTiles
-          : TilesOf(layout_, num_lists, static_cast<int64_t>(memory.size()));
+          : CountTiles(layout_, num_lists, static_cast<int64_t>(memory.size()));
   params.chunk_tiles = balanced ? 0 : kInvariantChunkTiles;
   params.max_tiles =
-      static_cast<int32_t>(std::min(num_tiles, LogitTiles(logit_rows)));
+      static_cast<int32_t>(std::min(num_tiles, CountLogitTiles(logit_rows)));
   WorkspaceCursor cursor(DataOf<char>(memory));
   const DecodeArrays arrays = TakeDecodeArrays(
       layout_, num_lists,
@@ -217,8 +218,8 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   });
 }
 
-int64_t PyCudaKernels::DecodeLogitRows(int32_t num_sequences,
-                                       int64_t num_slots) const {
+int64_t PyCudaKernels::CountDecodeLogitRows(int32_t num_sequences,
+                                            int64_t num_slots) const {
   return kDecodeTileRanks * MostTiles(layout_, num_sequences, num_slots);
 }
 
@@ -251,7 +252,7 @@ void PyCudaKernels::AddDecodeAttention(
       TakeDecodeArrays(layout_, num_lists, 0, &cursor).tile_offsets;
   params.logits = DataOf<const float>(logit_rows);
   params.lse = DataOf<const float>(denominators);
-  params.max_tiles = static_cast<int32_t>(LogitTiles(logit_rows));
+  params.max_tiles = static_cast<int32_t>(CountLogitTiles(logit_rows));
   params.group_size = layout_.group_size();
   params.sum_offsets = DataOf<const int64_t>(offsets);
   params.sums = DataOf<float>(totals);

@@ -108,7 +108,7 @@ class PyCudaKernels {
               TensorArgument workspace, TensorArgument lse,
               TensorArgument logits, std::optional<float> scale, bool balanced,
               bool is_planned, const StreamArgument& stream);
-  int64_t DecodeLogitRows(int32_t num_sequences, int64_t num_slots) const;
+  int64_t CountDecodeLogitRows(int32_t num_sequences, int64_t num_slots) const;
   void AddDecodeAttention(int32_t layer, const PyAttentionLists& lists,
                           TensorArgument workspace, TensorArgument logits,
                           TensorArgument lse, TensorArgument sum_offsets,

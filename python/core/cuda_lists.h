@@ -68,7 +68,7 @@ struct PyEntryPlan {
   int32_t num_lists() const { return num_groups * layout.num_heads; }
   int64_t num_entries() const { return offsets.back(); }
   // The last offset of the array of splits that begins at words[at].
-  int32_t NumSplits(int64_t at, int64_t num_lists) const {
+  int32_t CountSplits(int64_t at, int64_t num_lists) const {
     return words[static_cast<size_t>(at + num_lists)];
   }
 };

@@ -79,9 +79,9 @@ EntryLists PyEntryLists::Lists() const {
   lists.slots = DataOf<const int64_t>(slots);
   lists.positions = DataOf<const int32_t>(positions);
   lists.row_splits = {WordsAt(plan->row_splits_at),
-                      plan->NumSplits(plan->row_splits_at, num_lists)};
+                      plan->CountSplits(plan->row_splits_at, num_lists)};
   lists.window_splits = {WordsAt(plan->window_splits_at),
-                         plan->NumSplits(plan->window_splits_at, num_lists)};
+                         plan->CountSplits(plan->window_splits_at, num_lists)};
   return lists;
 }
 
@@ -203,7 +203,7 @@ void PyCudaKernels::TakeWindowArrays(const ModelLayout& layout,
                                      int32_t num_queries, ScoreArrays* arrays,
                                      WorkspaceCursor* cursor) {
   const int64_t num_splits =
-      plan.NumSplits(plan.window_splits_at, plan.num_lists());
+      plan.CountSplits(plan.window_splits_at, plan.num_lists());
   arrays->lse = cursor->Take<float>(int64_t{plan.num_groups} * num_queries *
                                     layout.num_q_heads);
   arrays->partial_stats = cursor->Take<float>(
@@ -238,7 +238,7 @@ PyCudaKernels::ScoreArrays PyCudaKernels::TakeScoreArrays(
         arrays.medians = cursor->Take<float>(num_lists * layout.head_dim);
       } else {
         arrays.partial_sums = cursor->Take<float>(
-            int64_t{plan.NumSplits(plan.row_splits_at, num_lists)} *
+            int64_t{plan.CountSplits(plan.row_splits_at, num_lists)} *
             layout.head_dim);
       }
       arrays.anchors =
@@ -397,7 +397,7 @@ void PyCudaKernels::LaunchTova(const ScoreCall& call) {
   const PyEntryPlan& plan = *call.entries.plan;
   auto tova = LaunchWeights<TovaParams>(call);
   tova.tiles = {call.entries.WordsAt(plan.tiles_at),
-                plan.NumSplits(plan.tiles_at, plan.num_groups)};
+                plan.CountSplits(plan.tiles_at, plan.num_groups)};
   runtime_->Tova(tova);
 }
 

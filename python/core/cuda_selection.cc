@@ -145,7 +145,7 @@ void PyCudaKernels::Select(const PySelectionPlan& plan, TensorArgument words,
   problem.offsets = DataOf<const int64_t>(entries.words);
   problem.chunks = {
       entries.WordsAt(entries.plan->chunks_at),
-      entries.plan->NumSplits(entries.plan->chunks_at, problem.num_heads)};
+      entries.plan->CountSplits(entries.plan->chunks_at, problem.num_heads)};
   problem.positions = DataOf<const int32_t>(entries.positions);
   problem.scores = DataOf<const float>(score_values);
   (plan.needs_products ? problem.products : problem.value_norms) =

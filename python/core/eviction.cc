@@ -183,7 +183,7 @@ PyRegion LayOut(const ModelLayout& layout, IntsArgument destinations,
   }
   const int64_t room = std::ssize(blocks) * layout.shard_pages_per_block();
   for (int32_t shard = 0; shard < layout.num_shards; ++shard) {
-    const int64_t pages = ShardPages(layout, shard, counts);
+    const int64_t pages = CountShardPages(layout, shard, counts);
     if (pages > room) {
       ThrowInvalid("kept: expected at most the ", room, " pages of ",
                    blocks.size(), " destinations in shard ", shard, ", got ",

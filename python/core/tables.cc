@@ -115,7 +115,7 @@ class PyTables {
     const EvictionOrder& checked = CheckedOrder(order);
     std::vector<int32_t> held;
     for (int32_t head = 0; head < layout().pages_per_block(); ++head) {
-      held.push_back(tables_.HeldBelow(checked, head));
+      held.push_back(tables_.CountHeldBelow(checked, head));
     }
     return Own<2>(std::move(held), HeadShapeOf());
   }
@@ -142,7 +142,7 @@ class PyTables {
   OwnArray<BlockId> TailBlocks(int32_t slot, int32_t group) const {
     return Own(std::vector<BlockId>(Group(slot, group).blocks));
   }
-  int32_t NumComputed(int32_t slot) const { return Row(slot).num_computed; }
+  int32_t num_computed(int32_t slot) const { return Row(slot).num_computed; }
   uint64_t Request(int32_t slot) const { return Index(Row(slot).request); }
 
   OwnArray<int32_t, 2> BlockTables(IntsArgument slots, int32_t group,
@@ -394,7 +394,7 @@ void BindRegionLists(nb::module_& m) {
 void BindSequences(nb::class_<PyTables>& type) {
   type.def("tokens", &PyTables::Tokens, nb::arg("slot"),
            "int32 [n]: the prompt and the outputs, by position.")
-      .def("num_computed", &PyTables::NumComputed, nb::arg("slot"),
+      .def("num_computed", &PyTables::num_computed, nb::arg("slot"),
            "Tokens whose KV is in the pool, except for what was evicted.")
       .def("request", &PyTables::Request, nb::arg("slot"),
            "The number of the request in the slot.")

@@ -108,7 +108,8 @@ void ClientSessions::Add(const std::string& session, RequestId request,
 void ClientSessions::NoteStarts(const StepPlan& plan, double now_seconds) {
   for (const SequenceStart& start : plan.starts) {
     LiveRequest& live = requests_.at(start.request);
-    if (live.started_seconds >= 0) continue;  // it was preempted
+    // A request that was preempted has started before.
+    if (live.started_seconds >= 0) continue;
     live.started_seconds = now_seconds;
     metrics_->queue.Observe(now_seconds - live.submitted_seconds);
   }
@@ -210,7 +211,8 @@ void ClientSessions::BeginEviction(
 
 void ClientSessions::EndEvictions(Effects* effects) {
   for (EvictionEffect& effect : effects->evictions) {
-    if (effect.command == 0) continue;  // not ordered by a command
+    // No client waits for an eviction of the request's own.
+    if (effect.command == 0) continue;
     const auto live = requests_.find(effect.request);
     if (live == requests_.end() || live->second.eviction != effect.command) {
       continue;

@@ -103,17 +103,19 @@ class ClientSessions {
     std::string session;
     std::shared_ptr<TokenSink> sink;
     absl::flat_hash_set<RequestId> requests;
-    std::vector<TokenItem> outbox;  // of this Deliver
-    std::string call;  // the name of its call; empty if it has none
+    std::vector<TokenItem> outbox;  // the items of the present Deliver
+    // The name of the client's call. Empty if the client has none.
+    std::string call;
   };
   struct LiveRequest {
     std::shared_ptr<RequestStream> stream = std::make_shared<RequestStream>();
-    Client* client = nullptr;  // null once the session has ended
+    Client* client = nullptr;  // null after the session has ended
     // The times are below 0 until what they name has happened.
     double submitted_seconds = -1;
-    double started_seconds = -1;  // of the first step
+    double started_seconds = -1;  // the time of the first step
     double first_token_seconds = -1;
-    uint64_t eviction = 0;  // the eviction under way; 0 if there is none
+    // The number of the eviction under way. 0 if there is none.
+    uint64_t eviction = 0;
     Reply<absl::StatusOr<EvictionEffect>> evicted;
   };
 

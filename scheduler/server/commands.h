@@ -59,7 +59,7 @@ struct RequestStream : std::enable_shared_from_this<RequestStream> {
 struct TokenItem {
   RequestStream* stream = nullptr;
   int32_t token = 0;
-  int32_t index = 0;  // of the request's next output
+  int32_t index = 0;  // the index of the request's next output
   const FinishEffect* finish = nullptr;
   // Bytes that the engine adds to the tokens from this one on, or null.
   const std::string* data = nullptr;
@@ -215,7 +215,8 @@ struct EngineResult {
 // Tells that a step stream has ended. Nothing happens unless it is open.
 struct EngineLost {
   std::shared_ptr<EngineSink> sink;
-  std::string why = {};  // for the log; empty if it is not known
+  // The reason for the log. Empty if the reason is not known.
+  std::string why = {};
 };
 
 // --- Operators ---
@@ -262,7 +263,7 @@ struct ResetPrefixCache {
 // A reader's position, which also names the daemon and the cache. By default it
 // is the beginning.
 struct PrefixCacheCursor {
-  uint64_t epoch = 0;  // of the daemon
+  uint64_t epoch = 0;  // the daemon's epoch
   // The number of the cache, which changes with the layout. 0 means that there
   // was no cache yet.
   uint64_t cache = 0;

@@ -114,12 +114,13 @@ void Core::IssuePlans() {
   while (scheduler_->Schedule(&plan_)) {
     seat_.SendPlan(plan_, load_.now_seconds());
     sessions_.NoteStarts(plan_, load_.now_seconds());
-    plan_.evictions.clear();  // lets go of callers' scores
+    // Clear releases the scores of callers.
+    plan_.evictions.clear();
   }
 }
 
 void Core::DeliverEffects() {
-  // Cutting off a client cancels its requests, which brings new effects.
+  // A client that is cut off loses its requests, which brings new effects.
   while (!effects_.tokens.empty() || !effects_.logprobs.empty() ||
          !effects_.finished.empty() || !effects_.evictions.empty()) {
     const std::vector<RequestId> cut_off =
@@ -284,7 +285,7 @@ absl::StatusOr<Attachment> Core::Do(AttachEngine& command) {
   const std::string other_model = seat_.DescribeOtherModel(command.model.get());
   std::unique_ptr<Scheduler> made;
   if (!difference.empty() || !other_model.empty()) {
-    // Effects name requests of the Scheduler that may be about to go.
+    // The effects name requests of a scheduler that the next lines may replace.
     DeliverEffects();
     if (!idle()) {
       return absl::FailedPreconditionError(difference.empty() ? other_model
@@ -341,7 +342,7 @@ absl::Status Core::Do(OpenSteps& command) {
 void Core::TakeNextScheduler() {
   std::unique_ptr<Scheduler> next = seat_.TakeNextScheduler();
   if (next == nullptr) return;
-  // The effects name requests of the scheduler that goes.
+  // The effects name requests of the scheduler that is replaced.
   DeliverEffects();
   scheduler_ = std::move(next);
   scheduler_->SetTime(load_.now_ms());
@@ -351,7 +352,8 @@ void Core::TakeNextScheduler() {
 }
 
 void Core::Do(EngineResult& command) {
-  if (!seat_.IsTakenBy(command.sink)) return;  // of an engine that is gone
+  // A result of an engine that is gone is ignored.
+  if (!seat_.IsTakenBy(command.sink)) return;
   const absl::Status status = scheduler_->Update(*command.result, &effects_);
   if (!status.ok()) {
     // The engine and the scheduler no longer agree on what the pool holds.
@@ -447,9 +449,8 @@ void Core::Do(Drain& command) {
 void Core::Do(CloseAll& command) {
   draining_ = true;
   closed_ = true;
-  // Clients are told first of what has ended so far. Calls are closed before
-  // their requests are cancelled, so that cancelled answers do not look as if
-  // they were complete.
+  // Clients first get the effects so far. Calls are closed before their
+  // requests are cancelled. Otherwise a cancelled answer would look complete.
   DeliverEffects();
   sessions_.CloseCalls(command.reason);
   CancelAll(sessions_.LiveRequests());

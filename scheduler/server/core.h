@@ -132,16 +132,16 @@ class Core {
 
   // Core thread.
   std::unique_ptr<Scheduler> scheduler_;  // null before the first attachment
-  uint64_t num_schedulers_ = 0;           // created so far
+  uint64_t num_schedulers_ = 0;           // schedulers created so far
   EngineSeat seat_;
   RequestMetrics metrics_;
   ClientSessions sessions_;
   CoreLoad load_;
-  Effects effects_;  // not delivered yet
+  Effects effects_;  // effects that are not delivered yet
   StepPlan plan_;    // reused by IssuePlans
 
   bool draining_ = false;
-  bool closed_ = false;               // CloseAll has come
+  bool closed_ = false;               // set by CloseAll
   std::vector<StatusReply> drained_;  // the replies of Drain
 
   std::atomic<uint64_t> cache_version_{0};  // written by the core thread

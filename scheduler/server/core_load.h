@@ -55,10 +55,11 @@ class CoreLoad {
   double clock_seconds() const { return now_seconds_ - start_seconds_; }
 
  private:
-  double start_seconds_ = -1;  // of the first pass; below 0 before it
+  // The time of the first pass. Below 0 before the first pass.
+  double start_seconds_ = -1;
   double now_seconds_ = 0;
   double running_request_seconds_ = 0;
-  int32_t num_running_ = 0;  // at the end of the last pass
+  int32_t num_running_ = 0;  // running requests after the last pass
   int32_t max_running_ = 0;
   int32_t max_used_blocks_ = 0;
   double peaks_since_seconds_ = 0;  // clock_seconds() of the last ResetPeaks

@@ -10,14 +10,15 @@
 namespace blockmgr {
 namespace {
 
-// The commands of one pass; max_pass_s bounds their time. Together they bound
-// how long the result of a step waits behind a burst of submissions. The last
-// command may exceed either bound.
+// The most commands of one pass. The time of a pass is limited, too
+// (max_pass_s). Both limits together bound how long the result of a step waits
+// behind a burst of submissions. The last command of a pass may exceed either
+// limit.
 constexpr int32_t kMaxCommandsPerPass = 256;
 
 // Returns how much a command counts for in kMaxCommandsPerPass. A call counts
 // as many as it has answers.
-int32_t NumSubmissions(const Command& command) {
+int32_t CountSubmissions(const Command& command) {
   const auto* const generate = std::get_if<GenerateCommand>(&command);
   return generate == nullptr ? 1 : generate->num_answers;
 }
@@ -30,7 +31,7 @@ bool MustNotBeRefused(const Command& command) {
          std::holds_alternative<CloseAll>(command);
 }
 
-// On a single processor a spinning thread takes what the poster needs.
+// On a single processor a spinning thread takes the time that the poster needs.
 constexpr unsigned kMinProcessorsToSpin = 2;
 
 inline void Relax() {
@@ -82,10 +83,11 @@ void CoreThread::Post(Command command) {
 
 void CoreThread::Signal() {
   signals_.fetch_add(1);
-  // Either this sees the sleeper, or the sleeper sees the new count: both are
-  // sequentially consistent.
+  // Both accesses are sequentially consistent. Either this thread sees that the
+  // core thread sleeps, or the core thread sees the new count.
   if (!sleeping_.load()) return;
-  { MutexLock lock(&mutex_); }  // not between the sleeper's look and its wait
+  // The lock cannot be taken between the sleeper's look and its wait.
+  { MutexLock lock(&mutex_); }
   wake_.NotifyAll();
 }
 
@@ -118,8 +120,8 @@ void CoreThread::Run() {
     const bool more = HandleQueued();
     core_.EndPass();
     if (more) continue;
-    // Whoever was posting when the flag went up has finished, and everything
-    // it posted has been handled.
+    // Every call of Post that was under way when stopping_ was set has ended,
+    // and its command has been handled.
     if (stopping) return;
     if (stopping_.load()) {
       std::this_thread::yield();
@@ -135,7 +137,7 @@ bool CoreThread::HandleQueued() {
   Command* next = nullptr;
   while (queue_.pop(next)) {
     const std::unique_ptr<Command> command(next);
-    handled += NumSubmissions(*command);
+    handled += CountSubmissions(*command);
     core_.Handle(command.get());
     if (handled >= kMaxCommandsPerPass) return true;
     if (SteadyNowSeconds() >= end) return true;

@@ -34,8 +34,9 @@ namespace blockmgr {
 
 struct CoreThreadOptions {
   CoreOptions core;
-  int32_t queue_capacity = 4096;  // in commands, from 1 to 65000
-  int32_t spin_us = 50;           // counts as 0 on a single processor
+  // The most commands that wait, from 1 to 65000.
+  int32_t queue_capacity = 4096;
+  int32_t spin_us = 50;  // counts as 0 on a single processor
   // A pass over the queue begins no command after this time. So the result of a
   // step waits at most for this time and for one command.
   double max_pass_s = 0.002;
@@ -45,7 +46,8 @@ class CoreThread {
  public:
   // Starts the thread.
   CoreThread(CoreThreadOptions options, SchedulerFactory factory);
-  ~CoreThread();  // stops it
+  // Stops the thread.
+  ~CoreThread();
 
   void Post(Command command);
 

@@ -31,7 +31,8 @@ std::string TargetIn(const std::string& folder) {
   return absl::StrCat("unix:", SocketIn(folder));
 }
 
-// Not through symbolic links: whoever made one may make it name another folder.
+// Does not follow symbolic links, because the owner of a link could make it
+// name another folder later.
 bool Look(const std::string& path, struct stat* found) {
   return lstat(path.c_str(), found) == 0;
 }
@@ -45,8 +46,7 @@ std::string Describe(const struct stat& found) {
                          found.st_uid, found.st_mode & 07777);
 }
 
-// Whether nobody but this user, and root, can have put anything into the
-// folder.
+// Returns whether only this user and root can have put files into the folder.
 bool IsOurs(const struct stat& folder) {
   return S_ISDIR(folder.st_mode) && folder.st_uid == geteuid() &&
          (folder.st_mode & kOthersMayWrite) == 0;
@@ -62,7 +62,7 @@ std::string TemporaryFolder(const SocketPlaces& places) {
 }
 
 std::string OwnFolder(const SocketPlaces& places) {
-  // The variable of another user may have come along with su.
+  // After su, the variable may be that of another user.
   if (absl::StartsWith(places.runtime, "/") && IsOurs(places.runtime)) {
     return places.runtime;
   }
@@ -89,10 +89,11 @@ absl::StatusOr<std::string> SecureOwnFolder(const SocketPlaces& places) {
   return folder;
 }
 
-// OK: `owner` or root has bound the socket.
+// Returns OK if `owner` or root has bound the socket, or if there is no socket.
 absl::Status CheckSocket(const std::string& path, uid_t owner) {
   struct stat found {};
-  if (!Look(path, &found)) return absl::OkStatus();  // nobody listens
+  // Without a socket no daemon listens.
+  if (!Look(path, &found)) return absl::OkStatus();
   if (S_ISSOCK(found.st_mode) && (found.st_uid == owner || found.st_uid == 0)) {
     return absl::OkStatus();
   }
@@ -127,8 +128,8 @@ absl::StatusOr<std::string> DefaultDaemonAddress(const SocketPlaces& places) {
   const std::string own = OwnFolder(places);
   struct stat found {};
   struct stat service {};
-  // Another user may have made a folder in the place of this user's temporary
-  // folder. That must not keep this client from the service.
+  // Another user may have made this user's temporary folder. The client must
+  // reach the service nevertheless.
   if ((IsOurs(own) && Look(SocketIn(own), &found)) ||
       !Look(SocketIn(places.service), &found) ||
       !Look(places.service, &service)) {
@@ -136,7 +137,8 @@ absl::StatusOr<std::string> DefaultDaemonAddress(const SocketPlaces& places) {
     BM_RETURN_IF_ERROR(CheckSocket(SocketIn(folder), geteuid()));
     return TargetIn(folder);
   }
-  // Root alone can have made this folder, and says by its owner whose it is.
+  // Only root can have made this folder. The folder's owner is the user of the
+  // service.
   if (!S_ISDIR(service.st_mode) || (service.st_mode & kOthersMayWrite) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         places.service, ": expected a folder that its user alone may write to,",

@@ -32,8 +32,8 @@ void EngineSeat::Leave() {
   sink_.reset();
   read_next_ = false;
   issues_.clear();
-  // The next stream needs a new attachment, unless one was made to replace the
-  // engine that leaves.
+  // The next stream needs a new attachment. An attachment that was made to
+  // replace the leaving engine stays valid.
   if (!replaces_) ++session_;
 }
 
@@ -70,7 +70,8 @@ absl::Status EngineSeat::CheckOpen(const OpenSteps& command) const {
   if (!replaces_) {
     return absl::AlreadyExistsError("session: it has an open step stream");
   }
-  // The numbers of a session are no secret, so they prove nothing.
+  // The numbers of a session are no secret, so they do not prove who the engine
+  // is.
   return command.may_replace ? absl::OkStatus() : MayNotReplace();
 }
 

@@ -127,15 +127,15 @@ class EngineSeat {
   const uint64_t epoch_;
   const double step_timeout_seconds_;
 
-  std::shared_ptr<EngineSink> sink_;      // null while the seat is empty
-  Engine engine_;                         // of the last step stream
-  bool read_next_ = false;                // the last result has been consumed
-  boost::circular_buffer<Issue> issues_;  // of plans out, oldest first
+  std::shared_ptr<EngineSink> sink_;  // null while the seat is empty
+  Engine engine_;                     // the engine of the last step stream
+  bool read_next_ = false;            // true after the last result was consumed
+  boost::circular_buffer<Issue> issues_;  // open plans, oldest first
   AwakeClock awake_;
 
   uint64_t session_ = 0;                // 0 before the first attachment
-  Engine attaching_;                    // of the last attachment
-  SchedulerOptions attaching_options_;  // of the last attachment
+  Engine attaching_;                    // set by the last attachment
+  SchedulerOptions attaching_options_;  // set by the last attachment
   bool replaces_ = false;  // the last attachment will replace an engine
   std::unique_ptr<Scheduler> next_scheduler_;
 

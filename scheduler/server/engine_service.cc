@@ -29,7 +29,8 @@ namespace {
 // Counts of a thousand evictions of a large model have small numbers.
 constexpr int64_t kResultAllowanceBytes = int64_t{16} << 20;
 constexpr size_t kMaxNameBytes = 256;
-// With room for a tokenizer that is too large, whose error names it.
+// The limit has room for a tokenizer that is too large, so that the error can
+// name the tokenizer.
 constexpr int64_t kMaxAttachBytes =
     kMaxTokenizerZipBytes + 2 * kMaxSmallMessageBytes;
 
@@ -65,7 +66,8 @@ class EngineStream final
     if (plan_.evictions().empty()) {
       plan_.Clear();
     } else {
-      plan_ = {};  // a caller's scores may be huge: their memory is not kept
+      // A new message frees the memory of a caller's scores, which may be huge.
+      plan_ = {};
     }
     if (!status.ok()) {
       End(status);
@@ -87,7 +89,8 @@ class EngineStream final
  private:
   void OnReadDone(bool ok) override {
     if (!ok) {
-      End(grpc::Status::OK);  // detached, or broken
+      // The engine has detached, or the stream is broken.
+      End(grpc::Status::OK);
       return;
     }
     absl::Status status = ParseMessage(bytes_, limits_, &message_);
@@ -113,8 +116,8 @@ class EngineStream final
     return absl::OkStatus();
   }
 
-  // The end of a stream overtakes its beginning when the core's queue is full.
-  // Then the core has not heard of the stream yet.
+  // If the core's queue is full, the end of a stream overtakes its beginning.
+  // The core then does not know the stream yet.
   void OnOpened(const absl::Status& status) {
     if (!status.ok()) {
       End(ToGrpc(status));
@@ -145,7 +148,8 @@ class EngineStream final
     return absl::OkStatus();
   }
 
-  // Most requests whose eviction is refused go on, and tell nobody.
+  // Most requests go on after a refused eviction, and their clients hear
+  // nothing.
   void WarnOfRefusals() {
     const auto refused = std::ranges::find_if(
         result_.evictions, std::logical_not(), &EvictionOutcome::ok);
@@ -190,23 +194,26 @@ class EngineStream final
   const bool may_replace_;
   RateLimitedWarning* const refusals_;
 
-  // The core thread.
-  v1::StepPlan plan_;  // empty, but for its memory
+  // Used by the core thread.
+  // The message is empty between plans, but keeps its memory.
+  v1::StepPlan plan_;
 
-  // The reading thread; the core thread reads result_ between EngineResult and
-  // ReadNext, when nothing is being read.
+  // Used by the thread that reads. The core thread reads result_ between
+  // EngineResult and ReadNext, when no read is out.
   grpc::ByteBuffer bytes_;
   v1::EngineMessage message_;
   StepResult result_;
   bool opened_ = false;
   uint64_t epoch_ = 0;
   uint64_t session_ = 0;
-  std::shared_ptr<EngineStream> self_;  // from Start to OnDone
+  // Keeps the stream alive from Start to OnDone.
+  std::shared_ptr<EngineStream> self_;
 
   Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  // The core bounds both together: max_steps_in_flight, and one more that has
-  // been answered before its write was reported done.
+  // The core bounds both together to max_steps_in_flight + 1 messages. The
+  // additional message is a plan that was answered before its write was
+  // reported done.
   grpc::ByteBuffer sending_ ABSL_GUARDED_BY(mutex_);
   std::deque<grpc::ByteBuffer> unsent_ ABSL_GUARDED_BY(mutex_);
 };
@@ -228,7 +235,7 @@ std::map<std::string, std::string> QueryStatsOf(
   return map;
 }
 
-// `size`: of the message, in bytes.
+// `size` is the size of the message in bytes.
 absl::Status CheckSizes(const v1::AttachRequest& attach, int64_t size) {
   if (attach.engine_name().size() > kMaxNameBytes) {
     return Invalid("engine_name: expected at most ", kMaxNameBytes,

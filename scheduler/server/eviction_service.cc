@@ -24,11 +24,13 @@ namespace {
 
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 20;
 constexpr int64_t kMaxMessageScores = kMaxMessageBytes / sizeof(float);
-// A header may have a budget for every head instead.
+// A header may contain a budget for every head, and may then be larger than a
+// message of scores.
 constexpr MessageLimits kUploadLimits = {.max_bytes = 2 * kMaxMessageBytes};
 
-// Scores on their way in, and the part of the budget that they take: given back
-// when the last holder (this call, a command, a plan) lets go.
+// ScoreBuffer holds the scores that a call receives, and takes their bytes out
+// of the budget. The last owner (the call, a command or a plan) gives the bytes
+// back when it releases the buffer.
 class ScoreBuffer {
  public:
   ScoreBuffer(std::shared_ptr<ScoreBudget> budget, int64_t num_scores)
@@ -87,7 +89,8 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
  private:
   void OnReadDone(bool ok) override {
     absl::Status status;
-    std::optional<Command> command;  // that goes on with the call
+    // The command whose reply continues the call.
+    std::optional<Command> command;
     {
       MutexLock lock(&mutex_);
       if (finished_) return;
@@ -101,7 +104,7 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
                                       : TakeScores();
       }
     }
-    // Not under the lock: its reply may come before this returns.
+    // The lock is free here, because the reply may come before Post returns.
     if (command.has_value()) {
       core_->Post(*std::move(command));
     } else {
@@ -121,7 +124,8 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
   void End(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     finished_ = true;
-    // Before the caller can know, and try again.
+    // The scores are freed first. A caller that learns of the end may try again
+    // at once.
     buffer_.reset();
     Finish(status);
   }
@@ -165,7 +169,8 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     return absl::OkStatus();
   }
 
-  // The AwakeClock adds a second at most for each look, so this looks often.
+  // The AwakeClock adds at most one second per look, so the call looks every
+  // second.
   void WaitOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Worker::Clock::time_point now = Worker::Clock::now();
     const double left =
@@ -221,11 +226,12 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
     }
     const auto total = static_cast<int64_t>(buffer_->values().size());
     if (total != num_scores_) return WrongCount(total);
-    // Shares the buffer's ownership, points at its values.
+    // The pointer owns the buffer and points at the buffer's values.
     command_.scores =
         std::shared_ptr<const std::vector<float>>(buffer_, &buffer_->values());
     buffer_.reset();
-    message_ = {};  // Clear would keep its memory
+    // A new message frees the memory, which Clear would keep.
+    message_ = {};
     executes_ = true;
     *next = EvictCommand{request_id_, std::move(command_),
                          AnswerTo(response_, [self = shared_from_this()](
@@ -255,15 +261,19 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   std::shared_ptr<ScoreUpload> self_;  // from Start to OnDone
 
   Mutex mutex_;
-  grpc::ByteBuffer bytes_;  // filled by gRPC while a read is out
+  // gRPC fills the buffer while a read is out.
+  grpc::ByteBuffer bytes_;
   v1::EvictByScoresRequest message_ ABSL_GUARDED_BY(mutex_);
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   EvictionCommand command_ ABSL_GUARDED_BY(mutex_);
-  int64_t num_scores_ ABSL_GUARDED_BY(mutex_) = 0;  // expected
-  AwakeClock awake_ ABSL_GUARDED_BY(mutex_);        // since the header
+  // The number of scores that the core expects.
+  int64_t num_scores_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Counts the time since the header.
+  AwakeClock awake_ ABSL_GUARDED_BY(mutex_);
   // Null before the header is accepted, and after the last score.
   std::shared_ptr<ScoreBuffer> buffer_ ABSL_GUARDED_BY(mutex_);
-  bool executes_ ABSL_GUARDED_BY(mutex_) = false;  // EvictCommand is out
+  // EvictCommand is posted and not answered yet.
+  bool executes_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -300,7 +310,8 @@ grpc::ServerUnaryReactor* EvictionService::Evict(
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* EvictionService::EvictByScores(
     grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
-  // Not in one piece with its count, which the timer holds for longer.
+  // make_shared is not used. It would put the call and its reference count into
+  // one allocation, which the timer's weak pointer would keep for longer.
   const std::shared_ptr<ScoreUpload> upload(new ScoreUpload(
       core_, &timer_, upload_timeout_, budget_, context, response));
   upload->Start();

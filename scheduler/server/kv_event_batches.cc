@@ -15,7 +15,8 @@ namespace {
 
 namespace common = ::smg::grpc::common;
 
-// On the wire, at most: an id; a token; and the tags and numbers of a message.
+// The most bytes on the wire: of an id, of a token, and of the tags and numbers
+// of a message.
 constexpr int64_t kHashBytes = 10;
 constexpr int64_t kMostTokenBytes = 5;
 constexpr int64_t kEventBytes = 60;
@@ -85,7 +86,8 @@ const google::protobuf::Message* KvEventBatches::Next(int64_t max_bytes) {
     block_ = 0;
   }
   if (batch_.events().empty()) {
-    events_ = {};  // not kept until something changes
+    // The memory is freed until the cache changes again.
+    events_ = {};
     event_ = 0;
     return nullptr;
   }
@@ -113,7 +115,8 @@ const google::protobuf::Message* KvEventBatches::TakeLoad(
 }
 
 void KvEventBatches::LeaveOutTenants(KvEvent* event) {
-  BM_CHECK(event->kind != KvEvent::Kind::kPrefix);  // not among blocks
+  // The list of blocks has no events of compressed prefixes.
+  BM_CHECK(event->kind != KvEvent::Kind::kPrefix);
   switch (event->kind) {
     case KvEvent::Kind::kCleared:
       of_tenants_.clear();
@@ -139,7 +142,8 @@ int64_t KvEventBatches::AddRemoved(const KvEvent& event, int64_t max_bytes) {
   removed.set_tier(common::KV_CACHE_TIER_DEVICE);
   removed.set_medium(kMedium);
   int64_t bytes = kEventBytes;
-  // At least one, or the stream would not go on.
+  // Every event carries at least one hash. Otherwise the stream would make no
+  // progress.
   do {
     removed.add_block_hashes(ToId(event.hashes[block_]));
     bytes += kHashBytes;
@@ -187,7 +191,8 @@ void KvEventBatches::FinishBatch(bool load_only) {
   const double now = NowSeconds();
   batch_.set_timestamp(now);
   batch_.set_dp_rank(0);
-  if (num_samples_ == 0 && load_seconds_ == 0) return;  // none has come yet
+  // Before the first load there is nothing to add.
+  if (num_samples_ == 0 && load_seconds_ == 0) return;
   common::EngineLoad& load = *batch_.mutable_load();
   load = load_;
   load.set_sample(++num_samples_);

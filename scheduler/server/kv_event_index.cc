@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-// Header-only, as elsewhere.
+// xxHash is used as headers only, as in block_hash.cc.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -96,8 +96,8 @@ KvEventLists KvEventIndex::Apply(const PrefixCacheReading& reading) {
 }
 
 void KvEventIndex::Reset(const PrefixCacheCursor& cursor) {
-  // Serials of another cache or daemon may be equal, and hashes of regions may
-  // not: some consumers have one table for all daemons.
+  // Another cache or another daemon may have equal serials. Hashes of regions
+  // must differ, because some consumers have one table for all daemons.
   region_seed_ = SplitMix64(cursor.epoch ^ SplitMix64(cursor.cache));
   scopes_.clear();
   items_.clear();
@@ -114,7 +114,8 @@ void KvEventIndex::Reset(const PrefixCacheCursor& cursor) {
 }
 
 void KvEventIndex::Remove(EntrySerial serial) {
-  scopes_.erase(serial);  // nothing is behind it any more
+  // No block or region of the scope is left.
+  scopes_.erase(serial);
   const auto found = items_.find(serial);
   if (found == items_.end()) return;
   Withdraw(serial);
@@ -135,7 +136,8 @@ void KvEventIndex::Remove(EntrySerial serial) {
 
 void KvEventIndex::AddBlock(const PrefixCacheDelta::Block& block,
                             std::span<const int32_t> tokens) {
-  if (items_.contains(block.serial)) return;  // told again
+  // A delta may tell a known item again.
+  if (items_.contains(block.serial)) return;
   Add(block.serial, block.parent);
   waiting_[block.serial] = {.tokens = {tokens.begin(), tokens.end()},
                             .media = DecodeMedia(block.media)};
@@ -146,7 +148,8 @@ void KvEventIndex::AddBlock(const PrefixCacheDelta::Block& block,
 }
 
 void KvEventIndex::AddRegion(const PrefixCacheDelta::Region& region) {
-  if (items_.contains(region.serial)) return;  // told again
+  // A delta may tell a known item again.
+  if (items_.contains(region.serial)) return;
   Add(region.serial, region.scope);
   PrefixCacheDelta::Region& told = regions_[region.serial].told;
   told = region;
@@ -208,7 +211,8 @@ bool KvEventIndex::TellOne(EntrySerial serial) {
   const bool has_parent = parent != items_.end() && parent->second.is_told;
   if (!has_parent && !scopes_.contains(item.parent)) return false;
   auto waiting = waiting_.extract(serial);
-  if (waiting.empty()) return false;  // withdrawn
+  // A withdrawn item has nothing to tell.
+  if (waiting.empty()) return false;
   TellBlock(has_parent ? &parent->second : nullptr, std::move(waiting.mapped()),
             &item);
   return true;
@@ -278,7 +282,7 @@ void KvEventIndex::Withdraw(EntrySerial serial) {
     const auto child = first_child_.find(next);
     if (child == first_child_.end()) continue;
     for (EntrySerial i = child->second; i != kNoSerial; i = items_.at(i).next) {
-      // A child that was withdrawn before has nothing told behind it.
+      // If a child was withdrawn before, nothing behind the child is told.
       if (items_.at(i).is_told || waiting_.contains(i)) stack_.push_back(i);
     }
   }

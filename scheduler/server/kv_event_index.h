@@ -137,7 +137,8 @@ class KvEventIndex {
 
   const bool tells_prefixes_;
   bool has_begun_ = false;
-  bool has_told_ = false;  // since the last kCleared
+  // An event was told since the last kCleared.
+  bool has_told_ = false;
   uint64_t region_seed_ = 0;
   absl::flat_hash_map<EntrySerial, std::shared_ptr<const ContentScope>> scopes_;
   absl::flat_hash_map<EntrySerial, Item> items_;
@@ -150,8 +151,9 @@ class KvEventIndex {
 
   // The results of the reading that Apply works on, and scratch memory.
   KvEventLists events_;
-  std::vector<uint64_t> removed_;           // blocks
-  std::vector<uint64_t> removed_prefixes_;  // with what is behind them
+  std::vector<uint64_t> removed_;  // the blocks to remove
+  // The compressed prefixes to remove, with the blocks behind them.
+  std::vector<uint64_t> removed_prefixes_;
   std::vector<EntrySerial> stack_;
 };
 

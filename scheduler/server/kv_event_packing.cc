@@ -52,9 +52,9 @@ void PackTokens(const std::vector<int32_t>& tokens, Packer* packer) {
   }
 }
 
-// Returns a text that two scopes have in common only if both their tenants and
-// their salts are equal. Without a tenant it is the salt, unless that reads as
-// if there were one.
+// Returns a text that is equal for two scopes only if their tenants are equal
+// and their salts are equal. Without a tenant the text is the salt, except for
+// salts that look like a tenant and a salt.
 std::string SaltOf(const ContentScope& scope) {
   constexpr absl::string_view kTenant = "tenant=";
   if (scope.tenant.empty() && !absl::StartsWith(scope.cache_salt, kTenant)) {
@@ -71,7 +71,8 @@ void PackExtraKeys(const KvEvent& event, const std::string& salt,
   packer->pack_array(static_cast<uint32_t>(event.hashes.size()));
   for (size_t i = 0; i < event.hashes.size(); ++i) {
     const std::vector<MediaItem>& media = event.media[i];
-    // The salt counts for the first block of a prompt, and through it for all.
+    // Consumers expect the salt at the first block of a prompt only. The later
+    // blocks follow from the first one.
     const bool has_salt = i == 0 && !event.parent.has_value() && !salt.empty();
     const size_t num_keys =
         media.size() + (lora.empty() ? 0 : 1) + (has_salt ? 1 : 0);

@@ -35,7 +35,8 @@ namespace {
 // The limits of one reading, which takes the core thread some 25 us.
 constexpr int32_t kMaxReadBlocks = 512;
 constexpr int32_t kMaxReadTokens = 8192;
-// From one reading to the next: while something is left, and if nothing is.
+// The pause between two readings: while changes are left, and after the last
+// change.
 constexpr std::chrono::milliseconds kTurn{1};
 constexpr std::chrono::milliseconds kIdleTurn{20};
 // Requests of replays and subscriptions are short.
@@ -93,8 +94,8 @@ zmq::message_t Frame(absl::string_view bytes) {
   return zmq::message_t(bytes.data(), bytes.size());
 }
 
-// Makes way at the path of an ipc:// endpoint. libzmq would remove whatever is
-// there: a file, or the socket of another daemon.
+// Removes a stale socket at the path of an ipc:// endpoint. libzmq itself would
+// remove any file there, and also the socket of a daemon that runs.
 absl::Status ClearPath(absl::string_view field, const std::string& endpoint) {
   absl::string_view path = endpoint;
   if (!absl::ConsumePrefix(&path, "ipc://")) return absl::OkStatus();
@@ -116,7 +117,7 @@ absl::StatusOr<std::string> Bind(absl::string_view field,
                                  const std::string& endpoint,
                                  zmq::socket_t* socket) {
   BM_RETURN_IF_ERROR(ClearPath(field, endpoint));
-  // As at the daemon's own socket: its user and group may connect.
+  // The daemon's user and group may connect, as at the daemon's own socket.
   const mode_t mask = umask(0117);
   socket->set(zmq::sockopt::ipv6, absl::StrContains(endpoint, '[') ? 1 : 0);
   try {
@@ -134,8 +135,8 @@ absl::StatusOr<std::string> Bind(absl::string_view field,
 
 }  // namespace
 
-// The batches of one topic: the next number, and the latest for replays. A
-// message is counted, not copied, by those who have yet to send it.
+// Topic holds the number of the next batch and the latest batches for replays.
+// Senders share the bytes of a message and count its users.
 class KvEventPublisher::Topic {
  public:
   explicit Topic(std::string name) : name_(std::move(name)) {}
@@ -154,7 +155,7 @@ class KvEventPublisher::Topic {
     }
   }
 
-  // Sends what is kept from `begin` on, behind `peer`. EndReplay follows.
+  // Sends the kept batches from number `begin` on to `peer`. EndReplay follows.
   void Replay(uint64_t begin, const zmq::message_t& peer,
               zmq::socket_t* socket) {
     const int64_t first = next_ - std::ssize(kept_);
@@ -178,7 +179,7 @@ class KvEventPublisher::Topic {
     (void)socket->send(zmq::message_t(),
                        zmq::send_flags::sndmore | zmq::send_flags::dontwait);
   }
-  // Neither kind of socket ever waits: it drops what a peer has no room for.
+  // A socket never waits. It drops messages for which a peer has no room.
   static void Send(const std::string& topic, int64_t number,
                    zmq::message_t* batch, zmq::socket_t* socket) {
     constexpr auto kMore = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
@@ -196,7 +197,8 @@ class KvEventPublisher::Topic {
   int64_t kept_bytes_ = 0;
 };
 
-// Used by Start before the thread begins, and then by the thread alone.
+// Start uses the sockets before the thread begins. Then only the thread uses
+// them.
 class KvEventPublisher::Sockets {
  public:
   explicit Sockets(const KvEventOptions& options)
@@ -206,11 +208,12 @@ class KvEventPublisher::Sockets {
     for (zmq::socket_t* const socket : {&publisher_, &replays_}) {
       socket->set(zmq::sockopt::linger, 0);
       socket->set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
-      // A peer whose machine is gone costs no memory for ever.
+      // Keepalive frees the memory of peers whose machines are gone.
       socket->set(zmq::sockopt::tcp_keepalive, 1);
     }
     publisher_.set(zmq::sockopt::sndhwm, kMaxUnreadBatches);
-    // One whole replay fits, and a second one that comes before it is read.
+    // The queue has room for a whole replay, and for a second one that is asked
+    // for before the first is read.
     replays_.set(zmq::sockopt::sndhwm, static_cast<int>(2 * kMaxKeptBatches));
     replays_.set(zmq::sockopt::rcvhwm, kMaxReplays);
   }
@@ -218,7 +221,7 @@ class KvEventPublisher::Sockets {
   zmq::socket_t* publisher() { return &publisher_; }
   zmq::socket_t* replays() { return &replays_; }
 
-  // Publishes what follows from a reading.
+  // Publishes the events that follow from a reading.
   void Publish(const PrefixCacheReading& reading) {
     const KvEventLists events = index_.Apply(reading);
     const double seconds = SecondsSince1970();
@@ -257,7 +260,7 @@ class KvEventPublisher::Sockets {
           "replay, got ", frames.size() - 1, " frames"));
       return;
     }
-    // Nothing is kept of a topic that is not published.
+    // A topic that is not published keeps no batches.
     for (Topic* const topic : {&blocks_, &prefixes_}) {
       const bool is_asked = has_topic
                                 ? frames[3].to_string_view() == topic->name()
@@ -331,7 +334,8 @@ KvEventPublisher::~KvEventPublisher() {
 void KvEventPublisher::Run() {
   using Reading = absl::StatusOr<PrefixCacheReading>;
   PrefixCacheCursor cursor;
-  uint64_t version = 0;  // from before the last reading
+  // The version that the cache had before the last reading.
+  uint64_t version = 0;
   bool is_current = false;
   std::chrono::milliseconds pause = kTurn;
   while (!stopping_.load()) {
@@ -343,7 +347,7 @@ void KvEventPublisher::Run() {
         cursor, kMaxReadBlocks, kMaxReadTokens,
         [promise](Reading read) { promise->set_value(std::move(read)); }});
     const Reading reading = promise->get_future().get();
-    // If not, the command queue was full, or the daemon ends.
+    // An error means that the command queue was full, or that the daemon ends.
     is_current = reading.ok() && reading->delta.current;
     pause = is_current || !reading.ok() ? kIdleTurn : kTurn;
     if (!reading.ok()) continue;

@@ -16,7 +16,7 @@ namespace {
 
 void Log(const char* library, spdlog::level::level_enum level,
          const std::string& message, RateLimitedWarning* errors) {
-  // Parts of it come from peers.
+  // Parts of the text come from peers.
   const std::string line = absl::StrCat(library, ": ", ForLog(message));
   if (level == spdlog::level::critical) {
     spdlog::critical(line);
@@ -32,7 +32,7 @@ std::string At(const std::string& message, const char* file, int line) {
 
 void LogGrpc(gpr_log_func_args* args) {
   static RateLimitedWarning* const errors = new RateLimitedWarning;
-  // GPR_ASSERT aborts after its last words.
+  // GPR_ASSERT aborts after this message.
   const bool is_last = absl::StartsWith(args->message, "assertion failed");
   const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
   Log("grpc",

@@ -29,7 +29,7 @@
 namespace blockmgr {
 namespace {
 
-// Each try needs a daemon that ends between two calls.
+// Another try is needed only if a daemon ends between two calls.
 constexpr int32_t kMaxLockTries = 100;
 
 std::string ErrorText(int error) {
@@ -48,7 +48,7 @@ absl::StatusOr<ListenAddress> ParseUnix(const std::string& text) {
   return ListenAddress{absl::StrCat("unix:", path), std::string(path)};
 }
 
-// Whether the file at `path` is the one that is open.
+// Returns whether `path` names the file that is open.
 bool IsNamed(int descriptor, const std::string& path) {
   struct stat opened {};
   struct stat named {};
@@ -150,7 +150,8 @@ absl::StatusOr<SocketLock> SocketLock::Take(const ListenAddress& address) {
       return status;
     }
     if (IsNamed(descriptor, path)) return SocketLock(path, descriptor);
-    close(descriptor);  // of a file that its last holder has just removed
+    // The last holder of the lock has just removed this file.
+    close(descriptor);
   }
   return absl::UnavailableError(absl::StrCat("listen: ", path, " was removed ",
                                              kMaxLockTries,
@@ -159,7 +160,8 @@ absl::StatusOr<SocketLock> SocketLock::Take(const ListenAddress& address) {
 
 SocketLock::~SocketLock() {
   if (descriptor_ < 0) return;
-  // While it is locked: whoever gets the lock looks whether it is still there.
+  // The file is removed while it is locked. A process that gets the lock later
+  // checks whether the path still names the file.
   if (IsNamed(descriptor_, path_)) unlink(path_.c_str());
   close(descriptor_);
 }

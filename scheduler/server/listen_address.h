@@ -19,11 +19,13 @@ namespace blockmgr {
 
 struct ListenAddress {
   std::string target;  // the address that clients connect to
-  std::string path;    // of the unix socket; empty for TCP
+  // The path of the unix socket. Empty for TCP.
+  std::string path;
 };
 
 struct HostPort {
-  std::string host;  // without the brackets of an IPv6 address
+  // The host. An IPv6 address has no brackets here.
+  std::string host;
   int32_t port = 0;
 };
 
@@ -62,7 +64,8 @@ class SocketLock {
   static absl::StatusOr<SocketLock> Take(const ListenAddress& address);
 
   SocketLock() = default;  // holds no lock
-  ~SocketLock();           // gives the lock back
+  // Gives the lock back.
+  ~SocketLock();
   SocketLock(SocketLock&& other) noexcept;
   SocketLock& operator=(SocketLock&& other) noexcept;
 
@@ -70,7 +73,7 @@ class SocketLock {
   SocketLock(std::string path, int descriptor)
       : path_(std::move(path)), descriptor_(descriptor) {}
 
-  std::string path_;  // of the lock's file
+  std::string path_;  // the path of the lock's file
   int descriptor_ = -1;
 };
 

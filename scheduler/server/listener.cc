@@ -28,16 +28,17 @@ namespace {
 
 // Descriptors that the process needs besides connections.
 constexpr int64_t kOtherDescriptors = 64;
-// The time between two looks for connections that have ended. A look takes a
-// system call per connection, and is made only when as many are open as may be.
+// The time between two searches for connections that have ended. A search takes
+// a system call per connection, and is made only if the number of connections
+// is at its limit.
 constexpr std::chrono::milliseconds kEndedInterval{10};
 // The pause after a connection could not be accepted, for example because the
 // system had no descriptor left.
 constexpr std::chrono::milliseconds kPause{100};
-// Connections that are accepted from one socket before the others are looked
-// at.
+// The most connections that are accepted from one socket before the next
+// socket.
 constexpr int kMaxBurst = 64;
-// Trials to find a port that is free in both families of localhost.
+// The most trials to find a port that is free in both families of localhost.
 constexpr int kMaxPortTrials = 16;
 
 absl::Status CannotListen(const std::string& target, int error) {
@@ -48,7 +49,7 @@ absl::Status CannotListen(const std::string& target, int error) {
 
 void SetOption(int socket, int level, int option) {
   const int on = 1;
-  // A failure here costs at most speed, or a minute after a restart.
+  // A failure costs at most speed, or a minute after a restart.
   (void)setsockopt(socket, level, option, &on, sizeof(on));
 }
 
@@ -68,14 +69,14 @@ int32_t LimitConnections(int32_t wanted) {
   return static_cast<int32_t>(room);
 }
 
-// A listening socket, or -1 and errno.
+// Returns a listening socket, or -1 and sets errno.
 int ListenOn(int family, const sockaddr* address, socklen_t length) {
   const int listening =
       socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (listening < 0) return -1;
   if (family != AF_UNIX) {
     SetOption(listening, SOL_SOCKET, SO_REUSEADDR);
-    // Connections inherit it.
+    // Connections inherit the option.
     SetOption(listening, IPPROTO_TCP, TCP_NODELAY);
   }
   if (family == AF_INET6) SetOption(listening, IPPROTO_IPV6, IPV6_V6ONLY);
@@ -104,8 +105,8 @@ ino_t InodeOf(int descriptor) {
   return fstat(descriptor, &found) == 0 ? found.st_ino : 0;
 }
 
-// Returns the user at the other end of a unix socket, or nothing for TCP, where
-// the system does not know.
+// Returns the user at the other end of a unix socket. Returns nothing for TCP,
+// because the system does not know the user.
 std::optional<uid_t> PeerUid(int connection) {
   int domain = AF_UNSPEC;
   socklen_t length = sizeof(domain);
@@ -124,7 +125,7 @@ std::optional<uid_t> PeerUid(int connection) {
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(
     const ListenAddress& address, int32_t max_connections) {
-  // Its destructor closes what has been opened.
+  // If Open fails, the destructor closes the sockets that are open.
   std::unique_ptr<Listener> listener(
       new Listener(LimitConnections(max_connections)));
   if (!address.path.empty()) {
@@ -186,8 +187,8 @@ absl::Status Listener::ListenTcp(const ListenAddress& address) {
         port = PortOf(listening);
       } else {
         error = errno;
-        // Half of a name that somebody else has is not ours; a family that the
-        // system has not does not matter.
+        // The port must be free in every family, or another process would get a
+        // part of the connections. A family that the system lacks is left out.
         if (error == EADDRINUSE) break;
       }
     }
@@ -217,8 +218,9 @@ void Listener::Start(Take take) {
 }
 
 void Listener::Stop() {
-  // A client that comes now finds no daemon, instead of one that is about to
-  // go. A socket of another process at the same path stays.
+  // The path is removed first, so that a new client finds no daemon instead of
+  // one that ends. If another process has put a socket at the path, that socket
+  // stays.
   struct stat found {};
   if (!path_.empty() && lstat(path_.c_str(), &found) == 0 &&
       found.st_ino == path_inode_) {
@@ -245,7 +247,8 @@ void Listener::Run() {
     const int ready =
         poll(waits.data(), paused ? 1 : static_cast<nfds_t>(waits.size()),
              paused ? static_cast<int>(pause.count()) : -1);
-    if (ready <= 0) continue;  // the pause is over, or a signal
+    // The pause may be over, or a signal may have come.
+    if (ready <= 0) continue;
     if (waits[0].revents != 0) return;
     for (size_t i = 1; i < waits.size(); ++i) {
       for (int n = 0; n < kMaxBurst && waits[i].revents != 0; ++n) {
@@ -261,7 +264,7 @@ bool Listener::Accept(int listening) {
   if (connection < 0) {
     const int error = errno;
     if (error == EAGAIN) return false;
-    // The connection has gone again, or a signal has come.
+    // The client may have closed the connection again, or a signal has come.
     if (error == ECONNABORTED || error == EINTR) return true;
     failures_.Warn("cannot accept a connection: " +
                    std::generic_category().message(error));

@@ -32,7 +32,7 @@ class Listener {
  public:
   struct Accepted {
     int listening = -1;
-    int connection = -1;  // does not block
+    int connection = -1;  // a descriptor that does not block
     // The effective user of the process that has connected, as the kernel says.
     // Unset for TCP.
     std::optional<uid_t> uid;
@@ -47,7 +47,8 @@ class Listener {
   // listened at. REQUIRES: max_connections >= 1.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(
       const ListenAddress& address, int32_t max_connections);
-  ~Listener();  // Stop
+  // Calls Stop.
+  ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
@@ -85,7 +86,8 @@ class Listener {
   // Constant after Open.
   const int32_t max_connections_;
   std::string address_;
-  std::string path_;  // of the unix socket; empty for TCP
+  // The path of the unix socket. Empty for TCP.
+  std::string path_;
   ino_t path_inode_ = 0;
   SocketLock lock_;  // the lock of path_, held until the socket is removed
   std::vector<int> sockets_;
@@ -94,8 +96,8 @@ class Listener {
   // Used by the listener's thread only.
   Take take_;
   std::vector<Connection> connections_;
-  Clock::time_point next_look_;     // when to look for closed connections
-  Clock::time_point paused_until_;  // when to accept again
+  Clock::time_point next_look_;     // the next look for closed connections
+  Clock::time_point paused_until_;  // no connection is accepted before this
   RateLimitedWarning failures_;
   RateLimitedWarning refusals_;
 

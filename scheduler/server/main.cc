@@ -34,7 +34,8 @@ namespace blockmgr {
 namespace {
 
 constexpr std::chrono::milliseconds kShutdownGrace{1000};
-// Between looks at the health, and, while draining, at the requests left.
+// The time between two checks of the health and, while draining, between two
+// checks of the requests left.
 constexpr std::chrono::milliseconds kHealthPeriod{1000};
 constexpr std::chrono::milliseconds kDrainPeriod{20};
 
@@ -42,7 +43,8 @@ struct Flags {
   ServerOptions server;
   double drain_timeout_s = 30;
   std::string log_level = "info";
-  std::vector<std::string> tenants;  // see ParseTenant
+  // ParseTenant reads each text.
+  std::vector<std::string> tenants;
   EvictionFlags default_eviction;
 };
 
@@ -120,16 +122,17 @@ void AddOptionFlags(CLI::App* app, Flags* flags) {
       ->group(clients);
 }
 
-// Connections take descriptors, of which many shells allow 1,024 only until
-// they are asked for more.
+// Connections take descriptors. Many shells allow 1,024 descriptors by default,
+// and more for a process that asks.
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);  // where not, it is as it was
+  // If the call fails, the limit stays as it was.
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// A signal of `set`, or 0 after `timeout`.
+// Waits for a signal of `set` and returns it. Returns 0 after `timeout`.
 int WaitForSignal(const sigset_t& set, std::chrono::milliseconds timeout) {
   const auto seconds =
       std::chrono::duration_cast<std::chrono::seconds>(timeout);
@@ -166,7 +169,8 @@ int Serve(const CLI::App& app, const Flags& flags, const sigset_t& signals) {
   const char* const value =
       std::getenv("NOTIFY_SOCKET");  // NOLINT(concurrency-mt-unsafe)
   const std::string manager = value == nullptr ? "" : value;
-  // READY again and again: a manager may be too busy to take the first.
+  // READY is sent repeatedly, because a manager may be too busy to take the
+  // first one.
   const auto look = [&server, &manager] {
     if (server.UpdateHealth()) {
       NotifyServiceManager(manager, "READY=1\nWATCHDOG=1");
@@ -231,8 +235,8 @@ int Main(int argc, char** argv) {
     return EXIT_FAILURE;
   }
 
-  // Before any thread starts: all of them inherit the mask, and the signals
-  // come to WaitForSignal alone.
+  // The signals are blocked before any thread starts. All threads inherit the
+  // mask, so only WaitForSignal gets the signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

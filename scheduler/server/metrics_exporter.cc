@@ -26,7 +26,7 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// Below the 10 s after which Prometheus gives up by default.
+// Prometheus gives up after 10 s by default, so this is less.
 constexpr std::chrono::seconds kPatience{2};
 
 // Collects metrics. Prometheus has every number as double.
@@ -144,8 +144,8 @@ void AddRequests(const CoreStats& stats, FamilyList* list) {
                 stats.running_request_seconds);
 }
 
-// Only configured tenants have a name here, because clients choose the names of
-// all other tenants.
+// Only configured tenants have a metric of their own, because clients choose
+// the names of all other tenants.
 void AddTenants(const SchedulerStats& s, FamilyList* list) {
   const auto add = [&s, list](const char* name, const char* help,
                               auto TenantUse::*value) {
@@ -214,7 +214,8 @@ class CoreCollectable final : public prometheus::Collectable {
                                std::future_status::ready) {
       return answer_;
     }
-    // The answer may come when no scrape waits any more, so it is shared.
+    // The answer may come after all scrapes have stopped waiting, so it is
+    // shared.
     const auto promise =
         std::make_shared<std::promise<absl::StatusOr<CoreStats>>>();
     answer_ = promise->get_future().share();
@@ -228,7 +229,8 @@ class CoreCollectable final : public prometheus::Collectable {
 
   CoreThread* const core_;
   mutable Mutex mutex_;
-  mutable Answer answer_ ABSL_GUARDED_BY(mutex_);  // the last one
+  // The last answer.
+  mutable Answer answer_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -251,14 +253,16 @@ absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(
   std::unique_ptr<MetricsExporter> exporter(new MetricsExporter);
   exporter->collectable_ = std::make_shared<CoreCollectable>(core);
   try {
-    // A peer that sends or reads nothing for a second is cut off, and has had a
-    // thread for so long: hundreds of them hold up a scrape for some seconds.
+    // A peer that sends or reads nothing for a second is cut off. Until then it
+    // occupies a thread, so hundreds of such peers delay a scrape by some
+    // seconds.
     exporter->exposer_ =
         std::make_unique<prometheus::Exposer>(std::vector<std::string>{
             "listening_ports", listen, "num_threads", "50", "connection_queue",
             "200", "listen_backlog", "1000", "request_timeout_ms", "1000"});
     exporter->exposer_->RegisterCollectable(exporter->collectable_);
-  } catch (const std::exception&) {  // whose text tells no more
+    // The exception's text says no more than this error.
+  } catch (const std::exception&) {
     return absl::UnavailableError(absl::StrCat(
         "metrics_listen: cannot listen on ", listen,
         ": expected a free port of an address of this machine",

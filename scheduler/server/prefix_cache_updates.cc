@@ -7,15 +7,16 @@
 namespace blockmgr {
 namespace {
 
-// On the wire, at most: an id, a token, and the tags and numbers of a message.
+// The most bytes on the wire: of an id, of a token, and of the tags and numbers
+// of a message.
 constexpr int64_t kIdBytes = 10;
 constexpr int64_t kTokenBytes = 5;
 constexpr int64_t kFieldsBytes = 60;
-// A long region comes in pieces of so many.
+// A long region is told in pieces of at most this size.
 constexpr int32_t kMaxPieceTokens = 1 << 16;
 constexpr int32_t kMaxPieceMedia = 1 << 11;
 
-// `begin`: added to that of the item.
+// Adds the item. The item's place is moved by `begin`.
 int64_t AddMedia(const MediaItem& item, int32_t begin,
                  google::protobuf::RepeatedPtrField<v1::MediaItem>* media) {
   v1::MediaItem* const added = media->Add();

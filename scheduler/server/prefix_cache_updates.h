@@ -34,14 +34,15 @@ class PrefixCacheUpdates {
   int64_t AddPiece(v1::PrefixCacheUpdate* update);
 
   PrefixCacheReading reading_;
-  bool has_head_ = false;  // the head is not added yet
+  bool has_head_ = false;  // false before the head was added
   size_t block_ = 0;       // index of the next block
   size_t region_ = 0;      // index of the next region, or the one of parts_
   // The parts of the region that are not added yet. The next part is the last
   // element.
   std::vector<const RegionContent*> parts_;
-  int32_t token_ = 0;             // index of the next token of the next part
-  std::vector<MediaItem> media_;  // of the next part; the next one is last
+  int32_t token_ = 0;  // index of the next token of the next part
+  // The media of the next part. The next item is the last element.
+  std::vector<MediaItem> media_;
 };
 
 v1::PrefixCachePosition ToProto(const PrefixCacheCursor& cursor);

@@ -15,18 +15,19 @@
 namespace blockmgr {
 namespace {
 
-// The limits of one reading. The core thread copies so much in some 25 us.
+// The limits of one reading, which the core thread copies in some 25 us.
 constexpr int32_t kMaxBlocks = 512;
 constexpr int32_t kMaxTokens = 8192;
-// From the end of one reading to the next, of all streams: so the core thread
-// spends about 5 percent of its time on them, at most.
+// The pause after a reading, for all streams together. The core thread spends
+// at most about 5 percent of its time on readings.
 constexpr std::chrono::microseconds kReadInterval{500};
-// From one look for changes to the next, of a stream that knows all: collects
-// what a few steps change.
+// The time between two looks of a stream that knows everything. One look
+// collects the changes of a few steps.
 constexpr std::chrono::milliseconds kLookInterval{20};
-// From one load to the next, of a stream that tells it.
+// The time between two loads that a stream tells.
 constexpr std::chrono::milliseconds kLoadInterval{100};
-// A message is closed at this size: clients accept 4 MiB by default.
+// A message takes no more entries at this size. Clients accept 4 MiB by
+// default.
 constexpr int64_t kMaxBytes = int64_t{1} << 20;
 
 class UpdatesTeller final : public PrefixCacheTeller {
@@ -50,14 +51,15 @@ class UpdatesTeller final : public PrefixCacheTeller {
 
 }  // namespace
 
-// Owned by itself until gRPC says OnDone, and by whoever holds a pointer.
+// A Stream keeps itself alive until gRPC calls OnDone. All other users hold a
+// shared pointer.
 //
-// One thing happens at a time: a job of the worker, a reading or a write.
+// One operation runs at a time: a job of the worker, a reading or a write.
 class PrefixCacheWatches::Stream final
     : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       public std::enable_shared_from_this<Stream> {
  public:
-  // `is_counted`: among the open streams.
+  // `is_counted` says whether the stream counts as an open stream.
   Stream(PrefixCacheWatches* watches, const PrefixCacheCursor& cursor,
          std::unique_ptr<PrefixCacheTeller> teller, bool is_counted)
       : watches_(watches),
@@ -80,8 +82,9 @@ class PrefixCacheWatches::Stream final
 
   // Takes the load that the streams share.
   void TakeLoad() {
-    if (finished()) return;  // what the teller refers to may be gone, too
-    // The command queue may be full: there are those who are in a hurry.
+    // After the end, the teller may refer to an object that is gone.
+    if (finished()) return;
+    // Without a load, the command queue was full: more urgent commands wait.
     const google::protobuf::Message* const message =
         watches_->load_.ok()
             ? teller_->TakeLoad(*watches_->load_, watches_->load_age())
@@ -93,7 +96,8 @@ class PrefixCacheWatches::Stream final
     }
   }
 
-  // Its turn. False: it has ended.
+  // Reads the cache, because it is the stream's turn. Returns false if the
+  // stream has ended.
   bool Read() {
     if (finished()) return false;
     version_ = watches_->core_->prefix_cache_version();
@@ -139,7 +143,8 @@ class PrefixCacheWatches::Stream final
   void TakeReading() {
     watches_->EndReading();
     if (absl::IsResourceExhausted(reading_.status())) {
-      // The command queue was full: there are those who are in a hurry.
+      // The command queue was full: more urgent commands wait. The stream tries
+      // later.
       is_current_ = false;
       Post(Worker::Clock::now() + kLookInterval, &Stream::Look);
       return;
@@ -171,8 +176,9 @@ class PrefixCacheWatches::Stream final
   }
 
   void OnWriteDone(bool ok) override {
-    bytes_.Clear();  // an idle stream keeps no memory
-    // If not, it is broken: OnCancel follows.
+    // An idle stream keeps no memory.
+    bytes_.Clear();
+    // If `ok` is false, the stream is broken and OnCancel follows.
     if (ok) Post(Worker::Clock::now(), &Stream::WriteNext);
   }
 
@@ -192,15 +198,18 @@ class PrefixCacheWatches::Stream final
   const bool is_counted_;
   const std::unique_ptr<PrefixCacheTeller> teller_;
 
-  std::shared_ptr<Stream> self_;  // from Start to OnDone
+  // Keeps the stream alive from Start to OnDone.
+  std::shared_ptr<Stream> self_;
 
-  // Whoever acts.
+  // Used by the one operation that runs.
   PrefixCacheCursor cursor_;
-  uint64_t version_ = 0;  // from before the last reading
+  // The version that the cache had before the last reading.
+  uint64_t version_ = 0;
   bool is_current_ = false;
   absl::StatusOr<PrefixCacheReading> reading_;
   Worker::Clock::time_point next_load_;
-  grpc::ByteBuffer bytes_;  // of the message, while a write is out
+  // The bytes of the message while a write is out.
+  grpc::ByteBuffer bytes_;
 
   Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -238,7 +247,8 @@ void PrefixCacheWatches::AskLoad(std::shared_ptr<Stream> stream) {
     return;
   }
   load_line_.push_back(std::move(stream));
-  if (load_line_.size() > 1) return;  // it has been asked for
+  // An earlier stream has asked for the load already.
+  if (load_line_.size() > 1) return;
   next_load_ = now + kLoadInterval;
   core_->Post(GetStats{false, [this](absl::StatusOr<CoreStats> stats) {
                          worker_.Post(

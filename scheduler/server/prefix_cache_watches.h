@@ -79,14 +79,16 @@ class PrefixCacheWatches {
   // Lets the stream take the load: the last one, or a new one if that is old.
   void AskLoad(std::shared_ptr<Stream> stream);
   void ShareLoad(absl::StatusOr<CoreStats> load);
-  double load_age() const;  // in seconds
+  // Returns the age of load_ in seconds.
+  double load_age() const;
 
   CoreThread* const core_;
   std::atomic<int32_t> num_streams_{0};
 
   // Only the worker uses these.
   std::deque<std::shared_ptr<Stream>> line_;
-  bool is_reading_ = false;  // a reading is under way, or due at next_read_
+  // A reading is under way, or is due at next_read_.
+  bool is_reading_ = false;
   Worker::Clock::time_point next_read_;
   absl::StatusOr<CoreStats> load_;
   Worker::Clock::time_point load_taken_;

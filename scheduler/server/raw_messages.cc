@@ -27,14 +27,14 @@ using google::protobuf::MessageFactory;
 using google::protobuf::io::CodedInputStream;
 using WireFormat = google::protobuf::internal::WireFormatLite;
 
-// Overhead of a part that is allocated by itself: malloc's own bytes, and its
-// pointer in an array that is copied whenever its size doubles.
+// The overhead of a part that is allocated by itself: malloc's own bytes, and
+// the part's pointer in an array that is copied whenever its size doubles.
 constexpr int64_t kPartBytes = 48;
-// A field that this version does not know. Protobuf keeps it in an array of
-// values.
+// The memory of a field that this version does not know. Protobuf keeps such
+// fields in an array of values.
 constexpr int64_t kUnknownBytes = 96;
-// More than any byte received takes: half of the largest part, which can be
-// told by two bytes.
+// The most memory that one received byte can need. The largest part needs less
+// than twice as much, and has at least two bytes.
 constexpr int64_t kMostPerByte = 128;
 
 int64_t ElementBytes(const FieldDescriptor& field) {
@@ -50,20 +50,21 @@ int64_t ElementBytes(const FieldDescriptor& field) {
   }
 }
 
-// Counts what the parts of a message take, and how many numbers there are in
-// its arrays, for which room is made at once: by itself protobuf would double
-// them again and again.
+// Counter counts the memory of a message's parts, and the numbers in its
+// arrays. MakeRoom then allocates each array at once. Protobuf itself would
+// double the arrays again and again.
 class Counter {
  public:
-  // Counts no further than to more than `most_bytes`.
+  // The count stops when it exceeds `most_bytes`.
   Counter(CodedInputStream* input, int64_t most_bytes)
       : input_(input), most_bytes_(most_bytes) {}
 
-  // Returns false if the bytes are no such message. The parser says so, too.
-  // `message` will hold what the bytes say. Null if it is one of several
-  // messages of a field.
+  // Returns false if the bytes are no such message. The parser then fails, too.
+  // `message` is the message that will be parsed. It is null if a field has
+  // several messages of the type.
   bool Count(const Descriptor& type, Message* message) {
-    int64_t depth = 0;  // of groups, in which nothing is known
+    // The depth of groups. No field in a group is known.
+    int64_t depth = 0;
     while (const uint32_t tag = input_->ReadTag()) {
       if (is_too_much()) return true;
       const WireFormat::WireType wire = WireFormat::GetTagWireType(tag);
@@ -93,7 +94,8 @@ class Counter {
                   int64_t count) {
     const int64_t bytes = count * ElementBytes(field);
     if (message == nullptr) {
-      bytes_ += 3 * bytes;  // a doubled array and the one before
+      // An array was doubled, and the smaller array was allocated before.
+      bytes_ += 3 * bytes;
     } else {
       bytes_ += bytes;
       counts_[{message, &field}] += count;
@@ -208,7 +210,7 @@ class Counter {
   static void Reserve(Message* message, const FieldDescriptor& field,
                       int count) {
     const google::protobuf::Reflection& access = *message->GetReflection();
-    // Its successor cannot make room.
+    // The function is deprecated, but its successor cannot make room.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
     const auto reserve = [&]<typename Number>(Number /*type*/) {
@@ -230,15 +232,17 @@ class Counter {
       case FieldDescriptor::CPPTYPE_DOUBLE:
         return reserve(double{});
       default:
-        return;  // no array of ours
+        // Our messages have no such arrays.
+        return;
     }
   }
 
   CodedInputStream* const input_;
   const int64_t most_bytes_;
   int64_t bytes_ = 0;
-  std::map<const Descriptor*, int64_t> sizes_;  // of messages without content
-  // Numbers of the arrays of messages that there is one of.
+  // The sizes of messages without content.
+  std::map<const Descriptor*, int64_t> sizes_;
+  // The lengths of arrays, for messages that occur once.
   std::map<std::pair<Message*, const FieldDescriptor*>, int64_t> counts_;
 };
 
@@ -249,7 +253,8 @@ absl::Status NotSuch(const Descriptor& type) {
       "that are none");
 }
 
-// Makes room in `message`, unless it would be too much.
+// Makes room in `message`. Returns an error if the message would need too much
+// memory.
 absl::Status CheckMemory(grpc::ByteBuffer* bytes, const MessageLimits& limits,
                          Message* message) {
   const Descriptor& type = *message->GetDescriptor();
@@ -292,7 +297,7 @@ absl::Status ParseMessage(grpc::ByteBuffer bytes, const MessageLimits& limits,
   if (!fits.ok()) return fits;
   grpc::ProtoBufferReader reader(&bytes);
   CodedInputStream input(&reader);
-  // Not ParseFrom, which would clear what has been made room for.
+  // ParseFrom is not used, because it would free the room that was made.
   if (reader.status().ok() && message->MergeFromCodedStream(&input) &&
       input.ConsumedEntireMessage()) {
     return absl::OkStatus();

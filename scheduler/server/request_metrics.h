@@ -54,7 +54,8 @@ struct RequestMetrics {
   // earlier steps which the engine had to finish first.
   DurationHistogram step;
 
-  std::array<uint64_t, kNumFinishReasons> finished{};  // by FinishReason
+  // Indexed by FinishReason.
+  std::array<uint64_t, kNumFinishReasons> finished{};
   // Submissions that the core refused, by absl::StatusCode.
   static constexpr size_t kNumStatusCodes =
       static_cast<size_t>(absl::StatusCode::kUnauthenticated) + 1;

@@ -18,7 +18,8 @@
 namespace blockmgr {
 namespace {
 
-// A batch is closed at this size: clients accept 4 MiB a message by default.
+// A batch takes no more tokens at this size. Clients accept messages of 4 MiB
+// by default.
 constexpr int64_t kMaxBatchBytes = int64_t{1} << 20;
 
 v1::FinishReason ToProto(FinishReason reason) {
@@ -35,7 +36,7 @@ v1::FinishReason ToProto(FinishReason reason) {
   return v1::FINISH_REASON_FAILED;
 }
 
-// One client's stream.
+// ClientStream is the token stream of one client.
 class ClientStream final : public TokenStream {
  public:
   ClientStream(CoreThread* core, Worker* worker, std::string session,
@@ -43,7 +44,8 @@ class ClientStream final : public TokenStream {
       : TokenStream(core, worker, std::move(session), max_pending_bytes,
                     /*writes_at_end=*/false) {}
 
-  // Ends at once, if the request was none.
+  // Ends the stream at once if `status` is an error or the session's id is
+  // invalid.
   void Start(absl::Status status) {
     Begin();
     status.Update(CheckId("client_session", session()));
@@ -55,7 +57,8 @@ class ClientStream final : public TokenStream {
         std::static_pointer_cast<ClientStream>(shared_from_this());
     core()->Post(
         OpenClient{session(), self, [self](const absl::Status& opened) {
-                     // An empty message: it says that the stream is open.
+                     // The first message is empty. It says that the stream is
+                     // open.
                      self->OnOpened(opened, &self->message_);
                    }});
   }
@@ -135,7 +138,7 @@ grpc::ServerUnaryReactor* RequestService::Submit(
               Answer(reactor, NamePrompt(status, "prompt_token_ids"),
                      v1::SubmitResponse(), response);
             },
-            // A fork is evicted from as its parent is.
+            // A fork takes over the evictions of its parent.
             !submit.has_eviction() && submit.fork_of().empty()});
         return absl::OkStatus();
       });

@@ -31,41 +31,42 @@ namespace {
 // Services that need an engine.
 constexpr const char* kRequestServices[] = {"blockmgr.v1.RequestService",
                                             "vllm.grpc.engine.VllmEngine"};
-// The least limit of a received message. It has room for the counts of all
-// heads of a large model, of a thousand evictions in one result.
+// The least limit of a received message. One result may have a thousand
+// evictions, and each has the counts of all heads of a large model.
 constexpr int64_t kMinReceiveBytes = int64_t{16} << 20;
 constexpr int64_t kMaxMessage = int64_t{1} << 30;
-// All metadata of a call: the options of Generate, and gRPC's default for
-// everything else. gRPC counts 32 bytes for each entry in addition.
+// The most metadata of a call: the options of Generate, and gRPC's default for
+// everything else. gRPC adds 32 bytes for each entry.
 constexpr int64_t kMaxMetadataBytes = kMaxOptionsBytes + (int64_t{8} << 10);
 // The most bytes that an engine may add to the tokens of a sequence.
 constexpr int64_t kTokenDataBytes = int64_t{16} << 10;
-// The bytes of a position: 1 + kMaxLogprobs tokens of up to 5 bytes, and as
-// many floats.
+// The bytes of a position's log-probabilities: 1 + kMaxLogprobs tokens of up to
+// 5 bytes, and as many floats.
 constexpr int64_t kMaxLogProbBytes = 256;
 
-// A fresh number for every call. As an epoch it keeps anybody from taking one
-// daemon for the next. Never 0, which a message without an epoch would carry.
+// Returns a new random number in every call. The number is an epoch, by which
+// clients tell one daemon from the next. The number is never 0, because a
+// message without an epoch has 0 there.
 uint64_t RandomNumber() {
   std::random_device device;
   return (uint64_t{device()} << 32 | device()) | 1;
 }
 
-// A prompt of max_model_len tokens must fit, 5 bytes each, with the most of
-// everything else.
+// Returns the size of a message with a prompt of max_model_len tokens (5 bytes
+// each) and the most of everything else.
 int64_t MaxSubmitBytes(const SchedulerOptions& options) {
   return std::min(int64_t{5} * options.max_model_len + (int64_t{1} << 20),
                   kMaxMessage);
 }
 
-// Gateways send the text of a prompt as well, of some 4 bytes a token.
+// Gateways also send the text of the prompt, about 4 bytes per token.
 int64_t MaxGenerateBytes(const SchedulerOptions& options) {
   return std::min(int64_t{16} * options.max_model_len + (int64_t{1} << 20),
                   kMaxMessage);
 }
 
-// The id of a token may have one byte on the wire, and counts for 12 while it
-// is parsed: 8 more than by kMaxAmplification.
+// A token id may have one byte on the wire, and takes 12 bytes while it is
+// parsed. These are 8 bytes more than kMaxAmplification allows.
 constexpr int64_t kTokenAllowanceBytes = 8;
 
 int64_t MaxResultBytes(const SchedulerOptions& options) {
@@ -74,15 +75,15 @@ int64_t MaxResultBytes(const SchedulerOptions& options) {
                   kMaxMessage);
 }
 
-// Limits that keep one peer from harming the others.
+// Sets limits that keep one peer from harming the others.
 void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
-  // Services know what their own methods take.
+  // Each service limits the messages of its own methods.
   builder->SetMaxReceiveMessageSize(static_cast<int>(std::max(
       {MaxSubmitBytes(options.scheduler), MaxGenerateBytes(options.scheduler),
        MaxResultBytes(options.scheduler)})));
   // Plans may carry a caller's scores, whose size has a limit of its own.
   builder->SetMaxSendMessageSize(-1);
-  // The size limit is checked after inflation only: a small message could
+  // gRPC checks the size limit after inflation only, so a small message could
   // take all memory.
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE,
@@ -96,7 +97,8 @@ void Harden(const ServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
-  // A client without an open call for so long makes room for others.
+  // A client that has had no open call for this time makes room for other
+  // clients.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000);
   grpc::ResourceQuota quota("blockmgrd");
   quota.Resize(size_t{256} << 20);
@@ -170,7 +172,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   BM_ASSIGN_OR_RETURN(
       core.core.default_eviction.table,
       FindBudgetTable(core.core.tables, options.default_eviction.policy));
-  // Else every engine would be refused.
+  // If the default eviction were invalid, every engine would be refused.
   BM_RETURN_IF_ERROR(
       ValidateEviction(core.core.default_eviction, options.scheduler));
   if (const std::string warning = SharingWarning(core.core.default_eviction);
@@ -185,7 +187,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   core.core.step_timeout_seconds = options.step_timeout_s;
   core.core.on_engine_change = [server = server.get()](
                                    bool attached, const std::string& what) {
-    // Parts of it come from peers.
+    // Parts of the text come from peers.
     spdlog::info("engine {}: {}", attached ? "attached" : "lost", ForLog(what));
     server->engine_attached_.store(attached);
     grpc::Server* const health = server->health_.load();
@@ -220,7 +222,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   auto* const health = server->grpc_->GetHealthCheckService();
   health->SetServingStatus("", true);
   server->health_.store(server->grpc_.get());
-  // An engine may have opened its stream before anybody could be told.
+  // An engine may have opened its stream before health_ was set.
   SetRequestHealth(health, server->engine_attached_.load());
   server->listener_->Start(std::move(take));
   return server;
@@ -241,7 +243,7 @@ bool Server::UpdateHealth() {
 void Server::BeginDrain() {
   if (grpc_ == nullptr || draining_) return;
   draining_ = true;
-  // From here on the default service reports NOT_SERVING whatever is set.
+  // After Shutdown the health service always reports NOT_SERVING.
   grpc_->GetHealthCheckService()->Shutdown();
   core_->Post(Drain{[this](const absl::Status& status) {
     if (status.ok()) drained_.store(true);
@@ -253,7 +255,7 @@ void Server::Shutdown(std::chrono::milliseconds grace) {
   BeginDrain();
   listener_->Stop();
   core_->Post(CloseAll{absl::UnavailableError("the daemon is shutting down")});
-  // The core thread still runs: it answers the calls that this ends.
+  // The core thread still runs, because it must answer the calls that end here.
   grpc_->Shutdown(std::chrono::system_clock::now() + grace);
   metrics_.reset();
   kv_events_.reset();

@@ -93,7 +93,8 @@ class Server {
  public:
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const ServerOptions& options, SchedulerFactory factory);
-  ~Server();  // Shutdown without grace
+  // Shuts down without grace.
+  ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 

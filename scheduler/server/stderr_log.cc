@@ -17,10 +17,10 @@
 namespace blockmgr {
 namespace {
 
-// Opens the descriptor's pipe or terminal once more, without blocking. To
-// change the given descriptor would change it for the other processes that have
-// it. Returns -1 if there is nothing to open: a file has always room, a
-// socket is told with every call, and without /proc WriteOnce must do.
+// Opens the descriptor's pipe or terminal once more, without blocking. The flag
+// must not be set on the given descriptor, which other processes share. Returns
+// -1 if this cannot help: a file always has room, a socket takes the flag with
+// every call, and without /proc WriteOnce must do.
 int OpenAgain(int descriptor) {
   struct stat found {};
   if (fstat(descriptor, &found) != 0 ||
@@ -89,7 +89,7 @@ ssize_t StderrSink::WriteOnce(const char* data, size_t size) const {
     errno = EAGAIN;
     return -1;
   }
-  // A pipe that has room has room for so much.
+  // If poll reports room in a pipe, the pipe has room for PIPE_BUF bytes.
   return write(given_, data, std::min<size_t>(size, PIPE_BUF));
 }
 

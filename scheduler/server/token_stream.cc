@@ -17,8 +17,8 @@ namespace {
 // are collected. Steps of a real model are longer, so their tokens leave at
 // once.
 constexpr std::chrono::microseconds kMinWriteInterval{1000};
-// When so many bytes are pending in a call that writes at its end, NextMessage
-// takes them, because the call's answer stores them in far less memory.
+// If a call that writes at its end has more pending bytes, NextMessage takes
+// them, because the call's answer stores them in far less memory.
 constexpr int64_t kCompactBytes = int64_t{1} << 20;
 // The bytes of a token on the wire, as a varint.
 constexpr int64_t kWireTokenBytes = 5;
@@ -31,7 +31,8 @@ constexpr int64_t kWireLogProbBytes = 9;
 
 bool TokenStream::Deliver(std::span<const TokenItem> items) {
   MutexLock lock(&mutex_);
-  if (finished_ || closing_) return true;  // the core will hear ClientGone
+  // The core will get ClientGone of a stream that ends.
+  if (finished_ || closing_) return true;
   bool writes = !writes_at_end_;
   for (const TokenItem& item : items) {
     Entry entry{.stream = item.stream->shared_from_this(),
@@ -115,8 +116,8 @@ void TokenStream::OnOpened(const absl::Status& status,
       return;
     }
   }
-  // The call has ended already. Its ClientGone came before the command that
-  // opened the session, because ClientGone goes round a full queue.
+  // The call has ended already. Its ClientGone bypassed a full queue, so it
+  // came before the command that opened the session.
   core_->Post(ClientGone{session_, shared_from_this()});
 }
 
@@ -166,12 +167,14 @@ void TokenStream::FinishClosing() {
 }
 
 void TokenStream::OnWriteDone(bool ok) {
-  bytes_.Clear();  // an idle stream keeps no memory
+  // An idle stream keeps no memory.
+  bytes_.Clear();
   if (ok) {
     PostWrite();
     return;
   }
-  MutexLock lock(&mutex_);  // the stream is broken, and OnDone follows
+  // The stream is broken, and OnDone follows.
+  MutexLock lock(&mutex_);
   busy_ = false;
 }
 

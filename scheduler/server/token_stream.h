@@ -117,14 +117,17 @@ class TokenStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const int64_t max_pending_bytes_;
   const bool writes_at_end_;
 
-  std::shared_ptr<TokenStream> self_;  // from Begin to OnDone
+  // Keeps the stream alive from Begin to OnDone.
+  std::shared_ptr<TokenStream> self_;
 
   // One thread at a time uses these while busy_ is set: the thread that has set
   // it, the worker, or a thread of gRPC that ends a write.
   Worker::Clock::time_point next_write_;  // the earliest time of the next write
-  std::vector<Entry> taken_;  // those from next_ on are in no message yet
+  // The entries from next_ on are in no message yet.
+  std::vector<Entry> taken_;
   size_t next_ = 0;
-  grpc::ByteBuffer bytes_;  // of the message, while a write is out
+  // The bytes of the message while a write is out.
+  grpc::ByteBuffer bytes_;
 
   mutable Mutex mutex_;
   // The worker has been asked to write, or a write is out.
@@ -133,7 +136,8 @@ class TokenStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status close_status_ ABSL_GUARDED_BY(mutex_);
   std::vector<Entry> pending_ ABSL_GUARDED_BY(mutex_);
-  int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of pending_
+  // The bytes of pending_.
+  int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace blockmgr

@@ -26,8 +26,8 @@ namespace engine = ::vllm::grpc::engine;
 // bytes. Clients take 4 MiB by default.
 constexpr size_t kMaxChunkTokens = 4096;
 
-// "[3].token_id: expected .." of the scheduler's list as "[50256]: expected .."
-// of the call's map from tokens.
+// Turns "[3].token_id: expected .." into "[50256]: expected ..". The scheduler
+// has a list of tokens, and the call has a map with tokens as keys.
 std::string NameBias(absl::string_view text,
                      const std::vector<int32_t>& tokens) {
   const size_t end = text.find(']');
@@ -43,8 +43,8 @@ std::string NameBias(absl::string_view text,
       colon == absl::string_view::npos ? "" : text.substr(colon));
 }
 
-// The scheduler names fields as our own messages do. `biased` are the tokens of
-// logit_bias in order.
+// Replaces the scheduler's names of fields by those of the call. `biased` has
+// the tokens of logit_bias in order.
 absl::Status NameFields(const absl::Status& status,
                         const std::vector<int32_t>& biased) {
   absl::string_view text = status.message();
@@ -97,8 +97,8 @@ void AddTop(const Row& row, engine::TopLogProbs* proto) {
   }
 }
 
-// Appends rows to those of the tokens from `first` on. Returns false if they
-// are of later tokens, because an engine has left some out.
+// Appends rows to `to`, whose first row is about the token `first`. Returns
+// false if rows are missing in between, because an engine left some out.
 bool Append(const TokenLogProbs& from, int32_t first, TokenLogProbs* to) {
   if (from.first_index != first + to->num_rows()) return false;
   to->num_top = from.num_top;
@@ -166,7 +166,8 @@ const google::protobuf::Message* GenerateStream::NextMessage() {
       return &message_;
     }
     if (!answer.has_ended) continue;
-    PopEntry();  // its end
+    // Removes the entry that ends the answer.
+    PopEntry();
     if (answer.finish.reason == FinishReason::kFailed) {
       End(ToGrpc(answer.finish.status));
       return nullptr;
@@ -201,7 +202,8 @@ void GenerateStream::TakeEntries(int32_t index, Answer* answer) {
   for (; has_entry() && entry().stream.get() == stream; PopEntry()) {
     const Entry& taken = entry();
     if (taken.finish != nullptr) {
-      // The entry stays, so that the end is seen again after the last chunk.
+      // The entry stays, so that the stream sees the end again after the last
+      // chunk.
       answer->has_ended = true;
       answer->finish = *taken.finish;
       return;
@@ -266,7 +268,7 @@ void GenerateStream::FillComplete(int32_t index, Answer* answer) {
     complete.set_matched_token_id(
         static_cast<uint32_t>(answer->outputs.back()));
   }
-  // Others may run for long.
+  // The memory is freed now, because other answers may run for long.
   answer->outputs = {};
   answer->rows = {};
 }
@@ -291,7 +293,7 @@ void GenerateStream::TakeRows(size_t end, Answer* answer,
 }
 
 void GenerateStream::TakePromptRows(engine::InputLogProbs* proto) {
-  // Nothing comes before the first token.
+  // The first token has no row, because no token precedes it.
   proto->add_token_logprobs();
   proto->add_token_ids(static_cast<uint32_t>(prompt_.front()));
   if (prompt_rows_.num_top > 0) proto->add_top_logprobs();

@@ -39,7 +39,8 @@ class GenerateStream final : public TokenStream {
     // removed when they are put into a message.
     int32_t first_row = 0;
     TokenLogProbs rows;
-    bool has_ended = false;  // and its complete message is due
+    // The answer has ended, and its complete message is due.
+    bool has_ended = false;
     FinishEffect finish;
   };
 
@@ -66,17 +67,18 @@ class GenerateStream final : public TokenStream {
 
   // Constant.
   const bool streams_;
-  std::vector<int32_t> prompt_;          // with prompt_logprobs only
+  std::vector<int32_t> prompt_;          // empty without prompt_logprobs
   std::vector<int32_t> stop_token_ids_;  // ascending
-  std::vector<std::string> stop_;        // strings
+  std::vector<std::string> stop_;        // stop strings
   uint32_t num_prompt_tokens_ = 0;
 
   // The worker.
   std::vector<Answer> answers_;
-  TokenLogProbs prompt_rows_;  // not told yet
-  bool lacks_rows_ = false;    // an engine has left some out
+  TokenLogProbs prompt_rows_;  // rows of the prompt that are not told yet
+  bool lacks_rows_ = false;    // an engine has left out some rows
   size_t num_ended_ = 0;       // answers whose complete message was made
-  size_t next_output_ = 0;     // of the answer at hand, not in a chunk yet
+  // The next output of the answer at hand that is in no chunk yet.
+  size_t next_output_ = 0;
   vllm::grpc::engine::GenerateResponse message_;
 };
 

@@ -30,7 +30,7 @@ namespace {
 namespace common = ::smg::grpc::common;
 namespace engine = ::vllm::grpc::engine;
 
-// A stream holds one chunk.
+// The most bytes of a chunk. A stream holds one chunk at a time.
 constexpr size_t kTokenizerChunkBytes = size_t{256} << 10;
 // The time between two looks at the requests, for a call that waits until no
 // request is left.
@@ -42,8 +42,8 @@ constexpr int kMaxAbortIds = 1024;
 // client can choose such a session.
 constexpr char kSessionPrefix[] = "\xFF";
 
-// Serves a call of which `check`, if there is one, finds no fault: asks the
-// core for its state, and answers with what `fill` makes of it.
+// Serves a call that reads the core's state. `fill` makes the answer of the
+// state. If `check` is given and finds a fault, the call fails with it.
 template <typename Request, typename Response, typename Fill>
 grpc::ServerUnaryReactor* ServeStats(
     CoreThread* core, grpc::CallbackServerContext* context,
@@ -71,9 +71,9 @@ absl::Status CheckRank(bool has_rank, int32_t rank) {
   return Invalid("dp_rank: expected 0, the only one, got ", rank);
 }
 
-// One call of FlushCache: waits until no request is unfinished, then drops the
-// cache. Lives until it has answered, soon after the call is cancelled at the
-// latest.
+// Flush is one call of FlushCache. It waits until no request is unfinished,
+// then drops the cache. The object lives until it has answered. After a
+// cancellation it answers soon.
 class Flush : public std::enable_shared_from_this<Flush> {
  public:
   Flush(CoreThread* core, Worker* timer, CallLimit::Place place,
@@ -204,7 +204,8 @@ class TokenizerStream final
   }
 
   void OnWriteDone(bool ok) override {
-    if (ok) PostWrite();  // if not, it is broken: OnCancel follows
+    // If `ok` is false, the stream is broken and OnCancel follows.
+    if (ok) PostWrite();
   }
   void OnCancel() override { End(grpc::Status::CANCELLED); }
   void OnDone() override { const auto self = std::move(self_); }
@@ -213,11 +214,13 @@ class TokenizerStream final
     MutexLock lock(&mutex_);
     if (finished_) return;
     finished_ = true;
-    place_.reset();  // a client that knows of the end may open the next
+    // A client that learns of the end may open the next stream.
+    place_.reset();
     Finish(status);
   }
 
-  std::shared_ptr<TokenizerStream> self_;  // from Start to OnDone
+  // Keeps the stream alive from Start to OnDone.
+  std::shared_ptr<TokenizerStream> self_;
 
   // Used by one thread at a time, because one operation starts the next.
   Worker* worker_ = nullptr;
@@ -380,7 +383,7 @@ grpc::ServerUnaryReactor* VllmService::FlushCache(
       [this, context, response](
           const common::FlushCacheRequest& flush,
           grpc::ServerUnaryReactor* reactor) -> absl::Status {
-        // NaN is in no range.
+        // The comparisons are false for NaN.
         if (!(flush.timeout_s() >= 0 &&
               flush.timeout_s() <= kMaxFlushSeconds)) {
           return Invalid("timeout_s: expected 0 to ", kMaxFlushSeconds,

@@ -64,7 +64,7 @@ class VllmService final
           WithCalls<WithFacts<WithState<WithCache<VllmEngine::Service>>>>> {
  public:
   struct Options {
-    int64_t max_pending_bytes = 0;  // as in RequestService
+    int64_t max_pending_bytes = 0;  // the limit of RequestService
     // The MessageLimits of a GenerateRequest.
     int64_t max_generate_bytes = 0;
     int64_t generate_allowance_bytes = 0;
@@ -111,7 +111,7 @@ class VllmService final
   PrefixCacheWatches* const watches_;
   const Options options_;
   const std::chrono::steady_clock::time_point start_;
-  std::atomic<uint64_t> num_calls_{0};  // of Generate
+  std::atomic<uint64_t> num_calls_{0};  // calls of Generate
   TokenRate rate_;
   CallLimit flushes_{"FlushCache", 16};
   CallLimit tokenizers_{"GetTokenizer", 16};

@@ -20,8 +20,10 @@ class Worker {
   using Job = absl::AnyInvocable<void()>;
   using Clock = std::chrono::steady_clock;
 
-  Worker();   // starts the thread
-  ~Worker();  // does what has been posted, due or not, then joins
+  // Starts the thread.
+  Worker();
+  // Runs all posted jobs, even if they are not due, then joins the thread.
+  ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
@@ -33,7 +35,8 @@ class Worker {
   void Run();
 
   Mutex mutex_;
-  CondVar wake_;  // an earlier job than those before, or stopping_
+  // Signals a job that is due earlier than all others, or stopping_.
+  CondVar wake_;
   std::multimap<Clock::time_point, Job> jobs_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -181,7 +181,7 @@ TEST_F(KernelCasesTest, UsefulBytesAndOperationsCountTheTail) {
           return c.status;
         });
     ASSERT_TRUE(status.ok()) << status;
-    num_added += sign * static_cast<double>(problem->num_entries());
+    num_added += sign * static_cast<double>(problem->CountEntries());
   }
   EXPECT_EQ(num_added, 3 * 2 * kTail);
   const double pair_bytes = 256;

@@ -96,7 +96,7 @@ TEST(KernelProblemTest, AFewRaggedListsAreRaggedToo) {
     ASSERT_TRUE(problem.ok()) << problem.status();
     EXPECT_LE(problem->max_over_mean(), std::min(4.05, 1.0 * num_heads));
     EXPECT_GE(problem->max_over_mean(), num_heads == 1 ? 1.0 : 1.1);
-    EXPECT_LE(problem->num_entries(), int64_t{num_heads} * 1000);
+    EXPECT_LE(problem->CountEntries(), int64_t{num_heads} * 1000);
   }
 }
 
@@ -138,7 +138,7 @@ TEST(KernelProblemTest, TheFileIsAsItsHeaderSays) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, problem);
   // Both lists have the tail.
-  EXPECT_EQ(problem.num_entries(), 17 + 3 + 2 * 10);
+  EXPECT_EQ(problem.CountEntries(), 17 + 3 + 2 * 10);
   EXPECT_EQ(problem.tail_tokens(), 10);
   EXPECT_EQ(problem.kv_bytes(), 40 * 64 * 2 * 2);
   // With the tail, 27 and 13.

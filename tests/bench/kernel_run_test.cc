@@ -38,7 +38,7 @@ class KernelRunTest : public GpuTest {
     }
   }
 
-  std::size_t NumKernels() const {
+  std::size_t CountKernels() const {
     return options_.kernels.empty() ? DeviceProblem::KernelNames().size()
                                     : options_.kernels.size();
   }
@@ -53,7 +53,7 @@ TEST_F(KernelRunTest, ReportsEveryKernelOfEveryProblem) {
   EXPECT_TRUE(report.at("not_run").empty()) << report.at("not_run");
   const auto& results = report.at("results");
   EXPECT_EQ(results.size(), options_.distributions.size() *
-                                options_.group_sizes.size() * NumKernels());
+                                options_.group_sizes.size() * CountKernels());
   for (const auto& result : results) {
     EXPECT_GT(result.at("median_us").get<double>(), 0);
     EXPECT_EQ(result.at("num_samples"), options_.num_samples);
@@ -68,7 +68,7 @@ TEST_F(KernelRunTest, RunsHalfPrecisionWithTails) {
   nlohmann::ordered_json report;
   const absl::Status status = RunKernels(options_, &report);
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(report.at("results").size(), NumKernels());
+  EXPECT_EQ(report.at("results").size(), CountKernels());
   for (const auto& result : report.at("results")) {
     EXPECT_EQ(result.at("dtype"), "fp16");
     EXPECT_GT(result.at("tail_tokens").get<int64_t>(), 0);

@@ -44,7 +44,7 @@ TEST_F(BlockManagerEvictionTest, CopyLeavesTheOldBlocksToTheCache) {
   const std::vector<BlockId> old = tail(slot);
   const std::vector<BlockId> destinations = Order(slot, 16, 8, 2);
   EXPECT_EQ(manager_->num_available(), 2);
-  EXPECT_EQ(manager_->NumReleasable(slot), 7);
+  EXPECT_EQ(manager_->CountReleasable(slot), 7);
   const EvictionReceipt receipt = Evict(slot, {8, 8, 8, 8});
   EXPECT_EQ(receipt.evicted_entries, 4 * (16 - 8));
   EXPECT_EQ(receipt.freed_blocks, 2);

@@ -37,8 +37,8 @@ TEST_F(BlockManagerForkTest, AForkLeavesTheBlockThatItsParentWrites) {
   const SequenceSlot parent = Compute(Prompt(1, 6));
   const SequenceSlot child = Fork(parent);
   const std::vector<BlockId>& old = At(parent).first().tail;
-  EXPECT_EQ(manager_->BlocksNeeded(parent, 1), 0);
-  EXPECT_EQ(manager_->BlocksNeeded(child, 1), 1);
+  EXPECT_EQ(manager_->CountBlocksNeeded(parent, 1), 0);
+  EXPECT_EQ(manager_->CountBlocksNeeded(child, 1), 1);
   std::vector<CopyOnWrite> copies;
   ASSERT_TRUE(Reserve(child, 1, &copies));
   manager_->CheckInvariants();

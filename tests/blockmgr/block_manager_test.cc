@@ -21,10 +21,10 @@ TEST_F(BlockManagerTest, OpensOnTheCachedPrefixOfWholeBlocks) {
   EXPECT_EQ(manager_->sequence(second).num_settled, 8);
   EXPECT_EQ(manager_->sequence(second).first().tail[1],
             manager_->sequence(first).first().tail[1]);
-  EXPECT_EQ(manager_->NumReleasable(second), 0);
-  EXPECT_EQ(manager_->NumReleasable(first), 1);
+  EXPECT_EQ(manager_->CountReleasable(second), 0);
+  EXPECT_EQ(manager_->CountReleasable(first), 1);
   manager_->Close(first);
-  EXPECT_EQ(manager_->NumReleasable(second), 2);
+  EXPECT_EQ(manager_->CountReleasable(second), 2);
   manager_->Close(second);
   EXPECT_EQ(manager_->stats().cached_blocks, 2);
   EXPECT_EQ(Match(prompt).cost.num_reclaimable, 2);

@@ -132,7 +132,7 @@ void ExpectKept(const RegionHistory& history, const RandomEviction& eviction,
 }
 
 TEST(CompactionTest, MovesKeepExactlyTheKeptEntries) {
-  const auto num_wanted = static_cast<int32_t>(CaseCount(kNumEvictions));
+  const auto num_wanted = static_cast<int32_t>(CountCases(kNumEvictions));
   int32_t num_evictions = 0;
   for (uint64_t seed = 1; num_evictions < num_wanted; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

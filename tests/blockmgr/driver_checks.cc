@@ -21,7 +21,7 @@ void DriverChecks::CheckAll() {
     EXPECT_EQ(state_.findable.erase(region), 1u)
         << "dropped twice, or never there";
   }
-  EXPECT_EQ(std::ssize(state_.findable), model_.cache().num_regions());
+  EXPECT_EQ(std::ssize(state_.findable), model_.cache().CountRegions());
   ReadPrefixCache();
   if (random_.Chance(0.05)) {
     for (const auto& [slot, sequence] : model_.sequences()) {
@@ -128,7 +128,7 @@ void DriverChecks::CheckCovered(SequenceSlot slot, int32_t group) {
   const CoveredBlocks covered = manager_.CountCovered(slot, group, cut, length);
   EXPECT_EQ(covered.num_blocks,
             model_.CoveredBy(slot, group, cut, length).Blocks().size());
-  EXPECT_EQ(covered.num_own, model_.NumOwnBlocks(slot, group, cut, length));
+  EXPECT_EQ(covered.num_own, model_.CountOwnBlocks(slot, group, cut, length));
 }
 
 void DriverChecks::CheckCoveredInWindows(SequenceSlot slot) {

@@ -11,7 +11,7 @@ bool DriverRuns::Reserve() {
   const std::vector<TokenDemand> demands = random_.Demands();
   int32_t needed = 0;
   for (const TokenDemand& demand : demands) {
-    needed += model_.BlocksNeeded(demand.slot, demand.num_tokens);
+    needed += model_.CountBlocksNeeded(demand.slot, demand.num_tokens);
   }
   const std::vector<TokenDemand> leavers = model_.Leavers(demands);
   const auto num_copies =
@@ -56,7 +56,7 @@ bool DriverRuns::Reserve() {
     const auto [slot, num_tokens] = demands[i];
     NaiveSequence& sequence = model_.at(slot);
     EXPECT_EQ(offsets[i + 1] - offsets[i],
-              model_.BlocksNeeded(slot, num_tokens));
+              model_.CountBlocksNeeded(slot, num_tokens));
     const int32_t missing = sequence.num_reserved + num_tokens -
                             static_cast<int32_t>(sequence.tokens.size());
     random_.AppendTokens(&sequence.tokens, missing);
@@ -124,7 +124,7 @@ void DriverRuns::AbortRun() {
   if (!state_.IsStale(run.slot, run.incarnation)) {
     const NaiveSequence& sequence = model_.at(run.slot);
     const int32_t num_left = sequence.num_reserved - run.num_tokens;
-    if (sequence.num_ordered() > num_left) return;
+    if (sequence.CountOrdered() > num_left) return;
     Abort(run);
   }
   state_.step.runs.pop_back();
@@ -145,7 +145,7 @@ void DriverRuns::Settle(DriverStep* step, size_t i) {
   int32_t num_accepted = run.num_tokens;
   if (random_.Chance(0.1)) num_accepted = random_.Int(0, run.num_tokens);
   // Tokens that an order in flight depends on are always accepted.
-  if (sequence.num_ordered() > sequence.num_settled + num_accepted) {
+  if (sequence.CountOrdered() > sequence.num_settled + num_accepted) {
     num_accepted = run.num_tokens;
   }
   EXPECT_EQ(manager_.WillPublish(run.slot, num_accepted),
@@ -164,7 +164,7 @@ void DriverRuns::Settle(DriverStep* step, size_t i) {
 
 void DriverRuns::RollbackSome(SequenceSlot slot) {
   const NaiveSequence& sequence = model_.at(slot);
-  const int32_t first = std::max(sequence.num_settled, sequence.num_ordered());
+  const int32_t first = std::max(sequence.num_settled, sequence.CountOrdered());
   if (first > sequence.num_reserved) return;
   Rollback(slot, random_.Int(0, sequence.num_reserved - first), {});
 }

@@ -65,7 +65,7 @@ void DriverSequences::Open() {
   tally_.matched_waiting_blocks += woken - num_reclaimable;
   model_.Open(slot, std::move(sequence), expected);
   const int32_t num_part = match.has_part ? 1 : 0;
-  EXPECT_EQ(manager_.NumBlocks(slot), match.num_blocks() + num_part);
+  EXPECT_EQ(manager_.CountBlocks(slot), match.CountBlocks() + num_part);
   model_.CheckRegions(manager_, slot);
   if (match.cached != nullptr) {
     ++tally_.matched_regions;
@@ -103,7 +103,7 @@ void DriverSequences::ForkAt(SequenceSlot slot, int32_t num_tokens) {
   const PrefixMatch match = manager_.MatchFork(slot, num_tokens);
   EXPECT_EQ(match.num_tokens, num_tokens);
   EXPECT_EQ(match.cut(), parent.cut());
-  EXPECT_EQ(match.num_blocks(), model_.NumFullBlocks(slot, num_tokens));
+  EXPECT_EQ(match.CountBlocks(), model_.CountFullBlocks(slot, num_tokens));
   tally_.part_forks += num_tokens < parent.num_settled ? 1 : 0;
   const SequenceSlot child = manager_.Open(parent.names, match);
   model_.Fork(slot, child, num_tokens);
@@ -181,7 +181,7 @@ void DriverSequences::LoseBlocks() {
     EXPECT_EQ(manager_.StateHash(), hash);
     return;
   }
-  const int32_t num_cached = model_.cache().num_blocks();
+  const int32_t num_cached = model_.cache().CountBlocks();
   std::vector<SequenceSlot> compressed;
   for (const auto& [slot, sequence] : model_.sequences()) {
     if (!sequence.region().kept.empty()) compressed.push_back(slot);
@@ -189,7 +189,7 @@ void DriverSequences::LoseBlocks() {
   const absl::StatusOr<LossReport> report = manager_.LoseBlocks(reported);
   ASSERT_OK(report);
   const std::map<SequenceSlot, int32_t> left = model_.LoseBlocks(lost);
-  EXPECT_EQ(report->dropped_blocks, num_cached - model_.cache().num_blocks());
+  EXPECT_EQ(report->dropped_blocks, num_cached - model_.cache().CountBlocks());
   std::vector<CutSequence> expected;
   for (const auto& [slot, num_tokens] : left) {
     expected.push_back({slot, num_tokens});

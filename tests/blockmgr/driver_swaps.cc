@@ -60,10 +60,10 @@ void DriverSwaps::SwapOut(SequenceSlot slot) {
       model_.has_copies() || state_.returning.contains(slot)) {
     return;
   }
-  const std::optional<int32_t> needed = model_.HostBlocksNeeded(slot);
+  const std::optional<int32_t> needed = model_.CountHostBlocksNeeded(slot);
   // No block is needed if all was evicted. Nothing is swapped out then.
   const bool fits =
-      needed.has_value() && *needed > 0 && *needed <= model_.host().num_free();
+      needed.has_value() && *needed > 0 && *needed <= model_.host().CountFree();
   const uint64_t hash = manager_.StateHash();
   std::vector<BlockTransfer> transfers;
   const SwapId swap = manager_.SwapOut(slot, &transfers);
@@ -73,11 +73,12 @@ void DriverSwaps::SwapOut(SequenceSlot slot) {
     EXPECT_EQ(manager_.StateHash(), hash);
     (needed.has_value() ? tally_.refused_swap_outs : tally_.stuck_swap_outs) +=
         1;
-    tally_.swap_outs_less_one += needed == model_.host().num_free() + 1 ? 1 : 0;
+    tally_.swap_outs_less_one +=
+        needed == model_.host().CountFree() + 1 ? 1 : 0;
     return;
   }
   ++tally_.swap_outs;
-  tally_.last_swap_outs += needed == model_.host().num_free() ? 1 : 0;
+  tally_.last_swap_outs += needed == model_.host().CountFree() ? 1 : 0;
   tally_.region_outs += sequence.region().kept.empty() ? 0 : 1;
   model_.SwapOut(slot, swap, transfers);
   sequences_.Close(slot);
@@ -128,23 +129,23 @@ void DriverSwaps::SwapIn(SwapId swap) {
   model_.MatchSwapped(swap, num_tokens, &expected);
   checks_.CheckMatch(match, expected);
   EXPECT_EQ(match.swap, expected.swap);
-  EXPECT_EQ(match.num_ins(), std::ssize(expected.ins));
-  EXPECT_EQ(match.num_taken(),
+  EXPECT_EQ(match.CountIns(), std::ssize(expected.ins));
+  EXPECT_EQ(match.CountTaken(),
             expected.num_reclaimable + std::ssize(expected.ins));
   if (match.swap == kNoSwap) {
     (is_needless ? tally_.needless_ins : tally_.stuck_ins) += 1;
     return;
   }
   const int32_t available = manager_.num_available();
-  if (manager_.num_open_slots() == 0 || match.num_taken() > available) {
-    tally_.refused_ins += match.num_taken() > available ? 1 : 0;
+  if (manager_.num_open_slots() == 0 || match.CountTaken() > available) {
+    tally_.refused_ins += match.CountTaken() > available ? 1 : 0;
     return;
   }
   const int32_t num_free = manager_.stats().free_blocks;
   const SequenceSlot slot = manager_.Open(sequence.names, match);
   std::vector<BlockTransfer> transfers;
   manager_.SwapIn(slot, match, &transfers);
-  EXPECT_EQ(available - manager_.num_available(), match.num_taken());
+  EXPECT_EQ(available - manager_.num_available(), match.CountTaken());
   model_.SwapIn(slot, expected, transfers, num_free);
   model_.CheckRegions(manager_, slot);
   state_.Renew(slot);

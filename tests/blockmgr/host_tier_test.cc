@@ -88,7 +88,7 @@ TEST(HostTierDeathTest, NobodyIsDroppedTwice) {
 
 // Random calls next to sets: who holds what, and until which step.
 TEST(HostTierTest, CountsLikeSets) {
-  const uint64_t num_cases = CaseCount(60);
+  const uint64_t num_cases = CountCases(60);
   for (uint64_t seed = 0; seed < num_cases; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);

@@ -115,11 +115,11 @@ void ManagerDriver::Acknowledge() {
 }
 
 void ManagerDriver::ResetPrefixCache() {
-  const int32_t before = model_.cache().num_blocks();
+  const int32_t before = model_.cache().CountBlocks();
   model_.cache().Reset();
   const CacheReset reset = manager_.ResetPrefixCache();
-  EXPECT_EQ(reset.num_in_use, model_.cache().num_blocks());
-  EXPECT_EQ(reset.num_dropped, before - model_.cache().num_blocks());
+  EXPECT_EQ(reset.num_in_use, model_.cache().CountBlocks());
+  EXPECT_EQ(reset.num_dropped, before - model_.cache().CountBlocks());
 }
 
 void ManagerDriver::LoseEngine() {

@@ -61,7 +61,7 @@ struct NaiveSequence {
     });
   }
   // The first tokens that must stay as they are for them.
-  int32_t num_ordered() const {
+  int32_t CountOrdered() const {
     int32_t num_tokens = 0;
     for (const NaiveGroup& group : groups) {
       if (!group.pending.has_value()) continue;

@@ -7,12 +7,12 @@
 
 namespace blockmgr {
 
-int32_t NaiveCache::num_regions() const {
+int32_t NaiveCache::CountRegions() const {
   return static_cast<int32_t>(std::ranges::count_if(
       regions_, [](const auto& region) { return region.second.group == 0; }));
 }
 
-int32_t NaiveCache::num_blocks() const {
+int32_t NaiveCache::CountBlocks() const {
   size_t count = cached_.size();
   for (const auto& [id, region] : regions_) count += region.blocks.size();
   return static_cast<int32_t>(count);

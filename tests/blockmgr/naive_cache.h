@@ -31,8 +31,8 @@ class NaiveCache {
 
   explicit NaiveCache(NaiveBooks* books) : books_(*books) {}
 
-  int32_t num_regions() const;  // of group 0
-  int32_t num_blocks() const;
+  int32_t CountRegions() const;  // of group 0
+  int32_t CountBlocks() const;
   // Blocks that regions have in other groups than 0, and nobody uses.
   std::vector<BlockId> IdleLinkedBlocks() const;
   // The region that has this block; 0: none.

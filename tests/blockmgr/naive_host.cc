@@ -13,7 +13,7 @@ std::vector<HostBlockId> NaiveHost::Swap::Blocks() const {
   return blocks;
 }
 
-int32_t NaiveHost::num_free() const {
+int32_t NaiveHost::CountFree() const {
   int32_t num_free = num_blocks_;
   for (const auto& [id, swap] : swaps_) {
     num_free -= static_cast<int32_t>(swap.pieces.size());
@@ -34,7 +34,7 @@ std::vector<SwapId> NaiveHost::Swaps() const {
 
 void NaiveHost::Check(const HostTier& host) const {
   EXPECT_EQ(host.num_blocks(), num_blocks_);
-  EXPECT_EQ(host.num_free(), num_free());
+  EXPECT_EQ(host.num_free(), CountFree());
   EXPECT_EQ(host.num_sequences(), std::ssize(swaps_));
   int32_t num_used = 0;
   for (const auto& [id, swap] : swaps_) {

@@ -26,7 +26,7 @@ class NaiveHost {
   NaiveHost(int32_t num_blocks, NaiveBooks* books)
       : num_blocks_(num_blocks), books_(*books) {}
 
-  int32_t num_free() const;
+  int32_t CountFree() const;
   // Returns the swaps that are not on their way back, by id.
   std::vector<SwapId> Swaps() const;
   const Swap& at(SwapId id) const { return swaps_.at(id); }

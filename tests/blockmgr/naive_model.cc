@@ -25,7 +25,7 @@ void NaiveModel::Check(const BlockManager& manager) const {
     EXPECT_TRUE(product.open);
     EXPECT_EQ(product.num_reserved, sequence.num_reserved);
     EXPECT_EQ(product.num_settled, sequence.num_settled);
-    EXPECT_EQ(manager.NumReleasable(slot), NumReleasable(slot));
+    EXPECT_EQ(manager.CountReleasable(slot), CountReleasable(slot));
     CheckTables(manager, slot, holders);
   }
   host_.Check(manager.host());
@@ -90,11 +90,11 @@ void NaiveModel::CheckTables(const BlockManager& manager, SequenceSlot slot,
     num_held += own.Held().size();
     CountMoving(sequence, group, holders, &moving);
   }
-  EXPECT_EQ(manager.NumBlocks(slot), num_held);
+  EXPECT_EQ(manager.CountBlocks(slot), num_held);
   const FallingBlocks falling = manager.CountFalling(slot);
   EXPECT_EQ(falling.num_own, moving.num_own_falling);
   EXPECT_EQ(falling.num_own + falling.num_shared, moving.num_falling);
-  EXPECT_EQ(manager.NumOwnInWindows(slot).num_blocks, moving.num_own_staying);
+  EXPECT_EQ(manager.CountOwnInWindows(slot).num_blocks, moving.num_own_staying);
 }
 
 void NaiveModel::CountMoving(const NaiveSequence& sequence, int32_t group,
@@ -164,7 +164,8 @@ void NaiveModel::Open(SequenceSlot slot, NaiveSequence sequence,
   EXPECT_TRUE(books_.sequences.emplace(slot, std::move(sequence)).second);
 }
 
-int32_t NaiveModel::BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const {
+int32_t NaiveModel::CountBlocksNeeded(SequenceSlot slot,
+                                      int32_t num_tokens) const {
   const NaiveSequence& sequence = at(slot);
   int32_t blocks = 0;
   for (int32_t group = 0; group < num_groups(); ++group) {

@@ -53,7 +53,7 @@ class NaiveModel {
 
   // `sequence` has tokens, scope and wishes.
   void Open(SequenceSlot slot, NaiveSequence sequence, const NaiveMatch& match);
-  int32_t BlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
+  int32_t CountBlocksNeeded(SequenceSlot slot, int32_t num_tokens) const;
   // `blocks` were handed out while num_free blocks were free: they are
   // nobody's, out of reach of the steps in flight, and the oldest cached ones
   // made room. Returns how many had to be reclaimed.
@@ -76,7 +76,7 @@ class NaiveModel {
   bool IsWriter(SequenceSlot slot, BlockId block) const;
   // Blocks wholly before `num_tokens` that it holds in all groups, and its
   // regions'.
-  int32_t NumFullBlocks(SequenceSlot slot, int32_t num_tokens) const;
+  int32_t CountFullBlocks(SequenceSlot slot, int32_t num_tokens) const;
   // The child has the parent's first num_tokens; the parent does not change.
   void Fork(SequenceSlot parent, SequenceSlot child, int32_t num_tokens);
 
@@ -99,13 +99,13 @@ class NaiveModel {
   std::vector<BlockId> OwnBlocks(SequenceSlot slot, int32_t group, int32_t cut,
                                  int32_t length) const;
   // Counts these, and the pages yet to be computed that it will hold alone.
-  int32_t NumOwnBlocks(SequenceSlot slot, int32_t group, int32_t cut,
-                       int32_t length) const;
+  int32_t CountOwnBlocks(SequenceSlot slot, int32_t group, int32_t cut,
+                         int32_t length) const;
   // The entries that each head has of what a pending order covers.
   std::vector<int32_t> EntriesCovered(SequenceSlot slot, int32_t group) const {
     return books_.rules.EntriesCovered(at(slot).groups[group], group);
   }
-  int32_t NumReleasable(SequenceSlot slot) const;
+  int32_t CountReleasable(SequenceSlot slot) const;
   // Takes over an order into its own blocks. Returns how many cache entries
   // that costs. Fresh destinations, which HandOut has seen, may follow.
   int32_t ReserveEviction(SequenceSlot slot, int32_t group, BookOrder order);
@@ -117,7 +117,7 @@ class NaiveModel {
 
   // Host blocks that swapping the sequence out takes; none: it cannot be, as a
   // group lacks a page.
-  std::optional<int32_t> HostBlocksNeeded(SequenceSlot slot) const;
+  std::optional<int32_t> CountHostBlocksNeeded(SequenceSlot slot) const;
   void SwapOut(SequenceSlot slot, SwapId swap,
                std::span<const BlockTransfer> transfers) {
     host_.SwapOut(at(slot), swap, transfers);
@@ -172,7 +172,7 @@ class NaiveModel {
   bool IsShared(SequenceSlot slot, BlockId part,
                 std::span<const TokenDemand> leavers) const;
   // The tokens that a sequence can go on from when it loses these blocks.
-  int32_t SoundTokens(SequenceSlot slot, const std::set<BlockId>& lost);
+  int32_t CountSoundTokens(SequenceSlot slot, const std::set<BlockId>& lost);
   int32_t num_groups() const { return books_.num_groups(); }
   int32_t page_size() const { return books_.layout.page_size; }
 

@@ -18,8 +18,8 @@ std::vector<BlockId> NaiveModel::OwnBlocks(SequenceSlot slot, int32_t group,
   return own;
 }
 
-int32_t NaiveModel::NumOwnBlocks(SequenceSlot slot, int32_t group, int32_t cut,
-                                 int32_t length) const {
+int32_t NaiveModel::CountOwnBlocks(SequenceSlot slot, int32_t group,
+                                   int32_t cut, int32_t length) const {
   const NaiveSequence& sequence = at(slot);
   const int32_t end =
       static_cast<int32_t>(sequence.groups[group].pages.size()) * page_size();
@@ -32,7 +32,7 @@ int32_t NaiveModel::NumOwnBlocks(SequenceSlot slot, int32_t group, int32_t cut,
          std::max(0, cut - end) / page_size();
 }
 
-int32_t NaiveModel::NumReleasable(SequenceSlot slot) const {
+int32_t NaiveModel::CountReleasable(SequenceSlot slot) const {
   const std::vector<int32_t> holders = books_.Holders();
   std::vector<BlockId> held = at(slot).Held();
   for (const CopyOnWrite& copy : books_.copies) {

@@ -33,7 +33,8 @@ void NaiveModel::Fork(SequenceSlot parent, SequenceSlot child,
   CutBack(child, num_tokens);
 }
 
-int32_t NaiveModel::NumFullBlocks(SequenceSlot slot, int32_t num_tokens) const {
+int32_t NaiveModel::CountFullBlocks(SequenceSlot slot,
+                                    int32_t num_tokens) const {
   int32_t num_blocks = 0;
   for (const NaiveGroup& group : at(slot).groups) {
     num_blocks += static_cast<int32_t>(group.region.blocks.size());

@@ -55,8 +55,8 @@ void NaiveModel::CutBack(SequenceSlot slot, int32_t num_tokens) {
   if (sequence.chain != 0) sequence.chain = cache_.ChainAt(sequence, num_full);
 }
 
-int32_t NaiveModel::SoundTokens(SequenceSlot slot,
-                                const std::set<BlockId>& lost) {
+int32_t NaiveModel::CountSoundTokens(SequenceSlot slot,
+                                     const std::set<BlockId>& lost) {
   const NaiveSequence& sequence = at(slot);
   const auto is_sound = [&](int32_t position) {
     return std::ranges::none_of(sequence.groups, [&](const NaiveGroup& group) {
@@ -107,7 +107,7 @@ std::map<SequenceSlot, int32_t> NaiveModel::LoseBlocks(
       }
     }
     Return(slot);
-    left[slot] = SoundTokens(slot, unsound);
+    left[slot] = CountSoundTokens(slot, unsound);
     CutBack(slot, left[slot]);
   }
   for (auto& [slot, sequence] : books_.sequences) {

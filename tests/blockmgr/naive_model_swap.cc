@@ -10,7 +10,8 @@
 
 namespace blockmgr {
 
-std::optional<int32_t> NaiveModel::HostBlocksNeeded(SequenceSlot slot) const {
+std::optional<int32_t> NaiveModel::CountHostBlocksNeeded(
+    SequenceSlot slot) const {
   const NaiveSequence& sequence = at(slot);
   if (!books_.IsWhole(sequence)) return std::nullopt;
   return static_cast<int32_t>(

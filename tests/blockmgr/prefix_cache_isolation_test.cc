@@ -72,7 +72,7 @@ class BlocksRound {
   static constexpr int32_t kPageSize = 2;
   static constexpr int32_t kNumTokens = 4;
 
-  static int32_t NumFindable(size_t) { return kNumTokens; }
+  static int32_t CountFindable(size_t) { return kNumTokens; }
   static BlockKey KeyOf(const BlockChain& chain) { return chain.keys()[0]; }
 
   void Publish(const Prompt& tokens, const BlockChain& chain) {
@@ -88,7 +88,7 @@ class BlocksRound {
     cache_.ReleaseRoot(root);
   }
 
-  int32_t NumFound(const Prompt& tokens, const BlockChain& chain) const {
+  int32_t CountFound(const Prompt& tokens, const BlockChain& chain) const {
     std::vector<BlockId> blocks;
     cache_.Match(chain, chain.keys().size(), tokens, &blocks);
     return static_cast<int32_t>(blocks.size()) * kPageSize;
@@ -107,7 +107,7 @@ class RegionsRound {
   static constexpr int32_t kPageSize = 2;
   static constexpr int32_t kNumTokens = 6;
 
-  static int32_t NumFindable(size_t) { return kNumTokens; }
+  static int32_t CountFindable(size_t) { return kNumTokens; }
   static BlockKey KeyOf(const BlockChain& chain) {
     return chain.RegionKey(kLength / kPageSize, "p");
   }
@@ -132,7 +132,7 @@ class RegionsRound {
     cache_.ReleaseRoot(root);
   }
 
-  int32_t NumFound(const Prompt& tokens, const BlockChain& chain) const {
+  int32_t CountFound(const Prompt& tokens, const BlockChain& chain) const {
     int64_t num_looks = 0;
     const int32_t entry = cache_.MatchRegion(
         chain, tokens,
@@ -163,7 +163,9 @@ class ManagerRound {
   static constexpr int32_t kNumTokens = 8;
 
   // Rows of a block with media are not shared.
-  static int32_t NumFindable(size_t scope) { return HasMedia(scope) ? 7 : 10; }
+  static int32_t CountFindable(size_t scope) {
+    return HasMedia(scope) ? 7 : 10;
+  }
   static BlockKey KeyOf(const BlockChain& chain) { return chain.keys()[0]; }
 
   void Publish(const Prompt& tokens, const BlockChain& chain) {
@@ -176,13 +178,13 @@ class ManagerRound {
     manager_.Close(slot);
   }
 
-  int32_t NumFound(const Prompt& tokens, const BlockChain& chain) const {
-    return NumFound(tokens, chain, 7) + NumFound(tokens, chain, 3);
+  int32_t CountFound(const Prompt& tokens, const BlockChain& chain) const {
+    return CountFound(tokens, chain, 7) + CountFound(tokens, chain, 3);
   }
 
  private:
-  int32_t NumFound(const Prompt& tokens, const BlockChain& chain,
-                   int32_t max_tokens) const {
+  int32_t CountFound(const Prompt& tokens, const BlockChain& chain,
+                     int32_t max_tokens) const {
     PrefixMatch match = manager_.Match(chain, tokens, max_tokens);
     manager_.MatchPart(chain, tokens, max_tokens, &match);
     return match.num_tokens;
@@ -223,14 +225,14 @@ void LookUpPairs(int32_t num_pairs) {
       const BlockChain own = chain_of(tokens, owner);
       const BlockChain foreign = chain_of(tokens, owner ^ 1);
       num_own_misses +=
-          round->NumFound(tokens, own) == Round::NumFindable(owner) ? 0 : 1;
-      num_foreign += round->NumFound(tokens, foreign);
+          round->CountFound(tokens, own) == Round::CountFindable(owner) ? 0 : 1;
+      num_foreign += round->CountFound(tokens, foreign);
       num_collisions += Round::KeyOf(own) == Round::KeyOf(foreign) ? 1 : 0;
       // Of all scopes' prompts in turn.
       for (size_t scope = 0; i % 13 == 0 && scope < kNumScopes; ++scope) {
         if (scope == owner) continue;
         const BlockChain other = chain_of(tokens, scope);
-        num_foreign += round->NumFound(tokens, other);
+        num_foreign += round->CountFound(tokens, other);
         num_media_collisions += DifferInMedia(owner, scope) &&
                                         Round::KeyOf(own) == Round::KeyOf(other)
                                     ? 1

@@ -64,7 +64,7 @@ TEST_F(PrefixMatcherTest, CountsWhatOnlyTheCacheHolds) {
   blocks_.Release(taken_[1]);
   EXPECT_EQ(Match(12).cost.num_reclaimable, 1);
   EXPECT_EQ(Match(12).cost.num_cooling, 1);
-  EXPECT_EQ(Match(12).num_saved(), 3 - 1);
+  EXPECT_EQ(Match(12).CountSaved(), 3 - 1);
 }
 
 TEST_F(PrefixMatcherTest, AMatchIsExtendedByTheFirstRowsOfABlock) {
@@ -72,7 +72,7 @@ TEST_F(PrefixMatcherTest, AMatchIsExtendedByTheFirstRowsOfABlock) {
   PrefixMatcher(layout_, blocks_).MatchPart(chain_, tokens_, 11, &match);
   EXPECT_TRUE(match.has_part);
   EXPECT_EQ(match.num_tokens, 11);
-  EXPECT_EQ(match.num_blocks(), 2);
+  EXPECT_EQ(match.CountBlocks(), 2);
   match.DropPart(layout_.page_size);
   EXPECT_EQ(match.num_tokens, 8);
 }

@@ -94,7 +94,7 @@ int32_t CompareWithTheNaiveRule(int32_t num_blocks, std::mt19937_64& random) {
 }
 
 TEST(RegionLayoutTest, LaysOutLikeTheNaiveRule) {
-  const auto num_wanted = static_cast<int32_t>(CaseCount(kNumLayouts));
+  const auto num_wanted = static_cast<int32_t>(CountCases(kNumLayouts));
   int32_t num_evictions = 0;
   for (uint64_t seed = 1; num_evictions < num_wanted; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -143,7 +143,7 @@ void ExpectSameLists(const ModelLayout& whole, const RaggedRegion& region,
 }
 
 TEST(ShardRegionTest, RanksLayOutAndMoveAloneWhatTheWholeModelSays) {
-  const auto num_wanted = static_cast<int32_t>(CaseCount(kNumRankEvictions));
+  const auto num_wanted = static_cast<int32_t>(CountCases(kNumRankEvictions));
   int32_t num_evictions = 0;
   // Blocks that one shard has no use for and another has.
   int32_t num_partly_used = 0;

@@ -171,7 +171,7 @@ class LayerScorer {
     }
     return mean;
   }
-  size_t NumPast(int32_t head) const {
+  size_t CountPast(int32_t head) const {
     const std::vector<int32_t> entries = Entries(head);
     return static_cast<size_t>(
         std::ranges::lower_bound(entries,
@@ -179,7 +179,7 @@ class LayerScorer {
         entries.begin());
   }
   Row Past(int32_t head, Row row) const {
-    row.resize(NumPast(head));
+    row.resize(CountPast(head));
     return row;
   }
   Row Pad(int32_t head, Row row) const {

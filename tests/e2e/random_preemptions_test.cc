@@ -459,7 +459,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(RandomPreemptionsTest, OutputsEqualThoseOfARunThatIsNeverPreempted) {
   const EvictionMode mode = GetParam().mode;
-  const uint64_t num_seeds = CaseCount(SlowCases(50));
+  const uint64_t num_seeds = CountCases(SlowCases(50));
   std::map<bool, std::vector<Outcome>> runs;  // by whether they swap
   for (uint64_t seed = 0; seed < num_seeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));

@@ -77,9 +77,9 @@ TEST(ThreadPoolTest, AnExceptionReachesTheCaller) {
 }
 
 TEST(ThreadPoolTest, HardwareThreadsArePossible) {
-  EXPECT_EQ(ThreadPool::HardwareThreads(0), 1);
-  EXPECT_EQ(ThreadPool::HardwareThreads(48), 48);
-  EXPECT_EQ(ThreadPool::HardwareThreads(4096), ThreadPool::kMaxThreads);
+  EXPECT_EQ(ThreadPool::CountHardwareThreads(0), 1);
+  EXPECT_EQ(ThreadPool::CountHardwareThreads(48), 48);
+  EXPECT_EQ(ThreadPool::CountHardwareThreads(4096), ThreadPool::kMaxThreads);
 }
 
 TEST(ThreadPoolTest, AThreadThatIsRefusedIsAnError) {

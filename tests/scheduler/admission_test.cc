@@ -65,8 +65,8 @@ TEST(MaxUtilizationTest, AdmitsWhenTheNextStepFits) {
     driver.Step();
     const RequestId b = Submit(&driver, MakeRequest("b", 16, 2, 1));
     driver.Step();
-    EXPECT_EQ(driver.TokensInPlan(a), 1);
-    EXPECT_EQ(driver.TokensInPlan(b),
+    EXPECT_EQ(driver.CountTokensInPlan(a), 1);
+    EXPECT_EQ(driver.CountTokensInPlan(b),
               admission == AdmissionPolicy::kMaxUtilization ? 4 : 0);
     driver.Finish();
   }
@@ -82,9 +82,9 @@ TEST(LongPrefillTest, ShortPromptsPassLongOnes) {
   const RequestId short1 = Submit(&driver, MakeRequest("s1", 4, 4, 2));
   const auto tokens = [&] {
     driver.Step();
-    return std::vector<int32_t>{driver.TokensInPlan(long1),
-                                driver.TokensInPlan(long2),
-                                driver.TokensInPlan(short1)};
+    return std::vector<int32_t>{driver.CountTokensInPlan(long1),
+                                driver.CountTokensInPlan(long2),
+                                driver.CountTokensInPlan(short1)};
   };
   EXPECT_THAT(tokens(), ElementsAre(4, 0, 4));
   EXPECT_THAT(tokens(), ElementsAre(4, 0, 1));
@@ -117,7 +117,8 @@ class EqualProgressTest : public testing::Test {
     driver->Step();
     std::vector<int32_t> tokens;
     tokens.reserve(ids.size());
-    for (const RequestId id : ids) tokens.push_back(driver->TokensInPlan(id));
+    for (const RequestId id : ids)
+      tokens.push_back(driver->CountTokensInPlan(id));
     return tokens;
   }
 };
@@ -154,10 +155,10 @@ TEST_F(EqualProgressTest, DecodesComeBeforePrompts) {
   const RequestId a = Submit(&driver, MakeRequest("a", 40, 2, 1));
   const RequestId b = Submit(&driver, MakeRequest("b", 40, 2, 2));
   driver.Step();
-  for (const RequestId id : decodes) EXPECT_EQ(driver.TokensInPlan(id), 1);
+  for (const RequestId id : decodes) EXPECT_EQ(driver.CountTokensInPlan(id), 1);
   // Of 20 tokens two whole pages each, and what is left to the oldest.
-  EXPECT_EQ(driver.TokensInPlan(a), 12);
-  EXPECT_EQ(driver.TokensInPlan(b), 8);
+  EXPECT_EQ(driver.CountTokensInPlan(a), 12);
+  EXPECT_EQ(driver.CountTokensInPlan(b), 8);
   driver.Finish();
 }
 

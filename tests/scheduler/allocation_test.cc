@@ -191,13 +191,13 @@ void ExpectNoAllocations(const Case& c) {
   int64_t num_tokens = 0;
   int32_t num_evicting_steps = 0;
   for (int32_t i = 0; i < kNumPages * SteadyDecode::kPageSize; ++i) {
-    const int64_t before = NumAllocations();
+    const int64_t before = num_allocations();
     decode.Step();
     num_tokens += static_cast<int64_t>(decode.num_tokens());
     if (decode.has_evictions()) {
       ++num_evicting_steps;
     } else {
-      allocations += NumAllocations() - before;
+      allocations += num_allocations() - before;
     }
   }
   EXPECT_EQ(allocations, 0);
@@ -302,13 +302,13 @@ TEST(AllocationTest, NoneOverACompressedPrompt) {
 TEST(AllocationTest, NoneInASteadyStepWithDrafts) {
   SteadyDecode decode({.num_drafts = 2});
   for (int32_t i = 0; i < 9 * SteadyDecode::kPageSize; ++i) decode.Step();
-  const int64_t before = NumAllocations();
+  const int64_t before = num_allocations();
   int64_t num_tokens = 0;
   for (int32_t i = 0; i < 4 * SteadyDecode::kPageSize; ++i) {
     decode.Step();
     num_tokens += static_cast<int64_t>(decode.num_tokens());
   }
-  const int64_t allocations = NumAllocations() - before;
+  const int64_t allocations = num_allocations() - before;
   EXPECT_EQ(allocations, 0);
   EXPECT_EQ(num_tokens,
             4 * SteadyDecode::kPageSize * 2 * SteadyDecode::kNumRunning);

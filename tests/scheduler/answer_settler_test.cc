@@ -358,14 +358,14 @@ TEST(SchedulerUpdateTest, ReleasedBlocksWaitForTheStepsInFlight) {
   Submit(&driver, MakeRequest("b", 2, 4, 1));
   const RequestId c = Submit(&driver, MakeRequest("c", 6, 1, 2));
   ASSERT_TRUE(driver.Issue());
-  EXPECT_EQ(driver.TokensInPlan(c), 0);
+  EXPECT_EQ(driver.CountTokensInPlan(c), 0);
   const std::vector<BlockId> released = driver.BlocksInPlan(a);
   ASSERT_TRUE(driver.Issue());
   driver.Answer();
   ASSERT_TRUE(driver.served(a).finish.has_value());
   EXPECT_EQ(driver.scheduler().stats().blocks.fenced_blocks, 4);
   ASSERT_TRUE(driver.Issue());  // b alone: 10 - 4 fenced - 4 used
-  EXPECT_EQ(driver.TokensInPlan(c), 0);
+  EXPECT_EQ(driver.CountTokensInPlan(c), 0);
   for (const BlockId block : driver.plan().blocks) {
     EXPECT_THAT(released, testing::Not(testing::Contains(block)));
   }

@@ -95,9 +95,9 @@ void ExpectTokensToRun(const std::vector<ChunkCase>& cases, bool has_point) {
       ASSERT_EQ(point.policy.query_window(), 6);
     }
     const auto tokens_to_run = [&] {
-      return TokensToRun(request, request.eviction,
-                         {.num_computed = c.num_computed}, c.token_budget,
-                         c.share);
+      return CountTokensToRun(request, request.eviction,
+                              {.num_computed = c.num_computed}, c.token_budget,
+                              c.share);
     };
     EXPECT_EQ(tokens_to_run(), c.expected);
     if (!has_point || c.num_computed + c.expected != 20) continue;

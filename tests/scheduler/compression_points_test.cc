@@ -29,8 +29,8 @@ TEST(CompressionPointsTest, RegionBlocksRoundPagesUpToWholeBlocks) {
   // Two heads of 6 entries: 3 pages of 4 in each of 2 layers; 4 in a block.
   const ModelLayout layout = SmallLayout(4, 100, 2, 2);
   const CompressionPoint point = RecencyPoint(41, 40, 6, layout);
-  EXPECT_EQ(PagesOf(point, layout), 6);
-  EXPECT_EQ(RegionBlocks(point, layout), 2);
+  EXPECT_EQ(CountPages(point, layout), 6);
+  EXPECT_EQ(CountRegionBlocks(point, layout), 2);
 }
 
 TEST(CompressionPointsTest, CallersBudgetsCount) {
@@ -40,8 +40,8 @@ TEST(CompressionPointsTest, CallersBudgetsCount) {
   point.budgets = std::make_shared<const std::vector<int32_t>>(
       std::vector<int32_t>{1, 4, 5, 40});
   ResolvePoint(nullptr, layout, &point);
-  EXPECT_EQ(PagesOf(point, layout), 1 + 1 + 2 + 10);
-  EXPECT_EQ(RegionBlocks(point, layout), 4);
+  EXPECT_EQ(CountPages(point, layout), 1 + 1 + 2 + 10);
+  EXPECT_EQ(CountRegionBlocks(point, layout), 4);
 }
 
 TEST(CompressionPointsTest, PagesAreThoseOfTheShardWithMost) {
@@ -50,8 +50,8 @@ TEST(CompressionPointsTest, PagesAreThoseOfTheShardWithMost) {
   // Every shard by itself: two heads of 7 entries, 3 pages of 4 in each of 2
   // layers; all heads together would have 14, not 12.
   CompressionPoint point = RecencyPoint(41, 40, 7, layout);
-  EXPECT_EQ(PagesOf(point, layout), 6);
-  EXPECT_EQ(RegionBlocks(point, layout), 2);
+  EXPECT_EQ(CountPages(point, layout), 6);
+  EXPECT_EQ(CountRegionBlocks(point, layout), 2);
   EXPECT_THAT(ShardPagesOf(point, layout), IsEmpty());
   // A caller's budgets: 2 + 1 + 1 + 0 pages in shard 0, 10 + 0 + 3 + 1 in 1.
   point.policy.budget.kind = BudgetKind::kExternal;
@@ -59,11 +59,11 @@ TEST(CompressionPointsTest, PagesAreThoseOfTheShardWithMost) {
   point.budgets = std::make_shared<const std::vector<int32_t>>(
       std::vector<int32_t>{5, 4, 40, 0, 1, 0, 12, 3});
   ResolvePoint(nullptr, layout, &point);
-  EXPECT_EQ(PagesOf(point, layout), 14);
+  EXPECT_EQ(CountPages(point, layout), 14);
   EXPECT_THAT(ShardPagesOf(point, layout), ElementsAre(4, 14));
-  EXPECT_EQ(RegionBlocks(point, layout), 4);
+  EXPECT_EQ(CountRegionBlocks(point, layout), 4);
   layout.num_shards = 1;
-  EXPECT_EQ(PagesOf(point, layout), 18);
+  EXPECT_EQ(CountPages(point, layout), 18);
   EXPECT_THAT(ShardPagesOf(point, layout), IsEmpty());
 }
 
@@ -109,7 +109,7 @@ TEST(PlanCompressionsTest, TheBudgetIsFixedByTheWholePrompt) {
        PlanCompressions(eviction, 200, layout)) {
     EXPECT_EQ(point.target.kind, EvictionTarget::Kind::kTokens);
     EXPECT_EQ(point.target.tokens, 20);
-    EXPECT_EQ(RegionBlocks(point, layout), 5);
+    EXPECT_EQ(CountRegionBlocks(point, layout), 5);
   }
 }
 
@@ -128,7 +128,7 @@ TEST(PlanCompressionsTest, TablesBecomeBudgetsOfACaller) {
     ASSERT_NE(point.budgets, nullptr);
     // 40 entries of both heads as 3 : 1, in pages of 4: 7.5 and 2.5.
     EXPECT_THAT(*point.budgets, ElementsAre(32, 8));
-    EXPECT_EQ(PagesOf(point, layout), 10);
+    EXPECT_EQ(CountPages(point, layout), 10);
   }
 }
 
@@ -170,16 +170,16 @@ TEST(CompressionPointsTest, PagesAreOfWhatTheNextTokenAttendsTo) {
   ModelLayout layout = SmallLayout(4, 100, 1, 2);
   layout.group_windows = {16};
   CompressionPoint point = RecencyPoint(42, 40, 8, layout);
-  EXPECT_EQ(GroupPages(point, 1, layout), 0);
-  EXPECT_EQ(WindowRegionBlocks(point, layout), 0);
+  EXPECT_EQ(CountGroupPages(point, 1, layout), 0);
+  EXPECT_EQ(CountWindowRegionBlocks(point, layout), 0);
   point.target.window_keep_ratio = {1, 2};
   // Positions 27 to 39, half of which are 6: 12 entries of two heads.
-  EXPECT_EQ(GroupPages(point, 1, layout), 3);
+  EXPECT_EQ(CountGroupPages(point, 1, layout), 3);
   // Of all 16 they are 8.
-  EXPECT_EQ(WindowRegionBlocks(point, layout), 2);
+  EXPECT_EQ(CountWindowRegionBlocks(point, layout), 2);
   // All below the cut has fallen out.
   point.cut = 24;
-  EXPECT_EQ(GroupPages(point, 1, layout), 0);
+  EXPECT_EQ(CountGroupPages(point, 1, layout), 0);
 }
 
 TEST(CompressionPointsTest, NoPointHasMoreBlocksThanTheBound) {
@@ -194,8 +194,8 @@ TEST(CompressionPointsTest, NoPointHasMoreBlocksThanTheBound) {
           point.policy.rounding = rounding;
           point.target.window_keep_ratio = {3, 10};
           for (; point.cut < length; point.cut += 4) {
-            EXPECT_LE(GroupPages(point, 1, layout),
-                      WindowRegionBlocks(point, layout) * 6)
+            EXPECT_LE(CountGroupPages(point, 1, layout),
+                      CountWindowRegionBlocks(point, layout) * 6)
                 << window << ' ' << length << ' ' << point.cut;
           }
         }

@@ -137,7 +137,7 @@ int32_t RemainingByWalking(const RequestState& request, int32_t region,
     most = std::max(most, held(length));
     for (const CompressionPoint& point : request.eviction.compressions) {
       if (point.length != length) continue;
-      const int32_t next = RegionBlocks(point, layout);
+      const int32_t next = CountRegionBlocks(point, layout);
       if (next >= region + (point.cut - cut) / layout.page_size) continue;
       region = next;
       cut = point.cut;
@@ -160,7 +160,7 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
     for (const CompressionPoint& point : request.eviction.compressions) {
       if (point.length > begin) break;
       ++request.next_compression;
-      region = RegionBlocks(point, layout);
+      region = CountRegionBlocks(point, layout);
       auto record = std::make_unique<RegionRecord>();
       record->cut = point.cut;
       record->blocks.resize(region);
@@ -173,8 +173,9 @@ TEST(RemainingBlocksTest, FollowsTheRequestToItsEnd) {
       rest.eviction.compressions.assign(
           request.eviction.compressions.begin() + request.next_compression,
           request.eviction.compressions.end());
-      ASSERT_EQ(RemainingBlocks(request, sequence, {}, end, kChunk, layout),
-                RemainingByWalking(rest, region, cut, begin, end, layout))
+      ASSERT_EQ(
+          CountRemainingBlocks(request, sequence, {}, end, kChunk, layout),
+          RemainingByWalking(rest, region, cut, begin, end, layout))
           << begin << " to " << end;
     }
   }
@@ -186,15 +187,15 @@ TEST(RemainingBlocksTest, AnOrderInFlightCountsAsDone) {
   RequestState request;
   SequenceCache sequence;
   sequence.num_reserved = 41;
-  EXPECT_EQ(RemainingBlocks(request, sequence, {}, 44, kChunk, layout), 0);
-  EXPECT_EQ(RemainingBlocks(request, sequence, {}, 45, kChunk, layout), 1);
+  EXPECT_EQ(CountRemainingBlocks(request, sequence, {}, 44, kChunk, layout), 0);
+  EXPECT_EQ(CountRemainingBlocks(request, sequence, {}, 45, kChunk, layout), 1);
   PendingEviction pending;
   pending.cut = 40;
   pending.destinations.resize(3);
   sequence.first().pending =
       std::make_shared<const PendingEviction>(std::move(pending));
-  EXPECT_EQ(RemainingBlocks(request, sequence, {}, 44, kChunk, layout), 0);
-  EXPECT_EQ(RemainingBlocks(request, sequence, {}, 53, kChunk, layout), 3);
+  EXPECT_EQ(CountRemainingBlocks(request, sequence, {}, 44, kChunk, layout), 0);
+  EXPECT_EQ(CountRemainingBlocks(request, sequence, {}, 53, kChunk, layout), 3);
 }
 
 // What the window groups and a tail with a window hold at most, walked step by
@@ -262,15 +263,16 @@ TEST(FootprintTest, WhatFallsOutOfWindowsIsStillToBeTakenAgain) {
   sequence.first().tail.assign(9, BlockId{1});
   // When 36 are settled the groups hold 9 and 2; a chunk of 8 more until 128
   // takes 32 and at most (8 + 8) / 4 + 1.
+  EXPECT_EQ(CountRemainingBlocks(request, sequence, {.num_blocks = 2}, 128, 8,
+                                 layout),
+            23 + 3);
   EXPECT_EQ(
-      RemainingBlocks(request, sequence, {.num_blocks = 2}, 128, 8, layout),
-      23 + 3);
-  EXPECT_EQ(
-      RemainingBlocks(request, sequence, {.num_blocks = 2}, 36, 8, layout), 0);
+      CountRemainingBlocks(request, sequence, {.num_blocks = 2}, 36, 8, layout),
+      0);
   // One of the two is somebody else's, too.
-  EXPECT_EQ(
-      RemainingBlocks(request, sequence, {.num_blocks = 1}, 128, 8, layout),
-      23 + 4);
+  EXPECT_EQ(CountRemainingBlocks(request, sequence, {.num_blocks = 1}, 128, 8,
+                                 layout),
+            23 + 4);
 }
 
 TEST(WindowRegionFootprintTest, PeaksHaveRoomForRegions) {
@@ -301,12 +303,12 @@ TEST(WindowRegionFootprintTest, PeaksHaveRoomForRegions) {
   SequenceCache sequence;
   sequence.num_reserved = 36;
   sequence.first().tail.assign(9, BlockId{1});
-  const int32_t without = RemainingBlocks(
+  const int32_t without = CountRemainingBlocks(
       request, sequence, {.num_blocks = 8, .num_in_regions = 0}, 80, 8, layout);
-  EXPECT_EQ(
-      RemainingBlocks(request, sequence, {.num_blocks = 8, .num_in_regions = 3},
-                      80, 8, layout),
-      without + 3);
+  EXPECT_EQ(CountRemainingBlocks(request, sequence,
+                                 {.num_blocks = 8, .num_in_regions = 3}, 80, 8,
+                                 layout),
+            without + 3);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ class PrefixHitTest : public testing::Test {
   }
 
   static SchedulerOptions Options() { return CachingOptions(); }
-  int32_t CachedTokens(Request request) {
+  int32_t CountCachedTokens(Request request) {
     const RequestId id = Submit(&driver_, std::move(request));
     driver_.Drain();
     return driver_.served(id).finish->num_cached_tokens;
@@ -33,30 +33,30 @@ class PrefixHitTest : public testing::Test {
 };
 
 TEST_F(PrefixHitTest, LeavesAtLeastOneTokenToCompute) {
-  EXPECT_EQ(CachedTokens(MakeRequest("a", 1, 1)), 0);
-  EXPECT_EQ(CachedTokens(MakeRequest("b", 2, 1)), 0);
-  EXPECT_EQ(CachedTokens(MakeRequest("c", 3, 1)), 2);
-  EXPECT_EQ(CachedTokens(MakeRequest("d", 8, 1)), 6);
-  EXPECT_EQ(CachedTokens(MakeRequest("e", 9, 1)), 8);
-  EXPECT_EQ(CachedTokens(MakeRequest("f", 16, 1)), 14);
+  EXPECT_EQ(CountCachedTokens(MakeRequest("a", 1, 1)), 0);
+  EXPECT_EQ(CountCachedTokens(MakeRequest("b", 2, 1)), 0);
+  EXPECT_EQ(CountCachedTokens(MakeRequest("c", 3, 1)), 2);
+  EXPECT_EQ(CountCachedTokens(MakeRequest("d", 8, 1)), 6);
+  EXPECT_EQ(CountCachedTokens(MakeRequest("e", 9, 1)), 8);
+  EXPECT_EQ(CountCachedTokens(MakeRequest("f", 16, 1)), 14);
   // Here the cache ends.
-  EXPECT_EQ(CachedTokens(MakeRequest("g", 40, 1)), 16);
-  EXPECT_EQ(CachedTokens(MakeRequest("h", 16, 1, 3)), 0);
+  EXPECT_EQ(CountCachedTokens(MakeRequest("g", 40, 1)), 16);
+  EXPECT_EQ(CountCachedTokens(MakeRequest("h", 16, 1, 3)), 0);
 }
 
 TEST_F(PrefixHitTest, LeavesTheObservationWindowToCompute) {
   Request request = MakeRequest("a", 12, 4);
   request.eviction = SnapKv(3, 4);
-  EXPECT_EQ(CachedTokens(request), 8);  // not 10 of 12 - 3
+  EXPECT_EQ(CountCachedTokens(request), 8);  // not 10 of 12 - 3
   request.id = "b";
   request.eviction = SnapKv(4, 4);
-  EXPECT_EQ(CachedTokens(request), 8);
+  EXPECT_EQ(CountCachedTokens(request), 8);
   request.id = "c";
   request.eviction = SnapKv(5, 6);
-  EXPECT_EQ(CachedTokens(request), 6);
+  EXPECT_EQ(CountCachedTokens(request), 6);
   request.id = "d";
   request.eviction = Recency(4);
-  EXPECT_EQ(CachedTokens(request), 10);
+  EXPECT_EQ(CountCachedTokens(request), 10);
 }
 
 TEST_F(PrefixHitTest, CompressedPastsAreNotPublished) {
@@ -70,7 +70,7 @@ TEST_F(PrefixHitTest, CompressedPastsAreNotPublished) {
   longer.eviction = {};
   const std::vector<int32_t>& outputs = driver_.served(id).outputs;
   longer.prompt.insert(longer.prompt.end(), outputs.begin(), outputs.end());
-  EXPECT_EQ(CachedTokens(longer), 12);
+  EXPECT_EQ(CountCachedTokens(longer), 12);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ class PrefixWaitTest : public testing::Test {
   bool Runs(RequestId id) const {
     return driver_.SlotOf(id) != kNoSequenceSlot;
   }
-  int32_t CachedTokens(RequestId id) const {
+  int32_t CountCachedTokens(RequestId id) const {
     return driver_.served(id).finish->num_cached_tokens;
   }
 
@@ -41,9 +41,9 @@ TEST_F(PrefixWaitTest, APrefixInTheMakingIsNotComputedTwice) {
   const RequestId c = Submit(&driver_, MakeRequest("c", 12, 1, 1));
   driver_.Step();
   EXPECT_FALSE(Runs(b));
-  EXPECT_EQ(driver_.TokensInPlan(c), 8);  // passes it
+  EXPECT_EQ(driver_.CountTokensInPlan(c), 8);  // passes it
   driver_.Finish();
-  EXPECT_EQ(CachedTokens(b), 38);
+  EXPECT_EQ(CountCachedTokens(b), 38);
   const SchedulerStats stats = driver_.scheduler().stats();
   EXPECT_EQ(stats.num_computed_tokens, 40u + 12u + 2u);
   EXPECT_EQ(stats.num_passes, 0u);
@@ -63,7 +63,7 @@ TEST_F(PrefixWaitTest, WaitsOnlyAsLongAsPromptsAreEqual) {
   driver_.Step();
   EXPECT_TRUE(Runs(b));
   driver_.Finish();
-  EXPECT_EQ(CachedTokens(b), 12);
+  EXPECT_EQ(CountCachedTokens(b), 12);
 }
 
 TEST_F(PrefixWaitTest, OtherTenantsDoNotWait) {
@@ -71,7 +71,7 @@ TEST_F(PrefixWaitTest, OtherTenantsDoNotWait) {
   request.scope.tenant = "other";
   const RequestId b = Submit(&driver_, request);
   driver_.Step();
-  EXPECT_EQ(driver_.TokensInPlan(b), 8);
+  EXPECT_EQ(driver_.CountTokensInPlan(b), 8);
   driver_.Drain();
 }
 
@@ -80,9 +80,9 @@ TEST_F(PrefixWaitTest, GoesOnWhenTheOtherIsCancelled) {
   driver_.Step();
   EXPECT_THAT(driver_.Cancel(a_), IsOk());
   driver_.Step();
-  EXPECT_EQ(driver_.TokensInPlan(b), 8);
+  EXPECT_EQ(driver_.CountTokensInPlan(b), 8);
   driver_.Finish();
-  EXPECT_EQ(CachedTokens(b), 8);
+  EXPECT_EQ(CountCachedTokens(b), 8);
 }
 
 TEST_F(PrefixWaitTest, GoesOnWhenTheEngineIsLost) {
@@ -90,7 +90,7 @@ TEST_F(PrefixWaitTest, GoesOnWhenTheEngineIsLost) {
   driver_.Step();
   driver_.LoseEngine();
   driver_.Finish();
-  EXPECT_EQ(CachedTokens(b), 38);
+  EXPECT_EQ(CountCachedTokens(b), 38);
 }
 
 TEST(LittlePrefixWaitTest, LittleIsNotWorthWaitingFor) {
@@ -100,7 +100,7 @@ TEST(LittlePrefixWaitTest, LittleIsNotWorthWaitingFor) {
   Submit(&driver, MakeRequest("a", 40, 1));
   const RequestId b = Submit(&driver, MakeRequest("b", 40, 1));
   driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(b), 8);
+  EXPECT_EQ(driver.CountTokensInPlan(b), 8);
   driver.Drain();
 }
 
@@ -231,7 +231,7 @@ TEST(ForkTimingTest, WhoPartsBeforeACompressionDoesNotWaitForIt) {
   fork.fork_of = "a";
   const RequestId b = Submit(&driver, fork);
   ASSERT_TRUE(driver.Issue());
-  EXPECT_EQ(driver.TokensInPlan(b), 20);  // until its own compression
+  EXPECT_EQ(driver.CountTokensInPlan(b), 20);  // until its own compression
   driver.Finish();
   EXPECT_EQ(driver.served(a).recorded.size(), 1u);
   EXPECT_EQ(driver.served(b).recorded.size(), 1u);

@@ -213,7 +213,7 @@ class PressureJudge {
   }
 
   // Blocks before `cut` that no other request had before the step.
-  int32_t NumOwn(const SequenceCache& sequence, int32_t cut) const {
+  int32_t CountOwn(const SequenceCache& sequence, int32_t cut) const {
     const auto is_own = [&](BlockId block) {
       const auto found = holders_.find(block);
       return found == holders_.end() || found->second == 1;
@@ -233,7 +233,7 @@ class PressureJudge {
   // What is its own of all pages before that of the next token, but those it
   // keeps; 0 if that is less than an eighth of its blocks, or if it would keep
   // some on blocks that it does not have.
-  int32_t Released(RequestId id, const SequenceCache& sequence) const {
+  int32_t CountReleased(RequestId id, const SequenceCache& sequence) const {
     const RequestEviction& eviction = evictions_.at(id);
     const int32_t computed = sequence.num_reserved;
     if (eviction.mode != EvictionMode::kPressure ||
@@ -243,7 +243,7 @@ class PressureJudge {
     }
     const int32_t cut = computed / kPage * kPage;
     const int32_t kept = std::min(eviction.target.tokens, cut) / kPage;
-    const int32_t released = NumOwn(sequence, cut) - kept;
+    const int32_t released = CountOwn(sequence, cut) - kept;
     const int32_t num_blocks =
         static_cast<int32_t>(sequence.first().tail.size()) +
         sequence.first().num_region_blocks();
@@ -251,7 +251,8 @@ class PressureJudge {
   }
 
   // Destinations of an order that the sequence did not have.
-  int32_t NumFresh(const EvictionOrder& order, const SequenceCache& sequence) {
+  int32_t CountFresh(const EvictionOrder& order,
+                     const SequenceCache& sequence) {
     std::set<BlockId> held(sequence.first().tail.begin(),
                            sequence.first().tail.end());
     if (sequence.first().region != nullptr) {
@@ -302,7 +303,7 @@ class PressureJudge {
           std::max(0, CeilDiv(end - sequence.cut(), kPage) -
                           static_cast<int32_t>(sequence.first().tail.size()));
       if (sequence.first().pending != nullptr) lacking -= ordered_.at(slot);
-      const int32_t released = Released(id, sequence);
+      const int32_t released = CountReleased(id, sequence);
       if (released == 0) continue;
       (*squeezes)[id] = {slot, released, sequence.num_reserved < last,
                          sequence.num_reserved % kPage == 0};
@@ -335,11 +336,11 @@ class PressureJudge {
       // Replays, too. What is copied to other blocks comes back whole.
       const SequenceCache& sequence =
           driver_.scheduler().manager().sequence(order.slot);
-      const int32_t num_own = NumOwn(sequence, order.cut);
+      const int32_t num_own = CountOwn(sequence, order.cut);
       const int64_t kept = order.page_total /
                            driver_.scheduler().layout().shard_pages_per_block();
       ordered_[order.slot] =
-          num_own - static_cast<int32_t>(kept) + NumFresh(order, sequence);
+          num_own - static_cast<int32_t>(kept) + CountFresh(order, sequence);
     }
     bool is_left = false;
     for (const auto& [id, squeeze] : squeezes) {
@@ -347,7 +348,7 @@ class PressureJudge {
       // who is preempted, or has no step to come, gives back more.
       const bool is_over = driver_.SlotOf(id) != squeeze.slot;
       if (orders.contains(squeeze.slot) || !squeeze.has_steps || is_over ||
-          (squeeze.needs_block && driver_.TokensInPlan(id) == 0)) {
+          (squeeze.needs_block && driver_.CountTokensInPlan(id) == 0)) {
         lacking -= squeeze.released;
       } else {
         is_left = true;

@@ -124,8 +124,8 @@ TEST_F(QuotaBoundaryTest, BlocksCountWhileTheirRequestsRun) {
       ASSERT_OK_AND_ASSIGN(const RequestId first, Try(3, 3));
       ASSERT_OK_AND_ASSIGN(const RequestId second, Try(num_prompt, 2));
       driver_->Step();
-      EXPECT_EQ(driver_->TokensInPlan(first), 3);
-      EXPECT_EQ(driver_->TokensInPlan(second), num_prompt == 1 ? 1 : 0);
+      EXPECT_EQ(driver_->CountTokensInPlan(first), 3);
+      EXPECT_EQ(driver_->CountTokensInPlan(second), num_prompt == 1 ? 1 : 0);
       if (cancels) {
         ASSERT_OK(driver_->Cancel(first));
       } else {
@@ -133,7 +133,7 @@ TEST_F(QuotaBoundaryTest, BlocksCountWhileTheirRequestsRun) {
       }
       if (num_prompt == 2) {
         driver_->Step();
-        EXPECT_EQ(driver_->TokensInPlan(second), 2);
+        EXPECT_EQ(driver_->CountTokensInPlan(second), 2);
       }
       driver_->Drain();
     }
@@ -151,7 +151,7 @@ TEST_F(QuotaBoundaryTest, BlocksOfThePreemptedAreFreeForOthers) {
   EXPECT_TRUE(driver_->served(small).outputs.empty());
   driver_->Step();
   EXPECT_EQ(driver_->SlotOf(big), kNoSequenceSlot);
-  EXPECT_EQ(driver_->TokensInPlan(small), 1);
+  EXPECT_EQ(driver_->CountTokensInPlan(small), 1);
   driver_->Finish();
 }
 
@@ -165,14 +165,14 @@ TEST(TenantQuotaTest, OthersPassATenantWithoutBlocks) {
   const RequestId a3 = Submit(&driver, OfTenant(MakeRequest("a3", 1, 2), "a"));
   const RequestId b = Submit(&driver, OfTenant(MakeRequest("b", 4, 5), "b"));
   driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(a1), 4);
-  EXPECT_EQ(driver.TokensInPlan(a2), 0);
-  EXPECT_EQ(driver.TokensInPlan(a3), 0);  // behind a2
-  EXPECT_EQ(driver.TokensInPlan(b), 4);
+  EXPECT_EQ(driver.CountTokensInPlan(a1), 4);
+  EXPECT_EQ(driver.CountTokensInPlan(a2), 0);
+  EXPECT_EQ(driver.CountTokensInPlan(a3), 0);  // behind a2
+  EXPECT_EQ(driver.CountTokensInPlan(b), 4);
   driver.RunUntil([&] { return driver.served(a1).finish.has_value(); });
   driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(a2), 4);
-  EXPECT_EQ(driver.TokensInPlan(a3), 1);
+  EXPECT_EQ(driver.CountTokensInPlan(a2), 4);
+  EXPECT_EQ(driver.CountTokensInPlan(a3), 1);
   EXPECT_EQ(driver.scheduler().stats().num_passes, 0);
   driver.Finish();
 }

@@ -212,7 +212,8 @@ void SchedulerDriver::CheckOrders() {
     }
     const auto num_prompt = static_cast<int32_t>(served.request.prompt.size());
     if (order.length == num_prompt &&
-        TokensInPlan(id) < std::min(order.policy.query_window(), num_prompt)) {
+        CountTokensInPlan(id) <
+            std::min(order.policy.query_window(), num_prompt)) {
       Fail("the last chunk is shorter than the observation window");
     }
   }
@@ -394,7 +395,7 @@ const SequenceStart* SchedulerDriver::StartInPlan(RequestId id) const {
   return start == plan_.starts.end() ? nullptr : &*start;
 }
 
-int64_t SchedulerDriver::StepsToDrain() const {
+int64_t SchedulerDriver::CountStepsToDrain() const {
   // The oldest request makes progress in every round of steps in flight, from
   // its first token on if it was preempted.
   int64_t steps = 16;
@@ -408,7 +409,7 @@ int64_t SchedulerDriver::StepsToDrain() const {
 }
 
 void SchedulerDriver::Drain() {
-  const int64_t limit = StepsToDrain();
+  const int64_t limit = CountStepsToDrain();
   int64_t steps = 0;
   while (ok_ && scheduler_.has_unfinished_requests()) {
     while (ok_ && Issue()) {
@@ -447,7 +448,7 @@ void SchedulerDriver::CheckQuiescent() {
   Audit();
 }
 
-int32_t SchedulerDriver::TokensInPlan(RequestId id) const {
+int32_t SchedulerDriver::CountTokensInPlan(RequestId id) const {
   for (size_t i = 0; i < plan_.slots.size(); ++i) {
     if (slots_.at(plan_.slots[i]) == id) return plan_.num_tokens[i];
   }

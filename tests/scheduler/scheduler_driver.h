@@ -126,7 +126,7 @@ class SchedulerDriver {
   // How plan() starts the request; null if it does not.
   const SequenceStart* StartInPlan(RequestId id) const;
   // Tokens of the request in plan(); 0 if it does not run.
-  int32_t TokensInPlan(RequestId id) const;
+  int32_t CountTokensInPlan(RequestId id) const;
   // The blocks that plan() adds to the request's table.
   std::vector<BlockId> BlocksInPlan(RequestId id) const;
   // REQUIRES: it holds a slot.
@@ -145,7 +145,7 @@ class SchedulerDriver {
   void TakeEffects();
   void TakeEviction(const EvictionEffect& effect);
   void TakeFinish(const FinishEffect& effect);
-  int64_t StepsToDrain() const;
+  int64_t CountStepsToDrain() const;
   bool MayReplayOtherwise(const Served& served) const {
     return allows_other_replays_of_less_ && served.kept_less;
   }

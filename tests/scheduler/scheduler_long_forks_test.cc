@@ -98,7 +98,7 @@ class LongForks {
   }
 
   // All output sevens. The last token of a prompt is always computed.
-  int32_t NumCommon(const Request& parent, const Request& fork) const {
+  int32_t CountCommon(const Request& parent, const Request& fork) const {
     std::vector<int32_t> known = parent.prompt;
     known.resize(
         std::max(known.size(), size_t{1} + num_computed_.at(parent.id)), 7);
@@ -117,7 +117,7 @@ class LongForks {
     const int32_t num_cached = start->num_cached_tokens;
     if (running_.contains(request.fork_of)) {
       const Request& parent = *running_.at(request.fork_of);
-      const int32_t num_common = NumCommon(parent, request);
+      const int32_t num_common = CountCommon(parent, request);
       EXPECT_EQ(num_cached, std::min(num_common, num_computed_.at(parent.id)));
       // A few tokens are computed sooner than waited for.
       EXPECT_GE(num_cached, num_common - long_queue::kPageSize);

@@ -220,7 +220,7 @@ class LongPrefixQueueTest : public testing::Test {
     // Its prompt is computed: found by later ones.
     queue_.on_token = [this](const Live& live) {
       int32_t& published = published_[live.topic];
-      published = std::max(published, NumShared(live));
+      published = std::max(published, CountShared(live));
     };
   }
 
@@ -228,16 +228,17 @@ class LongPrefixQueueTest : public testing::Test {
     return entry.second;
   }
   // In whole pages.
-  static int32_t NumShared(const Live& live) {
+  static int32_t CountShared(const Live& live) {
     return (live.num_prompt() - 1) / kPageSize * kPageSize;
   }
-  int32_t NumCached(const Live& live) const {
+  int32_t CountCached(const Live& live) const {
     const auto found = published_.find(live.topic);
-    return found == published_.end() ? 0
-                                     : std::min(found->second, NumShared(live));
+    return found == published_.end()
+               ? 0
+               : std::min(found->second, CountShared(live));
   }
   int64_t RankOf(const Live& live) const {
-    return kAging * static_cast<int64_t>(live.submit_step) - NumCached(live);
+    return kAging * static_cast<int64_t>(live.submit_step) - CountCached(live);
   }
   RequestId Submit(int32_t num_shared, int32_t max_tokens, int32_t topic) {
     Live live{.request = MakeRequest("", num_shared, max_tokens, topic),
@@ -282,7 +283,7 @@ TEST_F(LongPrefixQueueTest, TheLongestCachedPrefixLessAgeIsNext) {
       EXPECT_EQ(id, queue_.First());
       ++num_starts;
       const Live& live = queue_.waiting().at(id);
-      num_hits += NumCached(live) > 0 ? 1 : 0;
+      num_hits += CountCached(live) > 0 ? 1 : 0;
       const uint64_t oldest = queue_.waiting().begin()->second.submit_step;
       most_ahead = std::max(most_ahead, live.submit_step - oldest);
     });

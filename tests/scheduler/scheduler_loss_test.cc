@@ -62,7 +62,8 @@ TEST_P(LossTest, GoesOnFromItsLongestValidPrefix) {
   EXPECT_EQ(driver.StartInPlan(id)->slot, slot);
   EXPECT_EQ(driver.StartInPlan(id)->num_cached_tokens, 8);
   EXPECT_THAT(driver.plan().released, IsEmpty());
-  EXPECT_EQ(driver.TokensInPlan(id), 22 + static_cast<int32_t>(before) - 8);
+  EXPECT_EQ(driver.CountTokensInPlan(id),
+            22 + static_cast<int32_t>(before) - 8);
   driver.Finish();
   EXPECT_EQ(driver.served(id).finish->num_preemptions, 0);
 }

@@ -105,9 +105,9 @@ struct AnyValue {
 // Returns the number of members of an aggregate: the largest number of values
 // of any type that can initialize it.
 template <typename Aggregate, typename... Values>
-consteval size_t NumMembers(Values... values) {
+consteval size_t CountMembers(Values... values) {
   if constexpr (requires { Aggregate{values..., AnyValue{}}; }) {
-    return NumMembers<Aggregate>(values..., AnyValue{});
+    return CountMembers<Aggregate>(values..., AnyValue{});
   } else {
     return sizeof...(values);
   }
@@ -128,10 +128,10 @@ TEST(SchedulerOptionsTest, EveryMemberHasARow) {
   VisitSchedulerOptions(defaults, options);
   // tenant_limits and tenants are parsed by ParseTenant. An engine announces
   // query_stats and `sampling`, and sampling_seed is drawn.
-  EXPECT_EQ(options.num_rows + 5, NumMembers<SchedulerOptions>());
+  EXPECT_EQ(options.num_rows + 5, CountMembers<SchedulerOptions>());
   RowCounter limits;
   VisitTenantLimits(defaults.tenant_limits, limits);
-  EXPECT_EQ(limits.num_rows, NumMembers<TenantLimits>());
+  EXPECT_EQ(limits.num_rows, CountMembers<TenantLimits>());
 }
 
 TEST(ParseTenantTest, ReadsLimitsOfOneOrOfAllOthers) {

@@ -35,7 +35,7 @@ class QuotaEvictionTest : public testing::Test {
   RequestId Submit(Request request) {
     return blockmgr::Submit(&*driver_, std::move(request));
   }
-  bool Runs(RequestId id) const { return driver_->TokensInPlan(id) > 0; }
+  bool Runs(RequestId id) const { return driver_->CountTokensInPlan(id) > 0; }
   bool HasEnded(RequestId id) const {
     return driver_->served(id).finish.has_value();
   }
@@ -154,7 +154,7 @@ TEST_F(QuotaSharingTest, AStartOnACompressedPrefixReservesWhatFollows) {
   request.id = "second";
   const RequestId id = Submit(request);
   ASSERT_TRUE(driver_->Issue());
-  EXPECT_EQ(driver_->TokensInPlan(id), 1);
+  EXPECT_EQ(driver_->CountTokensInPlan(id), 1);
   // Two blocks for the first 36 positions, three for the twelve behind them.
   EXPECT_EQ(reserved(), 5);
   driver_->Answer();

@@ -242,7 +242,7 @@ TEST_P(RefusalTest, NobodyWaitsForBlocksThatARefusedOrderKeptPrivate) {
   driver.engine().RefuseOrders(true);
   RunUntilRefused(&driver, 1);
   const RequestId other = Submit(&driver, MakeRequest("b", 161, 2));
-  driver.RunUntil([&] { return driver.TokensInPlan(other) > 0; });
+  driver.RunUntil([&] { return driver.CountTokensInPlan(other) > 0; });
   EXPECT_FALSE(driver.served(id).finish.has_value());
   ExpectComplete(&driver);
 }
@@ -314,7 +314,7 @@ TEST_P(RefusedQuotaTest, WhoNeedsMoreThanItsTenantHasLeftWaits) {
   EXPECT_LE(Reserved(&driver), 15);
   while (driver.ok() && !driver.served(other).finish.has_value()) {
     driver.Step();
-    EXPECT_EQ(driver.TokensInPlan(id), 0);
+    EXPECT_EQ(driver.CountTokensInPlan(id), 0);
     EXPECT_LE(Reserved(&driver), 15);
   }
   ExpectComplete(&driver);

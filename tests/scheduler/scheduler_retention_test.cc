@@ -136,7 +136,7 @@ TEST_F(RetentionTest, NeverPins) {
   EXPECT_EQ(before.cached_blocks, 12);
   const RequestId big = Submit(MakeRequest("", 50, 7, 9));
   driver_.Step();
-  EXPECT_EQ(driver_.TokensInPlan(big), 50);
+  EXPECT_EQ(driver_.CountTokensInPlan(big), 50);
   driver_.Drain();
   EXPECT_EQ(driver_.served(big).outputs.size(), 7u);
   EXPECT_EQ(driver_.served(big).finish->num_preemptions, 0);

@@ -95,7 +95,7 @@ TEST_P(WindowsTest, GuaranteedAdmissionKeepsWordWithSharedWindows) {
       Submit(&driver, MakeRequest("a", 70, 40));
       driver.RunUntil([&] {
         return driver.scheduler().stats().num_running == 1 &&
-               driver.TokensInPlan(RequestId{1}) == 1;
+               driver.CountTokensInPlan(RequestId{1}) == 1;
       });
       for (int32_t i = 0; i < 3; ++i) {
         Request request = MakeRequest("b" + std::to_string(i), 70, 40);
@@ -368,7 +368,7 @@ class SharedWindowRegionsTest : public testing::TestWithParam<int32_t> {
     return plan_.NewBlocks(driver_.scheduler().manager().layout(), 0, group);
   }
   // Pages without a block before its first one.
-  int32_t NumNullPages(int32_t group) {
+  int32_t CountNullPages(int32_t group) {
     const std::span<const BlockId> blocks = NewBlocks(group);
     size_t num_pages = 0;
     while (blocks[num_pages] == kNullBlock) ++num_pages;
@@ -395,8 +395,8 @@ TEST_P(SharedWindowRegionsTest, SharersStartOnTheRegionsOfAllGroups) {
   EXPECT_THAT(plan_.evictions, SizeIs(0));
   // Group 1 has no region, and its window begins in page 13; that of group 2
   // stands for the pages below the cut.
-  EXPECT_EQ(NumNullPages(1), 13);
-  EXPECT_EQ(NumNullPages(2), 0);
+  EXPECT_EQ(CountNullPages(1), 13);
+  EXPECT_EQ(CountNullPages(2), 0);
   EXPECT_EQ(NewBlocks(1).size() - NewBlocks(2).size(), 14U);
   EXPECT_EQ(driver_.served(b).recorded, driver_.served(a).recorded);
   driver_.CheckQuiescent();
@@ -414,7 +414,7 @@ TEST_P(SharedWindowRegionsTest, WhoGoesOnFarEnoughNeedsNone) {
   EXPECT_NE(plan_.starts[0].region, kNoRegion);
   // What is computed up to 107 is of use; the region was gone at 96.
   EXPECT_EQ(plan_.starts[0].num_cached_tokens, 104);
-  EXPECT_EQ(NumNullPages(2), (104 - 40) / 4);
+  EXPECT_EQ(CountNullPages(2), (104 - 40) / 4);
   driver_.CheckQuiescent();
 }
 

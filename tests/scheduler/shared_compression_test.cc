@@ -330,7 +330,7 @@ TEST(RegionToComeTest, WhatCannotBeUsedIsNotWaitedFor) {
   driver.RunUntil([&] { return driver.served(a).recorded.size() == 3; });
   const RequestId b = Submit(&driver, sharer("b", 70));
   driver.Step();
-  EXPECT_GT(driver.TokensInPlan(b), 0);
+  EXPECT_GT(driver.CountTokensInPlan(b), 0);
   EXPECT_TRUE(driver.served(a).outputs.empty());
   driver.Finish();
   EXPECT_EQ(driver.served(b).finish->num_cached_tokens, 48);

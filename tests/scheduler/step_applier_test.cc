@@ -85,7 +85,7 @@ TEST_F(PrefixHitPlanTest, MatchedBlocksComeFirst) {
   EXPECT_EQ(second_[0], first_[0]);
   EXPECT_EQ(second_[1], first_[1]);
   EXPECT_NE(second_[2], first_[2]);
-  EXPECT_EQ(driver_->TokensInPlan(b_), 2);
+  EXPECT_EQ(driver_->CountTokensInPlan(b_), 2);
   Finish();
 }
 
@@ -95,7 +95,7 @@ TEST_F(PrefixHitPlanTest, APartOfABlockIsCopied) {
     Run(wanted, 7);
     // The last token is computed in any case.
     EXPECT_EQ(driver_->plan().starts[0].num_cached_tokens, wanted ? 6 : 4);
-    EXPECT_EQ(driver_->TokensInPlan(b_), wanted ? 1 : 3);
+    EXPECT_EQ(driver_->CountTokensInPlan(b_), wanted ? 1 : 3);
     ASSERT_THAT(second_, SizeIs(2));
     EXPECT_EQ(second_[0], first_[0]);
     EXPECT_NE(second_[1], first_[1]);
@@ -268,7 +268,7 @@ TEST_F(EvictionOrderTest, CompactsInPlaceWherePreferred) {
 // watermark, have left blocks.
 class HeadroomTest : public testing::TestWithParam<bool> {
  protected:
-  static int32_t NumCopies(int32_t num_usable, double watermark) {
+  static int32_t CountCopies(int32_t num_usable, double watermark) {
     const bool while_running = GetParam();
     SchedulerOptions options = PlainOptions();
     options.watermark = watermark;
@@ -304,22 +304,22 @@ class HeadroomTest : public testing::TestWithParam<bool> {
 };
 
 TEST_P(HeadroomTest, IsSharedByTheOrdersOfAStep) {
-  EXPECT_EQ(NumCopies(16, 0), 2);
-  EXPECT_EQ(NumCopies(15, 0), 1);
-  EXPECT_EQ(NumCopies(14, 0), 1);
+  EXPECT_EQ(CountCopies(16, 0), 2);
+  EXPECT_EQ(CountCopies(15, 0), 1);
+  EXPECT_EQ(CountCopies(14, 0), 1);
   // Of two that are admitted, the first copies, and the second has to wait.
   if (GetParam()) {
-    EXPECT_EQ(NumCopies(13, 0), 0);
+    EXPECT_EQ(CountCopies(13, 0), 0);
   }
 }
 
 TEST_P(HeadroomTest, IsWhatIsBeyondTheWatermark) {
   // 20 % of 20 blocks.
-  EXPECT_EQ(NumCopies(20, 0.2), 2);
-  EXPECT_EQ(NumCopies(20, 0.25), 1);
-  EXPECT_EQ(NumCopies(20, 0.3), 1);
+  EXPECT_EQ(CountCopies(20, 0.2), 2);
+  EXPECT_EQ(CountCopies(20, 0.25), 1);
+  EXPECT_EQ(CountCopies(20, 0.3), 1);
   if (GetParam()) {
-    EXPECT_EQ(NumCopies(20, 0.35), 0);
+    EXPECT_EQ(CountCopies(20, 0.35), 0);
   }
 }
 
@@ -332,7 +332,7 @@ TEST_F(EvictionOrderTest, TheSequenceRunsOnWhileItIsUnderWay) {
   const RequestId id = Submit(&driver, request);
   ASSERT_TRUE(driver.Issue());
   ASSERT_TRUE(driver.Issue());
-  EXPECT_EQ(driver.TokensInPlan(id), 1);
+  EXPECT_EQ(driver.CountTokensInPlan(id), 1);
   EXPECT_EQ(driver.scheduler().stats().blocks.used_blocks, 8);
   driver.Answer();
   EXPECT_THAT(driver.served(id).evictions, SizeIs(1));

@@ -23,7 +23,7 @@ std::vector<int32_t> PrefillChunks(SchedulerDriver* driver, RequestId id) {
   while (std::accumulate(chunks.begin(), chunks.end(), 0) < num_prompt &&
          driver->ok()) {
     driver->Step();
-    chunks.push_back(driver->TokensInPlan(id));
+    chunks.push_back(driver->CountTokensInPlan(id));
   }
   return chunks;
 }
@@ -37,8 +37,9 @@ TEST(SchedulerPlanTest, ServesInOrderOfArrivalWithinTheTokenBudget) {
   const RequestId c = Submit(&driver, MakeRequest("c", 9, 5));
   const auto tokens = [&] {
     driver.Step();
-    return std::vector<int32_t>{driver.TokensInPlan(a), driver.TokensInPlan(b),
-                                driver.TokensInPlan(c)};
+    return std::vector<int32_t>{driver.CountTokensInPlan(a),
+                                driver.CountTokensInPlan(b),
+                                driver.CountTokensInPlan(c)};
   };
   EXPECT_THAT(tokens(), ElementsAre(4, 4, 0));
   EXPECT_THAT(tokens(), ElementsAre(1, 4, 3));
@@ -56,7 +57,7 @@ TEST(SchedulerPlanTest, ABigRequestIsNotOvertaken) {
   EXPECT_TRUE(driver.served(big).outputs.empty());
   EXPECT_TRUE(driver.served(small).outputs.empty());
   driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(big), 15);
+  EXPECT_EQ(driver.CountTokensInPlan(big), 15);
   driver.Finish();
 }
 
@@ -141,7 +142,7 @@ TEST(SchedulerAdmissionTest, WaitsUntilTheWholePromptFits) {
       const RequestId id = Submit(&driver, MakeRequest("b", num_prompt, 2, 1));
       driver.Issue();
       const int32_t room = watermark > 0.0 ? 6 : 8;
-      EXPECT_EQ(driver.TokensInPlan(id), num_prompt <= room ? 4 : 0);
+      EXPECT_EQ(driver.CountTokensInPlan(id), num_prompt <= room ? 4 : 0);
       driver.Finish();
     }
   }
@@ -159,7 +160,7 @@ TEST(SchedulerAdmissionTest, CountsWhatAdmittedPromptsWillTake) {
     const RequestId id = Submit(&driver, MakeRequest("b", num_prompt, 1, 1));
     for (int32_t step = 0; step < 3; ++step) {
       driver.Step();
-      EXPECT_EQ(driver.TokensInPlan(id) > 0, num_prompt == 8 && step < 2);
+      EXPECT_EQ(driver.CountTokensInPlan(id) > 0, num_prompt == 8 && step < 2);
     }
     driver.Finish();
     EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
@@ -211,12 +212,12 @@ TEST(SchedulerPreemptionTest, ComingBlocksAreWaitedForByThoseWhoNeedThem) {
   ASSERT_TRUE(driver.served(ends).finish.has_value());
   EXPECT_EQ(driver.scheduler().stats().blocks.fenced_blocks, 1);
   ASSERT_TRUE(driver.Issue());
-  EXPECT_EQ(driver.TokensInPlan(grows), 0);
-  EXPECT_EQ(driver.TokensInPlan(other), 1);
+  EXPECT_EQ(driver.CountTokensInPlan(grows), 0);
+  EXPECT_EQ(driver.CountTokensInPlan(other), 1);
   EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0);
   driver.Answer();
   ASSERT_TRUE(driver.Issue());
-  EXPECT_EQ(driver.TokensInPlan(grows), 1);
+  EXPECT_EQ(driver.CountTokensInPlan(grows), 1);
   driver.Finish();
 }
 

@@ -55,7 +55,8 @@ TEST(TableFootprintTest, AnEarlyRegionMayBeTheLargest) {
   eviction.policy.budget.share = 1.0;
   const auto decode = DecodeCompressionOf(eviction, 100, 340, layout);
   const auto points = AllPoints(*decode, 340, layout);
-  ASSERT_GT(PagesOf(points.front(), layout), PagesOf(points.back(), layout));
+  ASSERT_GT(CountPages(points.front(), layout),
+            CountPages(points.back(), layout));
   EXPECT_GE(PeakBlocks(340, kTableChunk, {}, layout, {}, decode.get()),
             PeakBlocks(340, kTableChunk, points, layout));
 }
@@ -87,10 +88,10 @@ TEST(TableFootprintTest, PeakBoundsThatOfFollowingEveryPoint) {
     ASSERT_GE(peak, walked);
     int64_t most = 0;
     for (const CompressionPoint& point : points) {
-      most = std::max(most, PagesOf(point, layout));
+      most = std::max(most, CountPages(point, layout));
     }
     if (!points.empty()) {
-      const int64_t last = PagesOf(points.back(), layout);
+      const int64_t last = CountPages(points.back(), layout);
       num_larger_before += most > last ? 1 : 0;
       if (layout.num_shards == 1 && by_page) {
         ASSERT_EQ(peak, walked);
@@ -200,7 +201,7 @@ TEST(TableFootprintTest, AnothersCompressionsDoNotRaiseThePeak) {
     for (int32_t length = page_size; length < num_prompt; length += page_size) {
       const CompressionPoint found = SharedPointAt(sharing, length, layout);
       if (found.cut == 0 ||
-          RegionBlocks(found, layout) >= found.cut / layout.page_size) {
+          CountRegionBlocks(found, layout) >= found.cut / layout.page_size) {
         continue;
       }
       std::vector<CompressionPoint> adopted = own;

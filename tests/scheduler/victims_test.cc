@@ -160,7 +160,7 @@ TEST(VictimTest, NobodyIsPreemptedForCopies) {
   ASSERT_EQ(driver.scheduler().stats().blocks.free_blocks, 2);
   ASSERT_OK(driver.Evict(a, RecencyCommand(8)).status());
   driver.Step();
-  EXPECT_EQ(driver.TokensInPlan(b), 1);
+  EXPECT_EQ(driver.CountTokensInPlan(b), 1);
   ASSERT_EQ(driver.plan().evictions.size(), 1u);
   EXPECT_EQ(driver.scheduler().stats().num_preemptions, 0u);
   driver.Finish();
@@ -202,8 +202,8 @@ TEST(VictimTest, WhatSomebodyKeepsIsNotWaitedFor) {
   ASSERT_OK(driver.Evict(a, RecencyCommand(1)).status());
   driver.Step();
   ASSERT_EQ(driver.plan().evictions.size(), 1u);
-  EXPECT_EQ(driver.TokensInPlan(a), 1);
-  EXPECT_EQ(driver.TokensInPlan(b), 1);
+  EXPECT_EQ(driver.CountTokensInPlan(a), 1);
+  EXPECT_EQ(driver.CountTokensInPlan(b), 1);
   driver.Finish();
   EXPECT_EQ(driver.served(b).finish->num_preemptions, 0);
   EXPECT_EQ(driver.served(c).finish->num_preemptions, 1);
@@ -249,7 +249,7 @@ class JudgedRun {
 
   // Blocks that those who run will hold together, if all of them are completed
   // and nobody is compressed.
-  int32_t BlocksInTheEnd() {
+  int32_t CountBlocksInTheEnd() {
     std::set<BlockId> held;
     int32_t num_more = 0;
     for (const Runner& runner : Runners()) {
@@ -359,8 +359,8 @@ class JudgedRun {
   }
 
   // Blocks that nobody else holds.
-  static int32_t NumOwn(const Runner& runner,
-                        const std::vector<Runner>& runners) {
+  static int32_t CountOwn(const Runner& runner,
+                          const std::vector<Runner>& runners) {
     return static_cast<int32_t>(
         std::ranges::count_if(runner.blocks, [&](BlockId block) {
           return std::ranges::count_if(runners, [&](const Runner& other) {
@@ -381,7 +381,7 @@ class JudgedRun {
       const Runner& runner = runners[i];
       if (victims.contains(runner.id)) continue;
       const bool gives_nothing =
-          !blindness.to_blocks && NumOwn(runner, runners) == 0;
+          !blindness.to_blocks && CountOwn(runner, runners) == 0;
       const bool is_weighed = !by_recency && !gives_nothing;
       order.emplace_back(gives_nothing, is_weighed ? -runner.priority : 0,
                          is_weighed && !blindness.to_past && runner.is_spared,
@@ -409,7 +409,7 @@ class JudgedRun {
         }
         CountChoice(i, victim, runners, victims);
         victims.insert(runners[victim].id);
-        num_available += NumOwn(runners[victim], runners);
+        num_available += CountOwn(runners[victim], runners);
       }
       if (!victims.contains(runner.id)) num_available -= runner.num_needed;
     }
@@ -424,7 +424,7 @@ class JudgedRun {
     };
     tally_->num_passed_spared += differs_without({.to_past = true});
     tally_->num_passed_empty += differs_without({.to_blocks = true});
-    tally_->num_empty += NumOwn(runners[victim], runners) == 0 ? 1 : 0;
+    tally_->num_empty += CountOwn(runners[victim], runners) == 0 ? 1 : 0;
   }
 
   void Count(const std::vector<Runner>& runners,
@@ -435,7 +435,7 @@ class JudgedRun {
     for (const Runner& runner : runners) {
       const bool is_compressed = !driver_.served(runner.id).recorded.empty();
       tally_->num_compressed += is_compressed ? 1 : 0;
-      const bool shares = NumOwn(runner, runners) < std::ssize(runner.blocks);
+      const bool shares = CountOwn(runner, runners) < std::ssize(runner.blocks);
       tally_->num_sharers += shares ? 1 : 0;
     }
   }
@@ -552,7 +552,7 @@ class Loss {
     if (!run_.Step()) return false;
     if (run_.num_preemptions(spared) >= 2 &&
         driver().SlotOf(spared) != kNoSequenceSlot) {
-      EXPECT_LE(run_.BlocksInTheEnd(), kNumBlocks);
+      EXPECT_LE(run_.CountBlocksInTheEnd(), kNumBlocks);
     }
     return true;
   }

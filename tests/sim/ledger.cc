@@ -366,7 +366,7 @@ void Ledger::CheckQuiescent(const SchedulerStats& stats) {
   }
 }
 
-int64_t Ledger::StepsToDrain() const {
+int64_t Ledger::CountStepsToDrain() const {
   int64_t steps = 16;
   for (const auto& [name, id] : names_) {
     const Request& request = requests_.at(id).request;

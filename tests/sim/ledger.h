@@ -88,7 +88,7 @@ class Ledger {
   // Steps after which every live request must have ended, if nothing else is
   // submitted: the oldest makes progress in every round of steps in flight,
   // from its first token on if it was preempted.
-  int64_t StepsToDrain() const;
+  int64_t CountStepsToDrain() const;
 
  private:
   struct Served {

@@ -383,7 +383,7 @@ void Scripted::Answer() {
 }
 
 void Scripted::Drain() {
-  const int64_t limit = num_steps() + scheduler_.ledger().StepsToDrain();
+  const int64_t limit = num_steps() + scheduler_.ledger().CountStepsToDrain();
   while (report_.ok() &&
          (scheduler_.has_unfinished_requests() || engine_.num_queued() > 0)) {
     while (Issue()) continue;

@@ -180,7 +180,7 @@ void World::Heal() {
   Advance(options_.call_delay + 1);
   if (!report_->ok() || scheduler_ == nullptr) return;
   const uint64_t last_step =
-      report_->counts().steps + scheduler_->ledger().StepsToDrain();
+      report_->counts().steps + scheduler_->ledger().CountStepsToDrain();
   // Answers come sooner than this many ticks after plans.
   int64_t idle = 0;
   while (report_->ok() && scheduler_->has_unfinished_requests()) {

@@ -31,7 +31,7 @@ constexpr int64_t SlowFloor(int64_t all) { return kBrief ? all / 6 : all; }
 
 // `usual`, times the whole number in BLOCKMGR_TEST_CASES, which slow tests set
 // (bm_more_cases in tests/CMakeLists.txt).
-inline uint64_t CaseCount(uint64_t usual) {
+inline uint64_t CountCases(uint64_t usual) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody changes the environment
   const char* factor = std::getenv("BLOCKMGR_TEST_CASES");
   return factor == nullptr ? usual : usual * std::stoull(factor);

@@ -8,7 +8,7 @@
 namespace blockmgr {
 namespace {
 
-std::atomic<int64_t> num_allocations{0};
+std::atomic<int64_t> allocations{0};
 std::atomic<int64_t> allocated_bytes{0};
 std::atomic<int64_t> peak_bytes{0};
 
@@ -19,7 +19,7 @@ void* Allocate(std::size_t size) {
   auto* memory = static_cast<char*>(std::malloc(size + kHeader));
   if (memory == nullptr) std::abort();
   *reinterpret_cast<std::size_t*>(memory) = size;
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  allocations.fetch_add(1, std::memory_order_relaxed);
   const auto bytes = static_cast<int64_t>(size);
   const int64_t now =
       allocated_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -41,7 +41,7 @@ void Free(void* memory) {
 
 }  // namespace
 
-int64_t NumAllocations() { return num_allocations; }
+int64_t num_allocations() { return allocations; }
 
 int64_t AllocatedBytes() { return allocated_bytes; }
 

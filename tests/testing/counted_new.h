@@ -11,7 +11,7 @@ namespace blockmgr {
 // of its own. Any thread may ask.
 
 // Calls that gave out memory, since the program began.
-int64_t NumAllocations();
+int64_t num_allocations();
 
 // Bytes asked for that have not been given back.
 int64_t AllocatedBytes();

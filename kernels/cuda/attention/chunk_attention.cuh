@@ -41,7 +41,7 @@ struct ChunkBlock {
 // Finds the sequence of a block. The last rows, which see the most, come first.
 SIMT_DEVICE ChunkBlock MakeChunkBlock(const ChunkParams& params) {
   const int32_t block =
-      static_cast<int32_t>(simt::NumBlocksX() - 1 - simt::BlockX());
+      static_cast<int32_t>(simt::num_blocks_x() - 1 - simt::BlockX());
   int32_t low = 0;
   int32_t high = params.lists.num_sequences;
   while (high - low > 1) {

@@ -40,7 +40,8 @@ struct DecodeParams {
   const int32_t* tile_offsets = nullptr;  // [num_lists + 1]
   // In the pool's element type. Rows are 16-byte aligned.
   const void* queries = nullptr;  // [num_sequences, num_q_heads, head_dim]
-  void* output = nullptr;         // the same shape; 0 for an empty list
+  // The shape of the queries. An empty list gets zeros.
+  void* output = nullptr;
   // The natural logarithm of the sum of exp(logit), or -infinity for an empty
   // list. May be null.
   float* lse = nullptr;  // [num_sequences, num_q_heads]
@@ -53,7 +54,7 @@ struct DecodeParams {
   float* partial_output = nullptr;  // [slots, q_rows, head_dim]
   float* partial_stats = nullptr;   // [slots, q_rows, {max, sum}] in log2
   int32_t group_size = 1;           // 1 .. 16
-  int32_t num_ctas = 1;             // of the attention kernel's grid
+  int32_t num_ctas = 1;             // CTAs in the attention kernel's grid
   int32_t chunk_tiles = 0;          // 0 means stream-K
   float scale = 1.0f;
   // The number of tiles that the logits and the workspace have room for. If the

@@ -259,7 +259,7 @@ SIMT_DEVICE TileRange PartsOf(const DecodeParams& params, int32_t list) {
   if (params.chunk_tiles > 0) {
     parts.end = (end - begin + params.chunk_tiles - 1) / params.chunk_tiles;
   } else {
-    const int32_t num_tiles = NumTiles(params);
+    const int32_t num_tiles = CountTiles(params);
     parts.begin = OwnerOfTile(params, num_tiles, begin);
     parts.end = OwnerOfTile(params, num_tiles, end - 1) + 1;
   }
@@ -279,7 +279,7 @@ class PartSlots {
       chunk_ = SlotOfChunk(params, list, list_begin_, part);
       return;
     }
-    const int32_t num_tiles = NumTiles(params);
+    const int32_t num_tiles = CountTiles(params);
     num_ctas_ = params.num_ctas;
     begin_ = ShareBegin(num_tiles, part, num_ctas_);
     rest_ = static_cast<int32_t>(int64_t{num_tiles} * part -
@@ -377,7 +377,7 @@ void MergeDecodeAttention(DecodeParams params) {
       simt::Shared<float>(4 * Shape::kStatFloats, Shape::kWarps * kDim);
   for (int32_t q_head = static_cast<int32_t>(simt::BlockY());
        q_head < params.group_size;
-       q_head += static_cast<int32_t>(simt::NumBlocksY())) {
+       q_head += static_cast<int32_t>(simt::num_blocks_y())) {
     const LanePart<kElements> mine =
         MergeParts<kElements>(params, list, parts, q_head);
     if (LaneIndex() == 0) {

@@ -14,23 +14,23 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-SIMT_DEVICE int32_t NumLists(const DecodeParams& params) {
+SIMT_DEVICE int32_t CountLists(const DecodeParams& params) {
   return params.lists.num_sequences * params.lists.num_heads;
 }
-SIMT_DEVICE int32_t NumTiles(const DecodeParams& params) {
-  return params.tile_offsets[NumLists(params)];
+SIMT_DEVICE int32_t CountTiles(const DecodeParams& params) {
+  return params.tile_offsets[CountLists(params)];
 }
 
 // Returns whether there is room for the results of every tile.
 SIMT_DEVICE bool HasRoom(const DecodeParams& params) {
   const bool needs_room = params.logits != nullptr || params.chunk_tiles > 0;
-  return !needs_room || NumTiles(params) <= params.max_tiles;
+  return !needs_room || CountTiles(params) <= params.max_tiles;
 }
 
 // C. Returns the list that holds a tile. Every list has at least one tile.
 SIMT_DEVICE int32_t ListOfTile(const DecodeParams& params, int32_t tile) {
   return CountLeading(
-             NumLists(params),
+             CountLists(params),
              [&](int32_t list) { return params.tile_offsets[list] <= tile; }) -
          1;
 }
@@ -44,7 +44,7 @@ SIMT_DEVICE int32_t ShareBegin(int32_t num_tiles, int32_t cta,
 
 // C. Returns the first begin of a chunk at or after `tile`.
 SIMT_DEVICE int32_t ChunkAtOrAfter(const DecodeParams& params, int32_t tile) {
-  if (tile >= NumTiles(params)) return tile;
+  if (tile >= CountTiles(params)) return tile;
   const int32_t list = ListOfTile(params, tile);
   const int32_t begin = params.tile_offsets[list];
   const int32_t end = params.tile_offsets[list + 1];
@@ -60,7 +60,7 @@ struct TileRange {
 };
 
 SIMT_DEVICE TileRange RangeOfCta(const DecodeParams& params, int32_t cta) {
-  const int32_t num_tiles = NumTiles(params);
+  const int32_t num_tiles = CountTiles(params);
   TileRange range;
   range.begin = ShareBegin(num_tiles, cta, params.num_ctas);
   range.end = ShareBegin(num_tiles, cta + 1, params.num_ctas);

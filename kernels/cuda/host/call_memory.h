@@ -39,7 +39,7 @@ class CallMemory {
   template <typename T>
   struct Array {
     int32_t part = 0;
-    int64_t offset = 0;  // in the part, bytes
+    int64_t offset = 0;  // bytes from the start of the part
     int64_t count = 0;
   };
 
@@ -142,7 +142,7 @@ class CallMemory {
   uint32_t error_ = 0;
   uint32_t reported_ = 0;  // the error word of the memory before the last Grow
   std::array<int64_t, kNumParts> sizes_ = {};   // bytes
-  std::array<int64_t, kNumParts> begins_ = {};  // from base_
+  std::array<int64_t, kNumParts> begins_ = {};  // bytes from base_
   // The host's bytes of each part; kWork has none. They do not shrink.
   std::array<std::vector<std::byte>, kNumParts> host_;
 };

@@ -189,7 +189,7 @@ class CudaBackend final : public Backend {
     CallMemory::Array<std::byte> bytes;
   };
   // Returns the number of transfers that are staged at a time.
-  int64_t BlocksPerStaging() const;
+  int64_t CountBlocksPerStaging() const;
   void AddPages(std::span<const BlockTransfer> transfers, Staging* staging);
   StagePages Stage(const Staging& staging);
 

@@ -6,7 +6,7 @@
 #include "kernels/cuda/host/cuda_backend.h"
 
 namespace blockmgr {
-int64_t CudaBackend::BlocksPerStaging() const {
+int64_t CudaBackend::CountBlocksPerStaging() const {
   return std::max<int64_t>(1, options_.staged_bytes / layout().block_bytes());
 }
 
@@ -44,7 +44,7 @@ void CudaBackend::CopyToHost(std::span<const BlockTransfer> transfers,
   const int64_t block_bytes = layout().block_bytes();
   while (!transfers.empty()) {
     const auto batch = transfers.first(
-        std::min<int64_t>(BlocksPerStaging(), std::ssize(transfers)));
+        std::min<int64_t>(CountBlocksPerStaging(), std::ssize(transfers)));
     memory_.Begin();
     Staging staging;
     AddPages(batch, &staging);
@@ -68,7 +68,7 @@ void CudaBackend::CopyFromHost(std::span<const BlockTransfer> transfers,
   const int64_t block_bytes = layout().block_bytes();
   while (!transfers.empty()) {
     const auto batch = transfers.first(
-        std::min<int64_t>(BlocksPerStaging(), std::ssize(transfers)));
+        std::min<int64_t>(CountBlocksPerStaging(), std::ssize(transfers)));
     memory_.Begin();
     Staging staging;
     AddPages(batch, &staging);

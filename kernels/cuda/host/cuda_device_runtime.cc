@@ -338,12 +338,13 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   const int32_t device_;
-  cudaStream_t own_stream_ = nullptr;  // null: the caller's alone
+  cudaStream_t own_stream_ = nullptr;  // null if stream_ is the caller's
   cudaStream_t stream_ = nullptr;
   std::byte* staging_ = nullptr;
   int64_t staged_ = 0;  // bytes since the last wait
   uint32_t max_row_blocks_ = 1;
-  std::unique_ptr<CublasProducts> products_;  // null: our own kernel
+  // Null if our own kernel computes the products.
+  std::unique_ptr<CublasProducts> products_;
   absl::Status status_;
 };
 

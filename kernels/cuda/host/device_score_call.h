@@ -40,7 +40,7 @@ class DeviceScoreCall {
     CallMemory::Array<int32_t> length;
     CallMemory::Array<float> lse;
     CallMemory::Array<float> partial_stats;
-    CallSplits tiles;  // of the sequence, for tova
+    CallSplits tiles;  // tiles of the sequence, for tova
   };
   // The results. Without norms there are no products.
   struct Scores {

@@ -51,7 +51,7 @@ class DeviceSelector {
                SelectProblem* problem) const;
 
   const DevicePool& pool_;
-  std::vector<SelectScope> scopes_;  // of the call
+  std::vector<SelectScope> scopes_;  // scopes of the call
 };
 
 }  // namespace blockmgr

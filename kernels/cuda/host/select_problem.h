@@ -63,7 +63,7 @@ inline void AppendSelectScopes(const EvictionPolicy& policy,
   std::vector<BudgetScope> budget_scopes;
   int64_t min_pages = MinHeadPages(policy, shape, range);
   if (policy.budget.kind == BudgetKind::kExternal || policy.needs_table()) {
-    min_pages = ProtectedPages(policy, shape, range);
+    min_pages = CountProtectedPages(policy, shape, range);
     // Given budgets share no total. One scope carries the protection.
     budget_scopes = {
         {.first_head = 0,

@@ -26,7 +26,7 @@ SIMT_DEVICE float WarpMax(float value) {
 template <typename Combine>
 SIMT_DEVICE float OverWarps(float value, float neutral,
                             const Combine& combine) {
-  const uint32_t num_warps = simt::NumThreads() / simt::kWarpThreads;
+  const uint32_t num_warps = simt::num_threads() / simt::kWarpThreads;
   if (num_warps == 1) return value;
   const auto parts = simt::Shared<float>(0, num_warps);
   if (simt::Lane() == 0) parts.Store(simt::Warp(), value);

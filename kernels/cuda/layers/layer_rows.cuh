@@ -16,7 +16,7 @@ inline namespace SIMT_SPACE {
 // Calls use(i) for the elements i of a row that are this thread's.
 template <typename Use>
 SIMT_DEVICE void ForRowElements(int32_t width, const Use& use) {
-  const auto step = static_cast<int32_t>(simt::NumThreads());
+  const auto step = static_cast<int32_t>(simt::num_threads());
   for (int32_t i = Thread(); i < width; i += step) use(i);
 }
 

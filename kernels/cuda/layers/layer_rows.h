@@ -35,13 +35,16 @@ struct NormParams {
   // REQUIRES: null, or `delta` is.
   const int32_t* places = nullptr;  // [num_rows]
   float* residual = nullptr;        // [rows, width]
-  const float* delta = nullptr;     // [num_rows, width]; null: nothing is added
+  // [num_rows, width]. Null if nothing is added.
+  const float* delta = nullptr;
   // The factor of each row of delta; null means 1.
   const float* delta_scales = nullptr;  // [num_rows]
   // Gains of an RMSNorm of delta before it is added; null means none.
   const float* delta_gains = nullptr;  // [width]
-  const float* gains = nullptr;        // [width]; null without `normalized`
-  void* normalized = nullptr;          // [num_rows, width]; null means none
+  // [width]. Null if `normalized` is null.
+  const float* gains = nullptr;
+  // [num_rows, width]. Null if no normalized rows are wanted.
+  void* normalized = nullptr;
 };
 
 // Turns the projections of a layer into heads: adds biases, normalises each
@@ -70,7 +73,8 @@ struct HeadParams {
 // Turns the output of attention into the input of a product.
 struct MergeParams {
   int32_t num_rows = 0;
-  int32_t width = 0;  // of all shards, a multiple of 8 * num_shards
+  // The width of all shards together, a multiple of 8 * num_shards.
+  int32_t width = 0;
   int32_t num_shards = 1;
   // [num_shards, num_rows, width / num_shards], the pool's elements
   const void* attention = nullptr;
@@ -84,7 +88,8 @@ struct MergeParams {
 struct GateParams {
   int32_t num_rows = 0;
   int32_t width = 0;
-  bool gelu = false;               // its approximation by tanh; else SiLU
+  // True means GELU in its approximation by tanh. False means SiLU.
+  bool gelu = false;
   const float* gate_up = nullptr;  // [num_rows, 2, width]
   void* gated = nullptr;           // [num_rows, width]
   float* scales = nullptr;         // [num_rows]

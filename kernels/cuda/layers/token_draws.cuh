@@ -73,11 +73,11 @@ struct DrawnRow {
 
 // Returns the best token of the row. All threads call it.
 SIMT_DEVICE BestToken FindBest(const DrawnRow& row) {
-  const uint32_t num_warps = simt::NumThreads() / simt::kWarpThreads;
+  const uint32_t num_warps = simt::num_threads() / simt::kWarpThreads;
   const auto logits = simt::Shared<float>(kDrawLogits, num_warps);
   const auto tokens = simt::Shared<int32_t>(kDrawTokens, num_warps);
   BestToken best;
-  const auto step = static_cast<int32_t>(simt::NumThreads());
+  const auto step = static_cast<int32_t>(simt::num_threads());
   for (int32_t token = Thread(); token < row.vocabulary; token += step) {
     best.Add(row.logits[token], token);
   }
@@ -131,7 +131,7 @@ void DrawRowTokens(DrawParams params) {
     return;
   }
   const auto num_warps =
-      static_cast<int32_t>(simt::NumThreads() / simt::kWarpThreads);
+      static_cast<int32_t>(simt::num_threads() / simt::kWarpThreads);
   const int32_t part = (row.vocabulary + num_warps - 1) / num_warps;
   const int32_t begin = part * WarpIndex();
   const int32_t end =

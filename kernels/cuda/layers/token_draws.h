@@ -11,7 +11,7 @@ namespace blockmgr {
 // is divided by `repetition` (multiplied if it is not above 0), and `penalty`
 // is subtracted.
 struct LogitEdit {
-  int32_t row = 0;  // of the logits
+  int32_t row = 0;  // row of the logits
   int32_t token = 0;
   float bias = 0.0f;
   float repetition = 1.0f;
@@ -24,10 +24,10 @@ struct LogitEdit {
 // in the order of tokens, ends. Without a temperature, and if no logit is
 // finite, the most likely token is drawn, the lower one of equals.
 struct RowDraw {
-  int32_t row = 0;                   // of the logits
-  float inverse_temperature = 0.0f;  // 0: the most likely token
+  int32_t row = 0;                   // row of the logits
+  float inverse_temperature = 0.0f;  // 0 draws the most likely token
   float min_exponent = 0.0f;
-  double uniform = 0.0;  // in [0, 1)
+  double uniform = 0.0;  // a number in [0, 1)
 };
 
 // REQUIRES: no two edits are of the same logit.

@@ -334,8 +334,8 @@ void RowMover(RowMoverParams<Source, Destination> p) {
     const int64_t device_count = *p.rows.device_count;
     if (device_count < num_rows) num_rows = device_count;
   }
-  const int64_t warps_per_block = simt::NumThreads() / simt::kWarpThreads;
-  const int64_t stride = simt::NumBlocksX() * warps_per_block * kRowsPerWarp;
+  const int64_t warps_per_block = simt::num_threads() / simt::kWarpThreads;
+  const int64_t stride = simt::num_blocks_x() * warps_per_block * kRowsPerWarp;
   const int64_t first = (simt::BlockX() * warps_per_block + simt::Warp()) *
                         static_cast<int64_t>(kRowsPerWarp);
   for (int64_t row = first; row < num_rows; row += stride) {

@@ -19,11 +19,11 @@ struct EntryLists {
   const int64_t* slots = nullptr;      // [offsets[num_lists]]
   const int32_t* positions = nullptr;  // [offsets[num_lists]]
   // A list without entries has no splits.
-  ListSplits row_splits;     // of kRowSplitEntries
-  ListSplits window_splits;  // of kSplitEntries
+  ListSplits row_splits;     // splits of kRowSplitEntries entries
+  ListSplits window_splits;  // splits of kSplitEntries entries
 };
 
-SIMT_HOST_DEVICE int32_t NumLists(const EntryLists& lists) {
+SIMT_HOST_DEVICE int32_t CountLists(const EntryLists& lists) {
   return lists.num_sequences * lists.num_heads;
 }
 

@@ -49,7 +49,7 @@ SIMT_DEVICE EntrySpan LoadEntries(const EntryLists& lists, int32_t list) {
 
 // C. Finds the piece of a CTA in flat grids of row_splits.count.
 SIMT_DEVICE ListSplit FindRowSplit(const EntryLists& lists) {
-  return FindSplit(lists.row_splits.offsets, NumLists(lists),
+  return FindSplit(lists.row_splits.offsets, CountLists(lists),
                    static_cast<int32_t>(simt::BlockX()));
 }
 

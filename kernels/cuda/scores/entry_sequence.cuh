@@ -62,7 +62,7 @@ bool RunKeyAnchors(const KeyScoreParams& params, Launcher& launch) {
   }
   return launch(RowSplitsSize(entries, kRowSplitThreads),
                 kKernel<MeasureKeys<T, kDim>>, params) &&
-         launch(SizeOf(int64_t{NumLists(entries)} * (kDim / kChunk), 1,
+         launch(SizeOf(int64_t{CountLists(entries)} * (kDim / kChunk), 1,
                        kMedianThreads, kMedianSharedBytes),
                 kKernel<FindMedians<T, kDim>>, params);
 }
@@ -94,7 +94,7 @@ bool RunKeyScores(const KeyScoreParams& params, const RowShape& shape,
     constexpr int kDim = decltype(instance)::kDim;
     if (params.metric != KeyMetric::kNorm) {
       const bool done = RunKeyAnchors<T, kDim>(params, launch) &&
-                        launch(SizeOf(NumLists(params.entries), 1,
+                        launch(SizeOf(CountLists(params.entries), 1,
                                       kAnchorThreads, kAnchorSharedBytes),
                                kKernel<FinishAnchors<kDim>>, params);
       if (!done) return false;

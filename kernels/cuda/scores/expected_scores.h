@@ -40,7 +40,8 @@ struct ExpectedParams {
   const void* covariances = nullptr;  // [lists, group_size, head_dim, 2,
                                       //  head_dim]
   const float* units = nullptr;       // [lists, group_size]
-  bool vnorm = true;                  // true: (weight + eps) |v|; false: weight
+  // Scores are (weight + eps) |v| if true, and the weights if false.
+  bool vnorm = true;
   float eps = 0.0f;
   // The workspace, in log2. The logits of a list are a matrix [group_size,
   // entries] at group_size * its offset.

@@ -22,7 +22,7 @@ bool RunExpectedScores(const ExpectedParams& params, const RowShape& shape,
     return launch(SizeOf(entries.row_splits.count, 1, kProductThreads,
                          ProductShape<T, kDim>::kSharedBytes),
                   kKernel<ExpectedLogits<T, kDim>>, params) &&
-           launch(SizeOf(int64_t{NumLists(entries)} * params.group_size, 1,
+           launch(SizeOf(int64_t{CountLists(entries)} * params.group_size, 1,
                          kExpectedStatsThreads, kExpectedStatsBytes),
                   kKernel<ExpectedStats>, params) &&
            launch(SizeOf(entries.row_splits.count, 1, kRowSplitThreads),

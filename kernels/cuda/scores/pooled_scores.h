@@ -25,13 +25,15 @@ struct PoolParams {
   int32_t group_size = 1;
   // The result of WindowColumns. Entries inside the window are not read.
   const float* attention = nullptr;
-  bool max_pool = true;     // false: the average, where padding counts as zeros
-  int32_t kernel = 7;       // odd, at most kMaxPoolKernel
-  bool pool_first = false;  // true for order=kvpress: pools each q_head's row
-  bool group_max = false;   // false: the mean
+  // False means the average, in which padding counts as zeros.
+  bool max_pool = true;
+  int32_t kernel = 7;  // odd, at most kMaxPoolKernel
+  // True (order=kvpress) means that each q_head's row is pooled.
+  bool pool_first = false;
+  bool group_max = false;   // false means the mean
   float* scores = nullptr;  // [offsets[num_lists]]
   // critical(gqa_product): for each list a matrix [group_size, entries] of
-  // norms at group_size * its offset. Null: no products are computed.
+  // norms at group_size * its offset. Null if no products are wanted.
   const float* q_head_norms = nullptr;
   float product_eps = 0.0f;
   // The mean over the group of (pooled weight + eps) * norm. Entries inside the
@@ -71,10 +73,12 @@ struct DecodeSumParams {
 // length - position).
 struct H2oScoreParams {
   EntryLists entries;
-  const int32_t* lengths = nullptr;      // [sequences]
-  const int32_t* num_queries = nullptr;  // [sequences]; null for norm=none
+  const int32_t* lengths = nullptr;  // [sequences]
+  // [sequences]. Null for norm=none.
+  const int32_t* num_queries = nullptr;
   int32_t group_size = 1;
-  float* scores = nullptr;  // [offsets[num_lists]]: sums in, scores out
+  // [offsets[num_lists]]. The kernel replaces sums by scores.
+  float* scores = nullptr;
 };
 
 }  // namespace blockmgr

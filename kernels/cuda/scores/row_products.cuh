@@ -45,7 +45,7 @@ struct ProductShape {
 // The matrices [count, kDim, num_columns], one after another.
 template <typename T>
 struct MatrixList {
-  const T* first = nullptr;  // null: zeros, which cost nothing
+  const T* first = nullptr;  // null means zeros, at no cost
   int64_t num_columns = 0;
   int32_t count = 0;
 };

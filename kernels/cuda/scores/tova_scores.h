@@ -23,14 +23,15 @@ inline constexpr int32_t kTovaThreads = kRowSplitEntries;
 struct TovaParams {
   EntryLists entries;
   const int32_t* lengths = nullptr;  // [sequences], tokens
-  ListSplits tiles;  // of sequences, not of lists: kTovaThreads tokens each
+  // Tiles of sequences, not of lists. A tile has kTovaThreads tokens.
+  ListSplits tiles;
   int32_t group_size = 1;
   // The result of WindowColumns for the last query. The entries of the last
   // token are not read.
   const float* attention = nullptr;
   float* scores = nullptr;  // [offsets[num_lists]]
   // critical(gqa_product): for each list a matrix [group_size, entries] of
-  // norms at group_size * its offset. Null: no products are computed.
+  // norms at group_size * its offset. Null if no products are wanted.
   const float* q_head_norms = nullptr;
   float product_eps = 0.0f;
   // The mean over the group of (weight + eps) * norm. The last token gets

@@ -25,9 +25,11 @@ struct ValueNormParams {
   const void* projection = nullptr;  // [num_q_heads, head_dim, model_dim]
   int64_t model_dim = 0;             // a multiple of 8
   int32_t group_size = 1;
-  bool l2 = false;  // true: the root of the sum of squares; false: sum of |.|
-  // False: the mean over the group, [offsets[num_lists]]. True: for each list a
-  // matrix [group_size, entries] at group_size * its offset.
+  // True means the root of the sum of squares. False means the sum of
+  // absolute values.
+  bool l2 = false;
+  // False means the mean over the group, [offsets[num_lists]]. True means a
+  // matrix [group_size, entries] for each list, at group_size * its offset.
   bool per_query_head = false;
   float* norms = nullptr;
 };

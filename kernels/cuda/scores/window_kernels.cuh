@@ -100,7 +100,7 @@ void MergeWindowStats(WindowParams params) {
       int64_t{params.entries.num_heads} * params.group_size;
   for (int32_t i = static_cast<int32_t>(simt::BlockY()) * kWarps + WarpIndex();
        i < params.window * params.group_size;
-       i += static_cast<int32_t>(simt::NumBlocksY()) * kWarps) {
+       i += static_cast<int32_t>(simt::num_blocks_y()) * kWarps) {
     const int32_t q_head = i / params.window;
     const int32_t query = i % params.window;
     const int64_t row = int64_t{q_head} * block.tiles_per_head * 16 + query;

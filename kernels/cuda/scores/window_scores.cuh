@@ -40,7 +40,7 @@ struct WindowShape {
 
 // C. Finds the list of a split.
 SIMT_DEVICE ListSplit FindWindowSplit(const EntryLists& lists, int32_t split) {
-  return FindSplit(lists.window_splits.offsets, NumLists(lists), split);
+  return FindSplit(lists.window_splits.offsets, CountLists(lists), split);
 }
 
 // The sequence and the head whose queries a list has.

@@ -33,7 +33,7 @@ bool RunWindowStats(const WindowParams& params, const RowShape& shape,
         int64_t{entries.window_splits.count} * Shape::RowBlocks(params);
     return launch(SizeOf(num_blocks, 1, kWindowThreads, Shape::kSharedBytes),
                   kKernel<WindowStats<T, kDim>>, params) &&
-           launch(MergeStatsSize(NumLists(entries), params),
+           launch(MergeStatsSize(CountLists(entries), params),
                   kKernel<MergeWindowStats>, params);
   });
 }

@@ -36,7 +36,7 @@ struct EntryIndexParams {
   // The distance from one layer's region_lengths and region_offsets to the next
   // layer's.
   int64_t region_stride = 0;
-  int32_t num_blocks = 0;  // of the pool
+  int32_t num_blocks = 0;  // blocks of the pool
   int32_t page_shift = 4;  // page_size = 1 << page_shift
   // [num_lists + 1]. The host fills them, because it knows all lengths.
   const int64_t* offsets = nullptr;

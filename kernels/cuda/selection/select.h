@@ -50,14 +50,16 @@ struct RadixSearch {
   // all keys equal to the threshold are wanted, the threshold is the number
   // below it and `wanted` is 0.
   int64_t wanted;
-  uint32_t prefix;  // the highest digits; at the end the threshold
-  int32_t mode;     // kNone takes no key, kAll takes every key
+  // The highest digits that are known. After the last digit, this is the
+  // threshold.
+  uint32_t prefix;
+  int32_t mode;  // kNone takes no key, kAll takes every key
 };
 
 // The state of one head between the kernels; see HeadSplit of
 // eviction/protection.h.
 struct SelectHead {
-  int64_t offset;  // of the head's entries
+  int64_t offset;  // the first of the head's entries
   int32_t num_sinks;
   int32_t num_past;
   int32_t num_recent;
@@ -89,7 +91,7 @@ struct SelectHead {
 inline constexpr uint32_t kSelectThreads = 256;
 inline constexpr uint32_t kSelectHeadThreads = 1024;  // one head per block
 inline constexpr uint32_t kRadixBins = 2048;
-inline constexpr uint32_t kLastRadixBins = 1024;  // of the last digit
+inline constexpr uint32_t kLastRadixBins = 1024;  // bins of the last digit
 
 struct SelectProblem {
   int32_t num_heads = 0;
@@ -98,22 +100,28 @@ struct SelectProblem {
   const int64_t* offsets = nullptr;     // [num_heads + 1], CSR of entries,
                                         // fewer than 2^30 of a head
   const int32_t* positions = nullptr;   // [entries], ascending per head
-  const float* scores = nullptr;        // [entries]; null: the positions
-  const float* value_norms = nullptr;   // [entries]: critical, or null
-  const float* products = nullptr;      // [entries]: gqa_product, or null
-  const int32_t* given = nullptr;       // [num_heads]: kGiven
+  // [entries]. Null if positions are the scores.
+  const float* scores = nullptr;
+  // [entries]. Null unless the selector is critical.
+  const float* value_norms = nullptr;
+  // [entries]. Null without gqa_product.
+  const float* products = nullptr;
+  // [num_heads]. Read with kGiven only.
+  const int32_t* given = nullptr;
   SelectBudget budget = SelectBudget::kEqual;
   int64_t alpha = 0;  // in multiples of 10^-9
   int32_t page_size = 0;
-  bool by_page = true;      // round(page)
-  bool critical = false;    // CriticalKV's two stages
-  int64_t first_share = 0;  // critical: of the first stage, multiples of 10^-9
-  float eps = 0.0f;         // critical
+  bool by_page = true;    // round(page)
+  bool critical = false;  // CriticalKV's two stages
+  // The first stage's share of the budget (critical), in multiples of 10^-9.
+  int64_t first_share = 0;
+  float eps = 0.0f;  // critical
   // The entries that one block reads in searches of scopes: a multiple of
   // kSelectThreads. A block has this many reads under way at once, and eight
   // heads of 32,000 entries fill a large device.
   int32_t chunk_entries = 2048;
-  ListSplits chunks;  // of chunk_entries; a head without entries has one, too
+  // Chunks of chunk_entries entries. A head without entries has one chunk, too.
+  ListSplits chunks;
 
   // Workspace. `searches` has the searches of scopes, then those of heads.
   // histograms, last_bins and counters must be zero. They are zero again at the
@@ -123,7 +131,8 @@ struct SelectProblem {
   uint32_t* histograms = nullptr;   // [num_scopes, kRadixBins]
   uint32_t* last_bins = nullptr;    // [num_heads, kLastRadixBins]
   uint32_t* counters = nullptr;     // [num_scopes]
-  uint32_t* ties = nullptr;  // bits as in survivors: entries at the threshold
+  // The entries at the threshold, as bits like those of survivors.
+  uint32_t* ties = nullptr;
 
   // The results. The survivors of head h are bits of the words from
   // SurvivorWord(h) on. The bit of entry i is bit i % 32 of word i / 32.
@@ -170,7 +179,7 @@ struct SelectMoves {
   const int64_t* slots = nullptr;       // [entries], where they are now
   const int32_t* positions = nullptr;   // [entries]; read for
                                         // region_positions only
-  const uint32_t* survivors = nullptr;  // as above
+  const uint32_t* survivors = nullptr;  // SelectProblem::survivors
   // The new region: its page lists, and how many slots of each list are in use.
   // Laid out by the host from `budgets`. Survivors beyond `kept` are left out.
   const int32_t* page_offsets = nullptr;  // [num_heads + 1]

@@ -50,7 +50,7 @@ SIMT_DEVICE SelectHead SplitHead(const SelectProblem& p, int32_t head,
   return state;
 }
 
-SIMT_DEVICE int64_t NumProtected(const SelectHead& head) {
+SIMT_DEVICE int64_t CountProtected(const SelectHead& head) {
   return static_cast<int64_t>(head.num_sinks) + head.num_recent;
 }
 
@@ -83,7 +83,7 @@ SIMT_DEVICE void BeginScope(const SelectProblem& p, const ScopeThreads& threads,
        i < static_cast<uint32_t>(scope.num_heads); i += threads.num_threads()) {
     const int64_t head = scope.first_head + static_cast<int64_t>(i);
     SelectHead* state = p.heads + head;
-    state->fixed = scored ? Smaller(mean, NumProtected(*state)) : 0;
+    state->fixed = scored ? Smaller(mean, CountProtected(*state)) : 0;
     p.searches[p.num_scopes + head] =
         BeginSearch(FloorOf(p, mean, *state), state->num_past);
   }
@@ -158,17 +158,17 @@ SIMT_DEVICE void KeepWithin(const SelectProblem& p, int64_t head,
   state->take_first = 0;
   state->take_last = 0;
   state->second_wanted = 0;
-  if (budget >= NumEntries(*state)) {
-    budget = NumEntries(*state);
+  if (budget >= CountEntries(*state)) {
+    budget = CountEntries(*state);
     state->take_first = static_cast<int32_t>(budget);
-  } else if (budget < NumProtected(*state)) {
+  } else if (budget < CountProtected(*state)) {
     const int64_t sinks = Smaller(state->num_sinks, budget);
     state->take_first = static_cast<int32_t>(sinks);
     state->take_last = static_cast<int32_t>(budget - sinks);
   } else {
     state->take_first = state->num_sinks;
     state->take_last = state->num_recent;
-    int64_t wanted = budget - NumProtected(*state);
+    int64_t wanted = budget - CountProtected(*state);
     if (p.critical) {
       const int64_t first = wanted * p.first_share / kSelectWeightUnit;
       state->second_wanted = static_cast<int32_t>(wanted - first);
@@ -187,7 +187,7 @@ SIMT_DEVICE int64_t GivenBudget(const SelectProblem& p,
   const int64_t min_units = p.by_page ? scope.min_pages : 0;
   const int64_t wanted = Larger(p.given[head], 0);
   const int64_t units = Larger((wanted + unit - 1) / unit, min_units);
-  return Smaller(units * unit, NumEntries(p.heads[head]));
+  return Smaller(units * unit, CountEntries(p.heads[head]));
 }
 
 // Computes the budgets and the searches of a scope's heads.
@@ -202,7 +202,7 @@ SIMT_DEVICE void EndScope(const SelectProblem& p, const ScopeThreads& threads,
        i += threads.num_threads()) {
     SelectHead* state = p.heads + scope.first_head + i;
     if (!scored) state->weight = 1;
-    const int64_t entries = NumEntries(*state);
+    const int64_t entries = CountEntries(*state);
     if (p.by_page) {
       state->claim_weight = state->fixed * kSelectWeightUnit + state->weight;
       state->max = (entries + p.page_size - 1) / p.page_size;
@@ -225,7 +225,7 @@ SIMT_DEVICE void EndScope(const SelectProblem& p, const ScopeThreads& threads,
     const SelectHead& state = p.heads[head];
     const int64_t budget =
         p.budget == SelectBudget::kGiven ? GivenBudget(p, scope, head)
-        : p.by_page ? Smaller(state.units * p.page_size, NumEntries(state))
+        : p.by_page ? Smaller(state.units * p.page_size, CountEntries(state))
                     : state.fixed + state.units;
     KeepWithin(p, head, budget);
   }

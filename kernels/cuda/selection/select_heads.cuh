@@ -285,7 +285,7 @@ SIMT_DEVICE Standing StandingOf(const SelectHead& state,
                                 const KeyBatch<kSecond>& batch, int32_t k) {
   if (!batch.exist[k]) return kBelow;
   if (batch.taken[k]) return kAbove;
-  if (i < state.take_first || i >= NumEntries(state) - state.take_last) {
+  if (i < state.take_first || i >= CountEntries(state) - state.take_last) {
     return kAbove;
   }
   if (search.mode == RadixSearch::kNone || i < state.num_sinks ||
@@ -372,7 +372,7 @@ SIMT_DEVICE void LookAtEntries(const SelectProblem& p, int32_t head,
   using Batch = KeyBatch<kSecond>;
   constexpr int32_t kLanes = simt::kWarpThreads;
   const int32_t mine = first + static_cast<int32_t>(simt::Lane());
-  const Batch batch(p, head, state.offset, mine, kLanes, NumEntries(state));
+  const Batch batch(p, head, state.offset, mine, kLanes, CountEntries(state));
   // In a past that was searched, NaN are already counted.
   const bool counted = search.mode == RadixSearch::kSearch;
   // No thread reads these words any more.

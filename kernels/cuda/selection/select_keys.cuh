@@ -12,7 +12,7 @@ namespace blockmgr {
 inline namespace SIMT_SPACE {
 
 // Returns the number of candidates of a head. Entries after them are not read.
-SIMT_DEVICE int32_t NumEntries(const SelectHead& head) {
+SIMT_DEVICE int32_t CountEntries(const SelectHead& head) {
   return head.num_sinks + head.num_past + head.num_recent;
 }
 

@@ -53,7 +53,7 @@ SIMT_DEVICE simt::SharedArray<uint32_t> RadixBins() {
 SIMT_DEVICE void ClearBins() {
   const auto fours = simt::Shared<simt::Vector16>(0, kRadixBins / 4);
   for (uint32_t i = simt::ThreadIndex(); i < kRadixBins / 4;
-       i += simt::NumThreads()) {
+       i += simt::num_threads()) {
     fours.Store(i, {});
   }
   simt::SyncBlock();

@@ -28,8 +28,8 @@ SIMT_DEVICE ListSplit FindChunk(const SelectProblem& p) {
 }
 
 // Returns the number of blocks that have chunks of a scope's heads.
-SIMT_DEVICE uint32_t NumChunks(const SelectProblem& p,
-                               const SelectScope& scope) {
+SIMT_DEVICE uint32_t CountChunks(const SelectProblem& p,
+                                 const SelectScope& scope) {
   return static_cast<uint32_t>(
       p.chunks.offsets[scope.first_head + scope.num_heads] -
       p.chunks.offsets[scope.first_head]);
@@ -69,7 +69,7 @@ struct ScopeChunk : ListSplit {
       : ListSplit(chunk),
         scope_index(FindScope(p, list)),
         scope(p.scopes[scope_index]),
-        num_blocks(NumChunks(p, scope)),
+        num_blocks(CountChunks(p, scope)),
         offset(p.offsets[list]),
         begin(split * p.chunk_entries),
         end(EndOf(p)) {

@@ -171,7 +171,7 @@ struct RandomTableCase {
 };
 
 // Half of them are of headkv, half of lukv.
-uint64_t NumTableCases() { return CaseCount(20'000 / kCaseDivisor); }
+uint64_t CountTableCases() { return CountCases(20'000 / kCaseDivisor); }
 
 // Of `range`'s positions below the cut: sinks, and the end of the sequence.
 int64_t NaiveProtected(const EvictionPolicy& policy,
@@ -185,7 +185,7 @@ int64_t NaiveProtected(const EvictionPolicy& policy,
 }
 
 TEST(BudgetTableTest, SharesOutTheTotalInProportionUnderBounds) {
-  for (uint64_t seed = 0, end = NumTableCases(); seed < end; ++seed) {
+  for (uint64_t seed = 0, end = CountTableCases(); seed < end; ++seed) {
     const RandomTableCase c(seed);
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     ASSERT_THAT(CheckTable(c.policy, c.shape, c.table), IsOk());
@@ -234,7 +234,7 @@ TEST(BudgetTableTest, SharesOutTheTotalInProportionUnderBounds) {
 // next, but for the rounding and what minima of others took from them. Targets
 // above the first cut are no such case: the mean grows with the cut.
 TEST(BudgetTableTest, LaterBudgetsAreWithinWhatHeadsHold) {
-  for (uint64_t seed = 0, end = NumTableCases(); seed < end; ++seed) {
+  for (uint64_t seed = 0, end = CountTableCases(); seed < end; ++seed) {
     RandomTableCase c(seed);
     c.target.tokens = std::min(c.target.tokens, c.range.cut);
     const int32_t unit =
@@ -286,7 +286,7 @@ TEST(BudgetTableTest, TakesTheTableAsItIsWhenNothingBindsIt) {
 // Lowering the target adds no token to any head, before remainders: exactly.
 TEST(BudgetTableTest, IdealsAndTheirFloorsNeverFallWhenTheTargetGrows) {
   uint64_t num_pairs = 0;
-  for (uint64_t seed = 0; seed < NumTableCases() / 33; ++seed) {
+  for (uint64_t seed = 0; seed < CountTableCases() / 33; ++seed) {
     RandomTableCase c(seed);
     num_pairs += c.range.cut;
     if (seed % 4 == 0) c.policy.budget.share = std::nextafter(1.0, 2.0);
@@ -309,7 +309,7 @@ TEST(BudgetTableTest, IdealsAndTheirFloorsNeverFallWhenTheTargetGrows) {
       fewer = ideals;
     }
   }
-  EXPECT_GT(num_pairs, NumTableCases() * 5);
+  EXPECT_GT(num_pairs, CountTableCases() * 5);
 }
 
 TEST(BudgetTableTest, LuKvNeverTakesMoreThanARemainderBack) {

@@ -243,7 +243,7 @@ std::vector<std::vector<int32_t>> KeptByIdeals(
 }
 
 TEST(NestingTest, IdealBudgetsNeverFallAndTheirFloorsKeepSupersets) {
-  const uint64_t num_cases = CaseCount(15'000 / kDivisor);
+  const uint64_t num_cases = CountCases(15'000 / kDivisor);
   for (uint64_t seed = 0; seed < num_cases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 3);
     EvictionCase eviction = RandomCase(random);
@@ -272,7 +272,7 @@ TEST(NestingTest, IdealBudgetsNeverFallAndTheirFloorsKeepSupersets) {
 }
 
 TEST(NestingTest, SmallerTargetsKeepSubsetsForUniform) {
-  const uint64_t num_cases = CaseCount(20'000 / kDivisor);
+  const uint64_t num_cases = CountCases(20'000 / kDivisor);
   for (uint64_t seed = 0; seed < num_cases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 1);
     EvictionCase eviction = RandomCase(random);
@@ -302,7 +302,7 @@ EvictionCase FullCase(std::mt19937_64& random) {
 }
 
 TEST(NestingTest, SmallerTargetsKeepSubsetsForWholeIdeals) {
-  const uint64_t num_cases = CaseCount(15'000 / kDivisor);
+  const uint64_t num_cases = CountCases(15'000 / kDivisor);
   for (uint64_t seed = 0; seed < num_cases; ++seed) {
     std::mt19937_64 random(SplitMix64(seed) + 4);
     EvictionCase eviction = FullCase(random);

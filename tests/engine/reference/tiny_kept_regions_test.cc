@@ -183,7 +183,7 @@ class TinyKeptRegionsTest : public ::testing::TestWithParam<KeptRegionsCase> {
     return host_.engine().tables().row(SequenceSlot{slot});
   }
   // Of all groups.
-  int32_t NumRegions(int32_t slot) {
+  int32_t CountRegions(int32_t slot) {
     int32_t num_regions = 0;
     for (const GroupTable& group : row(slot).groups) {
       num_regions += group.region.cut > 0 ? 1 : 0;
@@ -225,10 +225,10 @@ TEST_P(TinyKeptRegionsTest, WhoStartsOnThemComputesWhatTheirMakerDoes) {
     host_.plan().dropped_regions = {kName};
     ExpectBothGoOn(*maker_);
     if (num_pages < 3) {
-      EXPECT_EQ(NumRegions(1), host_.layout().num_groups());
+      EXPECT_EQ(CountRegions(1), host_.layout().num_groups());
     }
     if (num_pages == 5) {
-      EXPECT_EQ(NumRegions(1), 1);
+      EXPECT_EQ(CountRegions(1), 1);
     }
     host_.Release(1);
     host_.Release(0);
@@ -254,7 +254,7 @@ TEST_P(TinyKeptRegionsTest, OlderOnesAreKeptAsLongAsWindowsReachThem) {
     host_.plan().dropped_regions = {kName, kLater};
     ExpectBothGoOn(*maker_);
     if (length == 128) {
-      EXPECT_EQ(NumRegions(1), host_.layout().num_groups());
+      EXPECT_EQ(CountRegions(1), host_.layout().num_groups());
     }
     for (size_t group = 1; group < row(1).groups.size(); ++group) {
       const TableRegion& region = row(1).groups[group].region;
@@ -315,7 +315,7 @@ TEST_P(TinyKeptRegionsTest, WhatAnOrderDidNotMakeIsNotKept) {
   EXPECT_THAT(host_.result().evictions[1].error, Not(IsEmpty()));
   host_.StartOnRegion(1, prompt_, 0, kName);
   ExpectBothGoOn(*maker_);
-  EXPECT_EQ(NumRegions(1), host_.layout().num_groups() - 1);
+  EXPECT_EQ(CountRegions(1), host_.layout().num_groups() - 1);
   EXPECT_EQ(row(1).groups[1].region.cut, 0);
 }
 
@@ -386,7 +386,7 @@ TEST_P(TinyKeptRegionsTest, AStartGoesOnAfterASwap) {
     ExpectLogits(host_.logits(4), expected);
     EXPECT_EQ(row(4).groups[0].region.blocks == row(0).groups[0].region.blocks,
               is_shared);
-    EXPECT_EQ(NumRegions(4), host_.layout().num_groups());
+    EXPECT_EQ(CountRegions(4), host_.layout().num_groups());
     host_.plan().dropped_regions = {kName};
     host_.plan().released = {SequenceSlot{4}};
     host_.Release(2);

@@ -48,7 +48,7 @@ class Swarm {
       : random_(seed),
         faults_(faults),
         model_(RandomModel()),
-        layout_(MakeLayout(model_, Between(10, 50) * (1 + NumWindows()))),
+        layout_(MakeLayout(model_, Between(10, 50) * (1 + CountWindows()))),
         options_(RandomOptions()),
         shared_(RandomSharing()),
         scheduler_(Scheduler::Create(layout_, options_).value()),
@@ -98,7 +98,7 @@ class Swarm {
     return values[static_cast<size_t>(
         Between(0, static_cast<int32_t>(values.size()) - 1))];
   }
-  int32_t NumWindows() const {
+  int32_t CountWindows() const {
     return static_cast<int32_t>(model_.group_windows.size());
   }
 

@@ -303,7 +303,7 @@ TEST_F(EngineTablesKeptRegionsTest, AreForkedAndSwappedOutAndEvictedFrom) {
   more.destinations = Blocks(60, 3);
   ASSERT_OK(tables_.Apply(more));
   // From position 65 on, which is behind the region.
-  EXPECT_EQ(tables_.HeldBelow(more.evictions[2], 1), 32);
+  EXPECT_EQ(tables_.CountHeldBelow(more.evictions[2], 1), 32);
   CommitAll(more, {2, 2, 2, 2});
   // And out: the regions as they are now.
   StepPlan out;

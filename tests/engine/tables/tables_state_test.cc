@@ -36,9 +36,9 @@ TEST_F(TablesStateTest, WhatAGroupNeedsFollowsFromItsKind) {
   EXPECT_TRUE(state_.IsAttended(region, 0, 60));
   EXPECT_TRUE(state_.IsAttended(region, 1, 51));
   EXPECT_FALSE(state_.IsAttended(region, 1, 52));
-  EXPECT_EQ(state_.NumPages(0, 60, 32), 2);
-  EXPECT_EQ(state_.NumPages(0, 60, 0), 4);
-  EXPECT_EQ(state_.NumPages(1, 60, 0), 2);
+  EXPECT_EQ(state_.CountPages(0, 60, 32), 2);
+  EXPECT_EQ(state_.CountPages(0, 60, 0), 4);
+  EXPECT_EQ(state_.CountPages(1, 60, 0), 2);
 }
 
 TEST_F(TablesStateTest, RegionsOfALengthAreThoseInTheWindow) {
@@ -90,13 +90,13 @@ TEST_F(TablesStateTest, AnOrderCoversTheRegionAndWhatIsInTheWindow) {
   EXPECT_EQ(covered.region, &state_.group_of(kTestSlot, 0).region);
   EXPECT_EQ(covered.begin, 32);
   EXPECT_THAT(covered.blocks, IsEmpty());
-  EXPECT_EQ(state_.HeldBelow(order, 3), 2);
+  EXPECT_EQ(state_.CountHeldBelow(order, 3), 2);
   order.group = 1;
   covered = state_.Covered(order);
   EXPECT_EQ(covered.region, nullptr);
   EXPECT_EQ(covered.begin, 16);
   EXPECT_THAT(covered.blocks, ElementsAre(BlockId{12}));
-  EXPECT_EQ(state_.HeldBelow(order, 3), 16);
+  EXPECT_EQ(state_.CountHeldBelow(order, 3), 16);
 }
 
 TEST_F(TablesStateTest, WhatIsCommittedHoldsForOneStep) {

@@ -20,9 +20,9 @@ TEST_F(EngineTablesWindowRegionsTest, EveryGroupHasItsOwn) {
   const StepPlan plan = OrdersPlan();
   ASSERT_OK(tables_.Apply(plan));
   // Of the last token's window only: from page 3 on, and from page 1 on.
-  EXPECT_EQ(tables_.HeldBelow(plan.evictions[0], 0), 64);
-  EXPECT_EQ(tables_.HeldBelow(plan.evictions[1], 0), 16);
-  EXPECT_EQ(tables_.HeldBelow(plan.evictions[2], 0), 48);
+  EXPECT_EQ(tables_.CountHeldBelow(plan.evictions[0], 0), 64);
+  EXPECT_EQ(tables_.CountHeldBelow(plan.evictions[1], 0), 16);
+  EXPECT_EQ(tables_.CountHeldBelow(plan.evictions[2], 0), 48);
   CommitAll(plan, {16, 3, 0, 16});
   for (const int32_t group : {0, 1, 2}) {
     const TableRegion* const region = Attended(static_cast<size_t>(group));
@@ -156,11 +156,11 @@ TEST_F(EngineTablesWindowRegionsTest, TheNextOneIsMadeOfTheLastAndTheTail) {
   order.cut = 96;
   order.length = 99;
   // What is behind the cut of 64, and at most what the last one kept.
-  EXPECT_EQ(tables_.HeldBelow(order, 0), 16 + 32);
-  EXPECT_EQ(tables_.HeldBelow(order, 2), 32);
+  EXPECT_EQ(tables_.CountHeldBelow(order, 0), 16 + 32);
+  EXPECT_EQ(tables_.CountHeldBelow(order, 2), 32);
   // Nothing is left of the other.
   order.group = 1;
-  EXPECT_EQ(tables_.HeldBelow(order, 0), 16);
+  EXPECT_EQ(tables_.CountHeldBelow(order, 0), 16);
 }
 
 TEST_F(EngineTablesWindowRegionsTest, ASequenceGoesBackToItsLengthAtMost) {

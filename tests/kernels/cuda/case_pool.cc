@@ -71,8 +71,8 @@ CasePool::~CasePool() {
   FreeShared(memory_, static_cast<std::size_t>(num_bytes_));
 }
 
-int64_t CasePool::NumBytes(const ModelLayout& layout, KvTensorOrder order,
-                           bool far) {
+int64_t CasePool::CountBytes(const ModelLayout& layout, KvTensorOrder order,
+                             bool far) {
   return PlacesOf(layout, order, far).num_bytes;
 }
 

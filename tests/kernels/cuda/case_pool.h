@@ -28,8 +28,8 @@ class CasePool {
   ~CasePool();
 
   // What the constructor takes of AllocateShared.
-  static int64_t NumBytes(const ModelLayout& layout, KvTensorOrder order,
-                          bool far);
+  static int64_t CountBytes(const ModelLayout& layout, KvTensorOrder order,
+                            bool far);
 
   uint16_t* Row(SlotIndex slot, bool is_value) const;
   // Borrows the pool.

@@ -38,7 +38,7 @@ inline int32_t PoolLengthFactor() { return std::min(TestLengthFactor(), 8); }
 
 // How many random cases to run where the emulator affords `count`: sanitizers
 // make it several times slower.
-inline uint64_t NumCases(uint64_t count) {
+inline uint64_t CountDeviceCases(uint64_t count) {
   return SlowCases(count) * static_cast<uint64_t>(TestCaseFactor());
 }
 

@@ -138,13 +138,13 @@ LaunchReport Launch(const Schedule& schedule, const LaunchShape& shape,
 inline uint32_t ThreadIndex() { return emulator::Place().thread; }
 inline uint32_t Lane() { return ThreadIndex() % kWarpThreads; }
 inline uint32_t Warp() { return ThreadIndex() / kWarpThreads; }
-inline uint32_t NumThreads() { return emulator::Place().num_threads; }
+inline uint32_t num_threads() { return emulator::Place().num_threads; }
 inline uint32_t BlockX() { return emulator::Place().block.x; }
 inline uint32_t BlockY() { return emulator::Place().block.y; }
 inline uint32_t BlockZ() { return emulator::Place().block.z; }
-inline uint32_t NumBlocksX() { return emulator::Place().num_blocks.x; }
-inline uint32_t NumBlocksY() { return emulator::Place().num_blocks.y; }
-inline uint32_t NumBlocksZ() { return emulator::Place().num_blocks.z; }
+inline uint32_t num_blocks_x() { return emulator::Place().num_blocks.x; }
+inline uint32_t num_blocks_y() { return emulator::Place().num_blocks.y; }
+inline uint32_t num_blocks_z() { return emulator::Place().num_blocks.z; }
 
 // Launches end before the next one begins here.
 inline void AwaitEarlierKernels() {}

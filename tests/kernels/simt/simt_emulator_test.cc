@@ -53,8 +53,8 @@ struct Places {
 
 SIMT_KERNEL(96, 1) void Visit(Places p) {
   const uint32_t block =
-      (BlockZ() * NumBlocksY() + BlockY()) * NumBlocksX() + BlockX();
-  AtomicAdd(p.visits + block * NumThreads() + Warp() * 32 + Lane(), 1u);
+      (BlockZ() * num_blocks_y() + BlockY()) * num_blocks_x() + BlockX();
+  AtomicAdd(p.visits + block * num_threads() + Warp() * 32 + Lane(), 1u);
 }
 
 TEST(SimtEmulatorTest, RunsEveryThreadOfEveryBlockOnce) {
@@ -262,10 +262,10 @@ struct Sums {
 
 SIMT_KERNEL(64, 1) void SumOfBlocks(Sums p) {
   if (ThreadIndex() == 0) p.partial[BlockX()] = BlockX() + 1;
-  if (!LastBlockDone(p.counter, NumBlocksX())) return;
+  if (!LastBlockDone(p.counter, num_blocks_x())) return;
   if (ThreadIndex() != 0) return;
   uint32_t sum = 0;
-  for (uint32_t i = 0; i < NumBlocksX(); ++i) sum += p.partial[i];
+  for (uint32_t i = 0; i < num_blocks_x(); ++i) sum += p.partial[i];
   AtomicAdd(p.total, sum);
 }
 

@@ -421,7 +421,7 @@ void ChangeAtRandom(int32_t op, Rng& rng, uint64_t* next_region,
 // the index has read everything. The nightly test has over 100,000 events.
 TEST(KvEventIndexRandomTest, ConsumersKnowWhatIsCached) {
   constexpr int32_t kOps = 12'000;
-  const uint64_t num_seeds = CaseCount(1);
+  const uint64_t num_seeds = CountCases(1);
   int64_t num_events = 0;
   int64_t num_clears = 0;
   int64_t num_compared = 0;

@@ -61,7 +61,7 @@ inline ModelLayout LayoutOf(const AttentionShape& shape) {
 
 // Of a case's pool.
 inline int64_t PoolBytes(const AttentionShape& shape) {
-  return CasePool::NumBytes(LayoutOf(shape), shape.order, shape.far);
+  return CasePool::CountBytes(LayoutOf(shape), shape.order, shape.far);
 }
 
 // T: simt::BFloat16 or simt::Half.

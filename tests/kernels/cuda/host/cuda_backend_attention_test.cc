@@ -101,7 +101,7 @@ void ExpectWhatTheCpuComputes(AttentionSetup& test) {
 
 TEST_F(CudaBackendAttentionTest, AttentionEqualsTheCpus) {
   const int32_t length = 40 * TestLengthFactor();
-  for (uint64_t seed = 0; seed < NumCases(15); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(15); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     AttentionSetup test(seed, length);
     // Decodes, one without a region, chunks, and one that does nothing.
@@ -130,7 +130,7 @@ TEST_F(CudaBackendAttentionTest, AttentionEqualsTheCpus) {
 
 TEST_F(CudaBackendAttentionTest, AttentionUnderAWindowEqualsTheCpus) {
   const int32_t length = 200 * PoolLengthFactor();
-  for (uint64_t seed = 0; seed < NumCases(9); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(9); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     AttentionSetup test(seed, length);
     test.batch.window = RandomInt(test.rng, 1, length);
@@ -159,7 +159,7 @@ TEST_F(CudaBackendAttentionTest, AttentionUnderAWindowEqualsTheCpus) {
 TEST_F(CudaBackendAttentionTest,
        AttentionOverRegionsUnderAWindowEqualsTheCpus) {
   const int32_t length = 100 * PoolLengthFactor();
-  for (uint64_t seed = 0; seed < NumCases(9); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(9); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     AttentionSetup test(seed, length);
     test.batch.window = RandomInt(test.rng, 1, 2 * length);

@@ -15,7 +15,7 @@ namespace {
 class CudaSwapTest : public DeviceTest {};
 
 TEST_F(CudaSwapTest, CopiesBlocksToHostMemoryAndBack) {
-  for (uint64_t seed = 0; seed < NumCases(6); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(6); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     PoolModel model(DeviceLayout(rng, seed, 12));

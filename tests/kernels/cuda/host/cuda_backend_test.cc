@@ -50,7 +50,7 @@ CompactionMoves DrawMovesInPlace(const ModelLayout& layout, Rng& rng) {
 }
 
 TEST_F(CudaBackendTest, RowsEqualTheCpus) {
-  for (uint64_t seed = 0; seed < NumCases(6); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(6); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     const ModelLayout layout = DeviceLayout(rng, seed, 5);

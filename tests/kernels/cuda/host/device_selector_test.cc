@@ -70,7 +70,7 @@ void ExpectSame(Backend* device, const EvictionCase& c) {
 
 TEST_F(DeviceSelectorTest, SelectsWhatTheCpuSelects) {
   const auto device = MakeDeviceBackend(SmallLayout(), 1);
-  for (uint64_t seed = 0; seed < NumCases(20); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(20); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     ExpectSame(device.get(), RandomCase(rng));
@@ -79,7 +79,7 @@ TEST_F(DeviceSelectorTest, SelectsWhatTheCpuSelects) {
 
 TEST_F(DeviceSelectorTest, LongHeadsToo) {
   const auto device = MakeDeviceBackend(SmallLayout(), 1);
-  for (uint64_t seed = 50; seed < 50 + NumCases(2); ++seed) {
+  for (uint64_t seed = 50; seed < 50 + CountDeviceCases(2); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     EvictionCase c = RandomCase(rng);

@@ -74,9 +74,9 @@ class DecodeSumRunner {
 
   // Of the last run.
   bool AllSumsAre(float value) const {
-    return NumSumsOf(value) == std::ssize(sums_);
+    return CountSums(value) == std::ssize(sums_);
   }
-  int64_t NumSumsOf(float value) const {
+  int64_t CountSums(float value) const {
     return std::ranges::count(sums_, value);
   }
   uint32_t error_word() const { return error_word_[0]; }

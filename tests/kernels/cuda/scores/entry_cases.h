@@ -72,7 +72,7 @@ class EntryCase {
   const SharedVector<int32_t>& lengths() const { return lengths_; }
   const SharedVector<T>& queries() const { return queries_; }
   // Entries of a list before the window.
-  int32_t NumPast(int32_t list) const;
+  int32_t CountPast(int32_t list) const;
   EntryLists Lists() const {
     return {.num_sequences = num_sequences(),
             .num_heads = shape_.num_heads,
@@ -134,7 +134,7 @@ EntryCase<T>::EntryCase(const EntryShape& shape, uint64_t seed)
 }
 
 template <typename T>
-int32_t EntryCase<T>::NumPast(int32_t list) const {
+int32_t EntryCase<T>::CountPast(int32_t list) const {
   const int32_t first = lengths_[list / shape_.num_heads] - shape_.window;
   int32_t count = 0;
   for (int32_t i = 0; i < size(list); ++i) {

@@ -61,7 +61,7 @@ TEST_F(PooledScoresTest, EqualTheReductionOfTheCpuBitForBit) {
       SCOPED_TRACE(Spelled(scorer));
       ASSERT_EQ(runner.Run(scorer, attention, {}), "");
       for (int32_t list = 0; list < test.num_lists(); ++list) {
-        const int32_t num_past = test.NumPast(list);
+        const int32_t num_past = test.CountPast(list);
         std::vector<float> rows;
         for (int32_t g = 0; g < 3; ++g) {
           const auto begin = attention.begin() + test.offset(list) * 3 +
@@ -175,7 +175,7 @@ TEST_F(PooledScoresTest, DecodeSumsStayInTheirRoom) {
   runner.set_num_sums(2 * (70 + 64) + 3);
   ASSERT_EQ(runner.Run({}), "");
   EXPECT_EQ(runner.error_word(), kOffsetsOutOfLists);
-  EXPECT_EQ(runner.NumSumsOf(0.0f), 2 + 2 + 5);
+  EXPECT_EQ(runner.CountSums(0.0f), 2 + 2 + 5);
 }
 
 TEST_F(PooledScoresTest, DecodeSumsWithOffsetsOutsideOfThem) {
@@ -192,15 +192,15 @@ TEST_F(PooledScoresTest, DecodeSumsWithOffsetsOutsideOfThem) {
     runner.set_sum_offset(0, offset);
     ASSERT_EQ(runner.Run({}), "");
     EXPECT_EQ(runner.error_word(), uint32_t{kOffsetsOutOfLists});
-    EXPECT_EQ(runner.NumSumsOf(0.0f), 20);
-    EXPECT_EQ(runner.NumSumsOf(1.0f), 70);
+    EXPECT_EQ(runner.CountSums(0.0f), 20);
+    EXPECT_EQ(runner.CountSums(1.0f), 70);
   }
   // The first list then ends before it begins.
   runner.set_sum_offset(0, 1);
   runner.set_sum_offset(1, std::numeric_limits<int64_t>::min());
   ASSERT_EQ(runner.Run({}), "");
   EXPECT_EQ(runner.error_word(), uint32_t{kOffsetsOutOfLists});
-  EXPECT_EQ(runner.NumSumsOf(0.0f), 20 + 30);
+  EXPECT_EQ(runner.CountSums(0.0f), 20 + 30);
 }
 
 TEST_F(PooledScoresTest, SchedulesDoNotMatter) {

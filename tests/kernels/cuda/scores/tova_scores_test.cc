@@ -36,7 +36,7 @@ std::vector<Number> SumByPosition(const EntryCase<T>& test, int32_t sequence,
   for (int32_t h = 0; h < shape.num_heads; ++h) {
     const int32_t list = sequence * shape.num_heads + h;
     for (int32_t g = 0; g < shape.group_size; ++g) {
-      for (int32_t e = 0; e < test.NumPast(list); ++e) {
+      for (int32_t e = 0; e < test.CountPast(list); ++e) {
         sums[test.position(test.offset(list) + e)] += weight(list, g, e);
       }
     }

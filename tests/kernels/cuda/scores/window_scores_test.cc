@@ -28,7 +28,7 @@ void ExpectAttentionMatches(const EntryCase<T>& test,
   double error = 0.0;
   double norm = 0.0;
   for (int32_t list = 0; list < test.num_lists(); ++list) {
-    const int32_t num_past = test.NumPast(list);
+    const int32_t num_past = test.CountPast(list);
     for (int32_t g = 0; g < group_size; ++g) {
       std::vector<double> mean(test.size(list));
       for (int32_t q = 0; q < test.shape().window; ++q) {
@@ -202,7 +202,7 @@ TEST_F(WindowScoresTest, NanKeyIsInEveryWeightOfItsListOnly) {
   ASSERT_EQ(runner.RunStats({}), "");
   ASSERT_EQ(runner.RunColumns({}), "");
   for (int32_t list = 0; list < 3; ++list) {
-    for (int32_t e = 0; e < test.NumPast(list); ++e) {
+    for (int32_t e = 0; e < test.CountPast(list); ++e) {
       EXPECT_EQ(std::isnan(runner.attention()[test.offset(list) * 2 + e]),
                 list == 1);
     }

@@ -16,7 +16,7 @@ namespace {
 class EntryIndexTest : public DeviceTest {};
 
 TEST_F(EntryIndexTest, EntriesAreInPositionOrder) {
-  for (uint64_t seed = 0; seed < NumCases(60); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(60); ++seed) {
     ASSERT_EQ(CheckIndex(seed), "") << "seed " << seed;
   }
 }

@@ -17,7 +17,7 @@ namespace {
 class SelectMovesTest : public DeviceTest {};
 
 TEST_F(SelectMovesTest, EqualTheCpuOverAHistory) {
-  for (uint64_t seed = 0; seed < NumCases(30); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(30); ++seed) {
     ASSERT_EQ(CheckHistory(seed), "") << "seed " << seed;
   }
 }

@@ -23,38 +23,38 @@ namespace {
 class SelectTest : public DeviceTest {};
 
 TEST_F(SelectTest, ShortHeadsEqualTheCpu) {
-  for (uint64_t seed = 0; seed < NumCases(40); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(40); ++seed) {
     ASSERT_EQ(CheckSelect(seed, false, false), "") << "seed " << seed;
   }
 }
 
 TEST_F(SelectTest, LongHeadsEqualTheCpu) {
-  for (uint64_t seed = 1000; seed < 1000 + NumCases(16); ++seed) {
+  for (uint64_t seed = 1000; seed < 1000 + CountDeviceCases(16); ++seed) {
     ASSERT_EQ(CheckSelect(seed, true, false), "") << "seed " << seed;
   }
 }
 
 TEST_F(SelectTest, HeadsOfManyTurnsEqualTheCpu) {
-  for (uint64_t seed = 0; seed < NumCases(8); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(8); ++seed) {
     ASSERT_EQ(CheckManyTurns(seed), "") << "seed " << seed;
   }
 }
 
 TEST_F(SelectTest, HeadsThatJustFitEqualTheCpu) {
-  for (uint64_t seed = 0; seed < NumCases(12); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(12); ++seed) {
     ASSERT_EQ(CheckCacheEdge(seed), "") << "seed " << seed;
   }
 }
 
 TEST_F(SelectTest, FloorsEqualTheCpu) {
-  for (uint64_t seed = 2000; seed < 2000 + NumCases(12); ++seed) {
+  for (uint64_t seed = 2000; seed < 2000 + CountDeviceCases(12); ++seed) {
     ASSERT_EQ(CheckSelect(seed, seed % 2 == 1, true), "") << "seed " << seed;
   }
 }
 
 // Two sequences in a call get what each gets alone.
 TEST_F(SelectTest, SequencesDoNotMeet) {
-  for (uint64_t seed = 0; seed < NumCases(8); ++seed) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(8); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Rng rng(seed);
     const EvictionCase first = RandomCase(rng);
