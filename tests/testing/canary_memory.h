@@ -31,7 +31,7 @@ struct CanaryTag {
   uint64_t content = 0;
   uint64_t incarnation = 0;
   RequestId request{0};
-  StepId step{0};  // that computed it
+  StepId step{0};  // the step that computed the entry
   int32_t position = -1;
   int32_t head_index = -1;
   int32_t group = -1;  // of layers
@@ -49,8 +49,8 @@ class CanaryMemory {
   // whether groups are put together, must not matter. `seed` decides both.
   void Move(CompactionMoves moves, uint64_t seed);
 
-  // Copies to the host tier, before anything else of the plan. A host block
-  // must not be one that a step in flight touches.
+  // Copies to the host tier. This comes before anything else of the plan. A
+  // step in flight must not touch any of the host blocks.
   absl::Status CopyOut(const StepPlan& plan, std::span<const StepId> in_flight,
                        StepResult* result);
   // Copies what comes back, and copies on write.

@@ -143,7 +143,7 @@ class CanarySequences {
   std::vector<BlockId> KeptBlocks() const;
 
  private:
-  // What orders told to keep by one name.
+  // KeptRegion is what orders told to keep by one name.
   struct KeptRegion {
     CanaryContents contents;      // of the sequence that it was made of
     std::vector<BlockId> blocks;  // of group 0
