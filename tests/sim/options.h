@@ -15,7 +15,7 @@
 #include "scheduler/scheduler.h"
 #include "tests/sim/event.h"
 #include "tests/sim/random.h"
-#include "tests/testing/canary_engine.h"
+#include "tests/testing/canary_options.h"
 
 namespace blockmgr::sim {
 

@@ -1,32 +1,60 @@
-// The clients: what they ask for, and what they see of it.
+#include "tests/sim/world_clients.h"
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <absl/strings/str_cat.h>
 
-#include "tests/sim/world.h"
-#include "tests/sim/world_sinks.h"
-
 namespace blockmgr::sim {
-bool World::ClientSink::Deliver(std::span<const TokenItem> items) {
-  Client& client = world_->clients_[client_];
-  if (client.sink.get() != this) return false;  // hung up a while ago
-  if (client.slow) {
-    client.slow = false;
-    world_->HangUpNow(client_);
-    return false;
+
+// ClientSink is the client's end of a token stream, which the core writes to.
+class WorldClients::ClientSink : public TokenSink {
+ public:
+  ClientSink(WorldClients* owner, int32_t client)
+      : owner_(*owner), client_(client) {}
+
+  bool Deliver(std::span<const TokenItem> items) override {
+    Client& client = owner_.clients_[client_];
+    if (client.sink.get() != this) return false;  // It has hung up.
+    if (std::exchange(client.is_slow, false)) {
+      owner_.HangUpNow(client_);
+      return false;
+    }
+    for (const TokenItem& item : items) owner_.TakeItem(item);
+    return true;
   }
-  for (const TokenItem& item : items) world_->TakeItem(item);
-  return true;
+  void Close(const absl::Status& status) override {
+    owner_.report_->Mix(static_cast<uint64_t>(status.code()));
+  }
+
+ private:
+  WorldClients& owner_;
+  const int32_t client_;
+};
+
+WorldClients::WorldClients(WorldCore* core, const CanaryEngine& canary)
+    : core_(*core),
+      canary_(canary),
+      options_(core->options()),
+      report_(core->report()),
+      random_(core->random()),
+      requests_(options_, &random_, &served_) {
+  for (int32_t i = 0; i < options_.num_clients; ++i) {
+    clients_.emplace_back().session = absl::StrCat("client", i);
+  }
 }
 
-void World::ClientSink::Close(const absl::Status& status) {
-  world_->report_->Mix(static_cast<uint64_t>(status.code()));
+BudgetTables WorldClients::Tables() const {
+  BudgetTables tables;
+  for (size_t i = 0; i < requests_.tables().size(); ++i) {
+    tables.emplace(absl::StrCat("table", i), requests_.tables()[i]);
+  }
+  return tables;
 }
 
-void World::TakeItem(const TokenItem& item) {
+void WorldClients::TakeItem(const TokenItem& item) {
   ServedRequest& served = served_[numbers_.at(item.stream->id)];
   const auto life = std::ranges::find_if(served.lives, [](const Life& one) {
     return !one.stream_broke && !one.finish.has_value();
@@ -45,8 +73,8 @@ void World::TakeItem(const TokenItem& item) {
   life->outputs.push_back(item.token);
 }
 
-void World::TakeFinish(const FinishEffect& effect, const Request& request,
-                       Life* life) {
+void WorldClients::TakeFinish(const FinishEffect& effect,
+                              const Request& request, Life* life) {
   life->finish = effect.reason;
   const std::vector<int32_t>& outputs = life->outputs;
   const std::vector<int32_t> alone = canary_.OutputsAlone(
@@ -66,7 +94,7 @@ void World::TakeFinish(const FinishEffect& effect, const Request& request,
   }
 }
 
-void World::CheckServed() const {
+void WorldClients::CheckServed() const {
   for (const ServedRequest& served : served_) {
     for (const Life& life : served.lives) {
       if (life.finish.has_value() || life.stream_broke) continue;
@@ -75,65 +103,96 @@ void World::CheckServed() const {
   }
 }
 
-void World::OpenStream(int32_t client) {
-  if (clients_[client].opening) return;
-  clients_[client].opening = true;
-  transport_.Send(1 + Delay(options_.call_delay), [this, client] {
+void WorldClients::OpenStreams() {
+  for (int32_t i = 0; i < options_.num_clients; ++i) {
+    if (clients_[i].sink == nullptr) OpenStream(i);
+  }
+}
+
+void WorldClients::OpenStream(int32_t client) {
+  if (clients_[client].is_opening) return;
+  clients_[client].is_opening = true;
+  core_.Send(1 + core_.Delay(options_.call_delay), [this, client] {
     const auto sink = std::make_shared<ClientSink>(this, client);
-    const auto reply = Expect("OpenClient");
+    const auto reply = core_.Expect("OpenClient");
     OpenClient command;
     command.session = clients_[client].session;
     command.sink = sink;
     command.done = [this, client, sink, reply](const absl::Status& status) {
       reply->Came(status);
-      clients_[client].opening = false;
+      clients_[client].is_opening = false;
       if (status.ok()) {
         clients_[client].sink = sink;
       } else if (absl::IsAlreadyExists(status)) {
-        OpenStream(client);  // the core has yet to hear that it hung up
+        // The core does not know yet that the client has hung up.
+        OpenStream(client);
       } else {
         report_->Fail("OpenClient: ", status.ToString());
       }
     };
-    Post(std::move(command));
+    core_.Post(std::move(command));
   });
 }
 
-void World::HangUpNow(int32_t client) {
+void WorldClients::HangUpNow(int32_t client) {
   ++report_->counts().broken_streams;
   clients_[client].sink = nullptr;
   for (ServedRequest& served : served_) {
     if (served.client != client) continue;
     for (Life& life : served.lives) life.stream_broke = true;
   }
-  transport_.Send(1 + Delay(10), [this, client] { OpenStream(client); });
+  core_.Send(1 + core_.Delay(10), [this, client] { OpenStream(client); });
 }
 
-void World::HangUp() {
+void WorldClients::HangUp() {
   const auto client = static_cast<int32_t>(random_.Next() % clients_.size());
   const std::shared_ptr<ClientSink> sink = clients_[client].sink;
   if (sink == nullptr) return;
   HangUpNow(client);
   const ClientGone gone{clients_[client].session, sink};
-  transport_.Send(Delay(8), [this, gone] { Post(gone); });
-  if (random_.OneIn(3)) {
-    transport_.Send(Delay(20), [this, gone] { Post(gone); });
+  const auto report = [this, gone] { core_.Post(gone); };
+  core_.Send(core_.Delay(8), report);
+  if (random_.OneIn(3)) core_.Send(core_.Delay(20), report);
+}
+
+void WorldClients::SlowDown() {
+  clients_[random_.Next() % clients_.size()].is_slow = true;
+}
+
+void WorldClients::Heal() {
+  for (Client& client : clients_) client.is_slow = false;
+}
+
+void WorldClients::Add(int32_t client, std::string id, Request request) {
+  const auto index = static_cast<int32_t>(served_.size());
+  numbers_[id] = index;
+  request.id = std::move(id);
+  served_.push_back(
+      {.request = std::move(request), .client = client, .lives = {}});
+  CallSubmit(index);
+}
+
+void WorldClients::Submit() {
+  const auto client = static_cast<int32_t>(random_.Next() % clients_.size());
+  Request request = requests_.RandomRequest();
+  Add(client, absl::StrCat("r", served_.size()), std::move(request));
+}
+
+void WorldClients::SubmitLast() {
+  for (int32_t i = 0; i < options_.num_clients; ++i) {
+    Request request;
+    request.prompt = {1};
+    request.max_tokens = 2;
+    Add(i, absl::StrCat("after", i), std::move(request));
   }
 }
 
-void World::Submit() {
-  ServedRequest served;
-  served.client = static_cast<int32_t>(random_.Next() % clients_.size());
-  served.request = requests_.RandomRequest();
-  const auto index = static_cast<int32_t>(served_.size());
-  served.request.id = absl::StrCat("r", index);
-  numbers_[served.request.id] = index;
-  served_.push_back(std::move(served));
-  Call([this, index] { SendSubmit(index); });
+void WorldClients::CallSubmit(int32_t index) {
+  core_.Call([this, index] { SendSubmit(index); });
 }
 
-void World::SendSubmit(int32_t index) {
-  const auto reply = Expect("Submit");
+void WorldClients::SendSubmit(int32_t index) {
+  const auto reply = core_.Expect("Submit");
   SubmitCommand command;
   command.session = clients_[served_[index].client].session;
   command.request = served_[index].request;
@@ -144,37 +203,49 @@ void World::SendSubmit(int32_t index) {
     Life& life = served.lives.emplace_back();
     life.stream_broke = clients_[served.client].sink == nullptr;
   };
-  Post(std::move(command));
+  core_.Post(std::move(command));
 }
 
-void World::Resubmit() {
+void WorldClients::Resubmit() {
   const int32_t index = requests_.Pick(10);
-  if (index < 0) return;
-  Call([this, index] { SendSubmit(index); });
+  if (index >= 0) CallSubmit(index);
 }
 
-void World::Cancel() {
+void WorldClients::Cancel() {
   const int32_t index = requests_.Pick(12);
   if (index < 0) return;
-  Call([this, index] {
-    const auto reply = Expect("Cancel");
-    Post(CancelCommand{
+  core_.Call([this, index] {
+    const auto reply = core_.Expect("Cancel");
+    core_.Post(CancelCommand{
         served_[index].request.id,
         [reply](const absl::Status& status) { reply->Came(status); }});
   });
 }
 
-void World::Evict() {
+void WorldClients::Evict() {
   const int32_t index = requests_.Pick(6);
   if (index < 0) return;
   const EvictionCommand eviction = requests_.RandomCommand();
-  Call([this, index, eviction] {
-    const auto reply = Expect("Evict");
-    Post(EvictCommand{served_[index].request.id, eviction,
-                      [reply](const absl::StatusOr<EvictionEffect>& effect) {
-                        reply->Came(effect.status());
-                      }});
+  core_.Call([this, index, eviction] {
+    const auto reply = core_.Expect("Evict");
+    core_.Post(
+        EvictCommand{served_[index].request.id, eviction,
+                     [reply](const absl::StatusOr<EvictionEffect>& effect) {
+                       reply->Came(effect.status());
+                     }});
   });
+}
+
+void WorldClients::CheckRefused() {
+  const auto reply = core_.Expect("Submit");
+  core_.Post(SubmitCommand{clients_[0].session, Request{},
+                           [this, reply](const absl::Status& status) {
+                             reply->Came(status);
+                             if (!absl::IsUnavailable(status)) {
+                               report_->Fail("Submit after Drain: ",
+                                             status.ToString());
+                             }
+                           }});
 }
 
 }  // namespace blockmgr::sim

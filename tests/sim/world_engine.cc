@@ -1,52 +1,100 @@
-// The engine: its lives, its answers, and strangers that claim to be it.
+#include "tests/sim/world_engine.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
-
-#include "blockmgr/base/bits.h"
-#include "tests/sim/world.h"
-#include "tests/sim/world_sinks.h"
+#include <vector>
 
 namespace blockmgr::sim {
 
-void World::StepSink::SendPlan(const StepPlan& plan) {
-  world_->ReceivePlan(shared_from_this(), plan);
+// StepSink is the engine's end of a step stream, which the core writes to.
+class WorldEngine::StepSink : public EngineSink,
+                              public std::enable_shared_from_this<StepSink> {
+ public:
+  explicit StepSink(WorldEngine* owner) : owner_(*owner) {}
+
+  void SendPlan(const StepPlan& plan) override {
+    owner_.ReceivePlan(shared_from_this(), plan);
+  }
+  void ReadNext() override {
+    if (wanted_) owner_.report_->Fail("an answer is wanted twice");
+    wanted_ = true;
+    owner_.core_.Send(0, [self = shared_from_this()] { self->PassOn(); });
+  }
+  void Close(const absl::Status& status) override {
+    owner_.report_->Note("  step stream closed: ", status.ToString());
+    owner_.CutOff(this);
+  }
+
+  // Takes an answer that has crossed the wire. The core gets it when it wants
+  // the next one.
+  void Receive(StepResult result) {
+    arrived_.push_back(std::move(result));
+    PassOn();
+  }
+
+  Transport::Channel to_engine = 0;
+  Transport::Channel to_core = 0;
+  bool alive = true;  // whether the engine behind the sink lives
+  // Whether the stream is broken, and nobody has noticed yet.
+  bool loses_plans = false;
+
+ private:
+  void PassOn() {
+    if (!wanted_ || arrived_.empty()) return;
+    wanted_ = false;
+    current_ = std::move(arrived_.front());
+    arrived_.pop_front();
+    owner_.core_.Post(EngineResult{shared_from_this(), &current_});
+  }
+
+  WorldEngine& owner_;
+  bool wanted_ = true;
+  std::deque<StepResult> arrived_;
+  StepResult current_;  // the core's until ReadNext
+};
+
+WorldEngine::WorldEngine(WorldCore* core)
+    : core_(*core),
+      options_(core->options()),
+      report_(core->report()),
+      random_(core->random()),
+      canary_(options_.Layout(), options_.max_num_seqs, options_.Canary()),
+      spoiler_(options_, &random_) {}
+
+void WorldEngine::CheckBusy() const {
+  const AuditedScheduler* const scheduler = core_.scheduler();
+  if (scheduler == nullptr || sink_ == nullptr || !sink_->alive) return;
+  if (scheduler->num_steps_in_flight() == 0 &&
+      scheduler->has_unfinished_requests()) {
+    report_->Fail(
+        "an engine is attached, requests wait, and no step is issued");
+  }
 }
 
-void World::StepSink::ReadNext() {
-  if (wanted_) world_->report_->Fail("an answer is wanted twice");
-  wanted_ = true;
-  world_->transport_.Send(0, [self = shared_from_this()] { self->PassOn(); });
+void WorldEngine::SpoilAnswer() {
+  if (random_.OneIn(4)) {
+    wire_fault_ = static_cast<WireFault>(random_.Between(1, 3));
+  } else {
+    spoiler_.Draw();
+  }
 }
 
-void World::StepSink::Close(const absl::Status& status) {
-  world_->report_->Note("  step stream closed: ", status.ToString());
-  world_->EngineIsCutOff(this);
+void WorldEngine::Heal() {
+  spoiler_.Stop();
+  wire_fault_ = WireFault::kNone;
 }
 
-void World::StepSink::Receive(StepResult result) {
-  arrived_.push_back(std::move(result));
-  PassOn();
-}
-
-void World::StepSink::PassOn() {
-  if (!wanted_ || arrived_.empty()) return;
-  wanted_ = false;
-  current_ = std::move(arrived_.front());
-  arrived_.pop_front();
-  world_->Post(EngineResult{shared_from_this(), &current_});
-}
-
-void World::StartEngine(int64_t delay) {
-  const uint64_t life = ++engine_life_;
+void WorldEngine::Start(int64_t delay) {
+  const uint64_t life = ++life_;
   sink_ = nullptr;
   canary_.Restart();
-  transport_.Send(delay, [this, life] { Attach(life); });
+  core_.Send(delay, [this, life] { Attach(life); });
 }
 
-void World::Attach(uint64_t life) {
-  if (life != engine_life_) return;
-  const auto reply = Expect("AttachEngine");
+void WorldEngine::Attach(uint64_t life) {
+  if (life != life_) return;
+  const auto reply = core_.Expect("AttachEngine");
   AttachEngine command;
   command.layout = options_.Layout();
   command.name = "canary";
@@ -57,28 +105,29 @@ void World::Attach(uint64_t life) {
   command.done = [this, life, reply](absl::StatusOr<Attachment> attachment) {
     reply->Came(attachment.status());
     // The core may not know yet that the life before is over.
-    const int64_t later = 1 + Delay(5);
+    const int64_t later = 1 + core_.Delay(5);
     if (!attachment.ok()) {
-      // The end of the run; else it would be reported below.
-      if (quiescing_ && absl::IsUnavailable(attachment.status())) return;
+      // The core has closed at the end of the run. Any other refusal of this
+      // kind is reported below.
+      if (is_quiescing_ && absl::IsUnavailable(attachment.status())) return;
       if (!absl::IsAlreadyExists(attachment.status())) {
         report_->Fail("AttachEngine: ", attachment.status().ToString());
       }
-      transport_.Send(later, [this, life] { Attach(life); });
+      core_.Send(later, [this, life] { Attach(life); });
       return;
     }
     last_attachment_ = *attachment;
-    transport_.Send(Delay(2), [this, life, attachment = *attachment] {
+    core_.Send(core_.Delay(2), [this, life, attachment = *attachment] {
       OpenSteps(life, attachment);
     });
   };
-  Post(std::move(command));
+  core_.Post(std::move(command));
 }
 
-void World::OpenSteps(uint64_t life, const Attachment& attachment) {
-  if (life != engine_life_) return;
+void WorldEngine::OpenSteps(uint64_t life, const Attachment& attachment) {
+  if (life != life_) return;
   const auto sink = std::make_shared<StepSink>(this);
-  const auto reply = Expect("OpenSteps");
+  const auto reply = core_.Expect("OpenSteps");
   // Plans come as soon as the pass ends, with or without the answer.
   blockmgr::OpenSteps command;
   command.epoch = attachment.epoch;
@@ -90,56 +139,55 @@ void World::OpenSteps(uint64_t life, const Attachment& attachment) {
       sink_ = sink;
       return;
     }
-    // Somebody else has attached in between.
+    // A stranger may have attached in between.
     if (!absl::IsFailedPrecondition(status)) {
       report_->Fail("OpenSteps: ", status.ToString());
     }
-    transport_.Send(1 + Delay(5), [this, life] { Attach(life); });
+    core_.Send(1 + core_.Delay(5), [this, life] { Attach(life); });
   };
-  Post(std::move(command));
+  core_.Post(std::move(command));
 }
 
-void World::Crash() {
+void WorldEngine::Crash() {
   if (sink_ == nullptr) return;
   const std::shared_ptr<StepSink> sink = sink_;
   sink->alive = false;
   // Answers on their way still arrive, some of them after the news.
-  transport_.Send(Delay(8), [this, sink] { Post(EngineLost{sink}); });
-  if (random_.OneIn(3)) {
-    transport_.Send(Delay(16), [this, sink] { Post(EngineLost{sink}); });
-  }
-  StartEngine(Delay(10));
+  const auto report = [this, sink] { core_.Post(EngineLost{sink}); };
+  core_.Send(core_.Delay(8), report);
+  if (random_.OneIn(3)) core_.Send(core_.Delay(16), report);
+  Start(core_.Delay(10));
 }
 
-void World::EngineIsCutOff(StepSink* sink) {
+void WorldEngine::CutOff(StepSink* sink) {
   if (!sink->alive) return;
   sink->alive = false;
-  StartEngine(1 + Delay(5));
+  Start(1 + core_.Delay(5));
 }
 
-void World::BreakLater(const std::shared_ptr<StepSink>& sink) {
-  transport_.Send(20 + Delay(20), [this, sink] {
+void WorldEngine::BreakLater(const std::shared_ptr<StepSink>& sink) {
+  core_.Send(20 + core_.Delay(20), [this, sink] {
     if (!sink->alive) return;
-    EngineIsCutOff(sink.get());
-    Post(EngineLost{sink});
+    CutOff(sink.get());
+    core_.Post(EngineLost{sink});
   });
 }
 
-void World::HoldPlans() {
+void WorldEngine::HoldPlans() {
   if (sink_ == nullptr || !sink_->alive) return;
   if (random_.OneIn(3)) {
-    // Those before still run, and are answered.
+    // The plans before still run, and are answered.
     sink_->loses_plans = true;
     return BreakLater(sink_);
   }
   ++report_->counts().held_streams;
   sink_->to_engine =
-      std::max(sink_->to_engine, transport_.now() + random_.Between(10, 40));
+      std::max(sink_->to_engine, core_.now() + random_.Between(10, 40));
 }
 
-void World::StaleOpen() {
-  Call([this] {
-    const auto reply = Expect("OpenSteps");
+void WorldEngine::StaleOpen() {
+  core_.Call([this] {
+    const auto reply = core_.Expect("OpenSteps");
     blockmgr::OpenSteps command;
     command.epoch = last_attachment_.epoch;
     command.session = last_attachment_.session;
@@ -155,33 +203,34 @@ void World::StaleOpen() {
         report_->Fail("a stale OpenSteps: ", status.ToString());
       }
     };
-    Post(std::move(command));
+    core_.Post(std::move(command));
   });
 }
 
-void World::WrongAttach() {
-  Call([this] {
-    // Alone it would be welcome.
-    if (scheduler_ == nullptr || !scheduler_->has_unfinished_requests()) return;
-    const auto reply = Expect("AttachEngine");
+void WorldEngine::WrongAttach() {
+  core_.Call([this] {
+    // A stranger is welcome when no request is left.
+    const AuditedScheduler* const scheduler = core_.scheduler();
+    if (scheduler == nullptr || !scheduler->has_unfinished_requests()) return;
+    const auto reply = core_.Expect("AttachEngine");
     AttachEngine command;
     command.layout = options_.Layout();
     ++command.layout.num_blocks;
     command.name = "stranger";
     command.done = [this, reply](absl::StatusOr<Attachment> attachment) {
       reply->Came(attachment.status());
-      // Its requests may have ended earlier in this pass.
-      if (attachment.ok() && scheduler_->has_unfinished_requests()) {
+      // All requests may have ended earlier in this pass.
+      if (attachment.ok() && core_.scheduler()->has_unfinished_requests()) {
         report_->Fail("a stranger was attached");
       }
       if (attachment.ok()) last_attachment_ = *attachment;
     };
-    Post(std::move(command));
+    core_.Post(std::move(command));
   });
 }
 
-void World::ReceivePlan(const std::shared_ptr<StepSink>& sink,
-                        const StepPlan& plan) {
+void WorldEngine::ReceivePlan(const std::shared_ptr<StepSink>& sink,
+                              const StepPlan& plan) {
   if (!sink->alive) return;
   if (sink->loses_plans) {
     ++report_->counts().lost_plans;
@@ -189,30 +238,30 @@ void World::ReceivePlan(const std::shared_ptr<StepSink>& sink,
   }
   const absl::Status status = canary_.Enqueue(plan);
   if (!status.ok()) report_->Fail(status.ToString());
-  const int64_t delay = Delay(options_.engine_delay);
-  transport_.SendInOrder(&sink->to_engine, delay,
-                         [this, sink] { ExecuteNext(sink); });
+  const int64_t delay = core_.Delay(options_.engine_delay);
+  core_.SendInOrder(&sink->to_engine, delay,
+                    [this, sink] { ExecuteNext(sink); });
 }
 
-void World::ExecuteNext(const std::shared_ptr<StepSink>& sink) {
+void WorldEngine::ExecuteNext(const std::shared_ptr<StepSink>& sink) {
   if (!sink->alive || !report_->ok()) return;
   const std::vector<EvictionOrder> orders = canary_.next().evictions;
   absl::StatusOr<StepResult> result = canary_.Execute();
   if (!result.ok()) return report_->Fail(result.status().ToString());
   for (const int32_t token : result->sampled) report_->Mix(token);
   for (const int32_t token : result->accepted) report_->Mix(token);
-  Corrupt(orders, &*result);
+  spoiler_.Spoil(orders, &*result);
   SendAnswer(sink, *std::move(result));
 }
 
-void World::SendAnswer(const std::shared_ptr<StepSink>& sink,
-                       StepResult result) {
-  const int64_t delay = Delay(options_.result_delay);
+void WorldEngine::SendAnswer(const std::shared_ptr<StepSink>& sink,
+                             StepResult result) {
+  const int64_t delay = core_.Delay(options_.result_delay);
   const Transport::Delivery receive = [sink, result = std::move(result)] {
     sink->Receive(result);
   };
   WireFault fault = std::exchange(wire_fault_, WireFault::kNone);
-  if (faults_ && random_.OneIn(options_.answer_fault_one_in)) {
+  if (core_.has_faults() && random_.OneIn(options_.answer_fault_one_in)) {
     fault = static_cast<WireFault>(random_.Between(1, 3));
   }
   if (fault != WireFault::kNone) {
@@ -221,21 +270,21 @@ void World::SendAnswer(const std::shared_ptr<StepSink>& sink,
   }
   switch (fault) {
     case WireFault::kLost:
-      // If no later answer tells, the connection does in the end.
+      // If no later answer shows the loss, the connection does in the end.
       return BreakLater(sink);
     case WireFault::kOvertaken:
-      transport_.Send(delay + random_.Between(1, 10), receive);
+      core_.Send(delay + random_.Between(1, 10), receive);
       return;
     case WireFault::kTwice:
-      transport_.SendInOrder(&sink->to_core, delay, receive);
+      core_.SendInOrder(&sink->to_core, delay, receive);
       break;
     case WireFault::kNone:
       break;
   }
-  transport_.SendInOrder(&sink->to_core, delay, receive);
+  core_.SendInOrder(&sink->to_core, delay, receive);
 }
 
-void World::LoseBlocks() {
+void WorldEngine::LoseBlocks() {
   std::vector<BlockId> blocks;
   for (int32_t i = random_.Between(1, 3); i > 0; --i) {
     blocks.push_back(BlockId{random_.Between(1, options_.num_blocks - 1)});
@@ -244,112 +293,6 @@ void World::LoseBlocks() {
   if (options_.num_host_blocks == 0 || !random_.OneIn(2)) return;
   canary_.LoseHostBlocks(
       {HostBlockId{random_.Between(0, options_.num_host_blocks - 1)}});
-}
-
-void World::CorruptDrafts(StepResult* result) {
-  const size_t num_runs = result->sampled.size();
-  const auto run = static_cast<size_t>(random_.Next() % num_runs);
-  switch (random_.Between(0, 3)) {
-    case 0:
-      result->num_accepted.resize(num_runs);
-      result->num_accepted[run] += random_.OneIn(2) ? 21 : -21;
-      return;
-    case 1:
-      result->accepted.push_back(1);
-      return;
-    case 2:
-      result->num_accepted.push_back(0);
-      result->num_accepted.resize(num_runs + 1);
-      return;
-    default:
-      result->num_drafts.assign(num_runs, 0);
-      result->num_drafts[run] = result->sampled[run] < 0 ? 1 : -1;
-      return;
-  }
-}
-
-// Whatever comes out is wrong: the reference model says which answers are
-// right, and disagrees with a scheduler that takes this one.
-void World::Corrupt(std::span<const EvictionOrder> orders, StepResult* result) {
-  const bool has_counts =
-      !result->evictions.empty() && !result->evictions[0].counts.empty();
-  const bool wants_counts =
-      corruption_ == Corruption::kCounts || corruption_ == Corruption::kLayout;
-  if (corruption_ == Corruption::kNone || (wants_counts && !has_counts)) return;
-  const Corruption corruption = std::exchange(corruption_, Corruption::kNone);
-  int32_t& token = result->sampled[random_.Next() % result->sampled.size()];
-  switch (corruption) {
-    case Corruption::kNone:
-      return;
-    case Corruption::kLaterStep:
-      result->id = StepId{Index(result->id) + random_.Between(1, 3)};
-      return;
-    case Corruption::kEarlierStep:
-      // Before all in flight: the answer to one of those may have been lost.
-      result->id = StepId{Index(result->id) - options_.max_steps_in_flight};
-      return;
-    case Corruption::kToken:
-      token = token < 0 ? 1 : -1;
-      return;
-    case Corruption::kMoreTokens:
-      result->sampled.push_back(1);
-      return;
-    case Corruption::kFewerTokens:
-      result->sampled.pop_back();
-      return;
-    case Corruption::kMoreOutcomes:
-      result->evictions.emplace_back();
-      return;
-    case Corruption::kLostBlock:
-      if (random_.OneIn(2)) {
-        result->lost_host_blocks.push_back(
-            HostBlockId{random_.OneIn(2) ? -1 : options_.num_host_blocks});
-        return;
-      }
-      result->lost_blocks.push_back(
-          BlockId{random_.OneIn(2) ? 0 : options_.num_blocks});
-      return;
-    case Corruption::kDrafts:
-      return CorruptDrafts(result);
-    case Corruption::kCounts:
-    case Corruption::kLayout:
-      break;
-  }
-  // May be right after all, if the request is gone: then nobody reads it.
-  EvictionOutcome& outcome = result->evictions[0];
-  std::vector<int32_t> counts = outcome.counts;
-  CorruptCounts(orders[0], &counts);
-  if (corruption == Corruption::kCounts) {
-    outcome.counts = std::move(counts);
-  } else {
-    *outcome.layout_checksum ^= uint64_t{1} << Index(result->id) % 64;
-  }
-}
-
-void World::CorruptCounts(const EvictionOrder& order,
-                          std::vector<int32_t>* counts) {
-  if (options_.num_shards > 1 && OverfillShard(order, counts)) return;
-  int32_t& count = (*counts)[random_.Next() % counts->size()];
-  count = random_.OneIn(2) ? -1 : count + options_.page_size * 64;
-  if (random_.OneIn(3)) counts->pop_back();
-}
-
-bool World::OverfillShard(const EvictionOrder& order,
-                          std::vector<int32_t>* counts) const {
-  const int32_t num_heads = options_.num_heads;
-  const int32_t own_heads = num_heads / options_.num_shards;
-  std::vector<int32_t> moved = *counts;
-  int64_t num_pages = 0;
-  for (int32_t i = 0; i < options_.num_layers * own_heads; ++i) {
-    const int32_t from = i / own_heads * num_heads + i % own_heads;
-    const int32_t to = from + num_heads - own_heads;
-    moved[to] += moved[from];
-    moved[from] = 0;
-    num_pages += CeilDiv(moved[to], options_.page_size);
-  }
-  if (num_pages <= order.page_total_of(options_.num_shards - 1)) return false;
-  *counts = std::move(moved);
-  return true;
 }
 
 }  // namespace blockmgr::sim

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include <absl/container/flat_hash_set.h>
+
 #include "blockmgr/base/bits.h"
 #include "blockmgr/base/status_macros.h"
+#include "blockmgr/compaction.h"
+#include "blockmgr/ragged_region.h"
+#include "tests/testing/canary_error.h"
 
 namespace blockmgr {
 
@@ -13,29 +18,15 @@ CanaryEngine::CanaryEngine(const ModelLayout& layout, int32_t max_sequences,
     : layout_(layout),
       options_(options),
       tables_(layout, max_sequences, options.num_host_blocks),
-      contents_(max_sequences),
-      infos_(max_sequences),
-      memory_(layout.num_pages() * layout.page_size),
-      host_memory_(options.num_host_blocks) {}
-
-uint64_t CanaryEngine::Extend(uint64_t hash, uint64_t value) {
-  return SplitMix64(hash ^ (value + 0x1000));
-}
+      sequences_(tables_, max_sequences),
+      memory_(layout, options.num_host_blocks),
+      orders_(options_, tables_, sequences_, memory_) {}
 
 void CanaryEngine::Restart() {
   tables_.Reset();
-  std::ranges::fill(contents_, Contents{});
-  regions_.clear();
-  swaps_.clear();
-  std::ranges::fill(memory_, Tag{});
+  sequences_.Clear();
+  memory_ = CanaryMemory(layout_, options_.num_host_blocks);
   queue_.clear();
-  touched_.clear();
-  losses_.clear();
-  lost_.clear();
-  std::ranges::fill(host_memory_, std::vector<Tag>());
-  touched_host_.clear();
-  host_losses_.clear();
-  lost_host_.clear();
 }
 
 int32_t CanaryEngine::SampleAfter(uint64_t chain) const {
@@ -48,11 +39,11 @@ std::vector<int32_t> CanaryEngine::OutputsAlone(
     std::span<const int32_t> stop_token_ids,
     const std::optional<SamplingParams>& sampling) const {
   uint64_t chain = 0;
-  for (const int32_t token : prompt) chain = Extend(chain, token);
+  for (const int32_t token : prompt) chain = ExtendHash(chain, token);
   std::vector<int32_t> outputs;
   while (std::ssize(outputs) < max_tokens) {
     outputs.push_back(SampleAfter(chain));
-    chain = Extend(chain, outputs.back());
+    chain = ExtendHash(chain, outputs.back());
     if (std::ranges::count(stop_token_ids, outputs.back()) > 0) break;
     if (StopAfter(sampling, outputs).has_value()) break;
   }
@@ -85,7 +76,7 @@ std::optional<int32_t> CanaryEngine::StopAfter(
 
 std::optional<int32_t> CanaryEngine::StopAt(SequenceSlot slot,
                                             size_t length) const {
-  const RequestInfo* info = infos_[Index(slot)].get();
+  const RequestInfo* info = sequences_.contents(slot).info.get();
   if (info == nullptr) return std::nullopt;
   return StopAfter(info->sampling,
                    std::span(row(slot).tokens)
@@ -95,11 +86,11 @@ std::optional<int32_t> CanaryEngine::StopAt(SequenceSlot slot,
 
 absl::Status CanaryEngine::Enqueue(const StepPlan& plan) {
   if (plan.slots.empty()) {
-    return Wrong("step ", Index(plan.id), " computes nothing");
+    return CanaryError("step ", Index(plan.id), " computes nothing");
   }
   Queued queued{.plan = plan, .in_flight = {}};
   for (const Queued& earlier : queue_) {
-    if (earlier.plan.id >= plan.id) return Wrong("step ids must ascend");
+    if (earlier.plan.id >= plan.id) return CanaryError("step ids must ascend");
     queued.in_flight.push_back(earlier.plan.id);
   }
   queue_.push_back(std::move(queued));
@@ -112,49 +103,91 @@ absl::StatusOr<StepResult> CanaryEngine::Execute() {
   const StepPlan& plan = queued.plan;
   StepResult result;
   result.id = plan.id;
-  BM_RETURN_IF_ERROR(Right(tables_.Apply(plan)));
-  BM_RETURN_IF_ERROR(CopyOut(queued, &result));
-  for (const SequenceSlot slot : plan.released) contents_of(slot) = Contents{};
-  for (const SequenceStart& start : plan.starts) {
-    BM_RETURN_IF_ERROR(Start(start));
-    infos_[Index(start.slot)] = start.info;
-  }
-  for (const RegionId region : plan.dropped_regions) regions_.erase(region);
+  BM_RETURN_IF_ERROR(AsCanaryError(tables_.Apply(plan)));
+  BM_RETURN_IF_ERROR(memory_.CopyOut(plan, queued.in_flight, &result));
+  BM_RETURN_IF_ERROR(sequences_.Apply(plan));
   BM_RETURN_IF_ERROR(CheckNewBlocks(queued));
-  CopyIn(plan, &result);
+  memory_.CopyIn(plan, &result);
   BM_RETURN_IF_ERROR(Compute(plan, &result));
   for (const SequenceSlot slot : plan.slots) {
     BM_RETURN_IF_ERROR(ReadAll(slot));
-    Touch(slot, plan.id);
+    memory_.Touch(plan.id, sequences_.ReadBlocks(slot));
   }
   for (const EvictionOrder& order : plan.evictions) {
-    BM_RETURN_IF_ERROR(CheckOrder(queued, order));
-    const auto destinations = EngineTables::Destinations(plan, order);
-    touched_[plan.id].insert(destinations.begin(), destinations.end());
+    BM_RETURN_IF_ERROR(orders_.Check(plan, queued.in_flight, order));
+    memory_.Touch(plan.id, EngineTables::Destinations(plan, order));
     result.evictions.emplace_back();
     BM_RETURN_IF_ERROR(CarryOut(plan, order, &result.evictions.back()));
     BM_RETURN_IF_ERROR(ReadAll(order.slot));
   }
-  CarryOutLosses(&result);
-  // No more than a few steps are ever in flight.
-  const auto is_old = [&plan](const auto& step) {
-    return Index(step.first) + 16 < Index(plan.id);
-  };
-  absl::erase_if(touched_, is_old);
-  absl::erase_if(touched_host_, is_old);
+  memory_.CarryOutLosses(&result);
+  memory_.ForgetStepsBefore(plan.id);
   return result;
 }
 
-void CanaryEngine::ExtendChain(SequenceSlot slot) {
-  std::vector<uint64_t>& chain = contents_of(slot).chain;
-  const std::vector<int32_t>& tokens = row(slot).tokens;
-  for (size_t i = chain.size(); i < tokens.size(); ++i) {
-    chain.push_back(Extend(i == 0 ? 0 : chain.back(), tokens[i]));
+bool CanaryEngine::IsDamaged(SequenceSlot slot) const {
+  if (sequences_.contents(slot).is_tainted) return true;
+  if (!memory_.has_lost()) return false;
+  return std::ranges::any_of(
+      sequences_.ReadBlocks(slot),
+      [this](BlockId block) { return memory_.IsLost(block); });
+}
+
+absl::Status CanaryEngine::CheckNewBlocks(const Queued& queued) {
+  const StepPlan& plan = queued.plan;
+  std::vector<int32_t> holders = sequences_.CountHolders();
+  // A region that sequences may yet start on is nobody else's, but for its
+  // blocks in windows. A start behind those does not need them.
+  for (const BlockId block : sequences_.KeptBlocks()) ++holders[Index(block)];
+  absl::flat_hash_set<BlockId> given;
+  const auto check = [&](SequenceSlot slot, BlockId block) {
+    // The block may have left the window before it is read.
+    const auto num_own = std::ranges::count(sequences_.LiveBlocks(slot), block);
+    if (!given.insert(block).second ||
+        holders[Index(block)] > std::min<int64_t>(num_own, 1)) {
+      return CanaryError("new block ", Index(block), " is in a table already");
+    }
+    memory_.SetLost(block, false);
+    return memory_.CheckFresh(block, plan.id, queued.in_flight);
+  };
+  for (const SequenceSlot slot : plan.slots) {
+    const int32_t page_size = layout_.page_size;
+    const int32_t end = CeilDiv(row(slot).num_computed, page_size);
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      const GroupTable& table = row(slot).groups[group];
+      const int32_t before = table.region.cut / page_size;
+      const std::vector<BlockId>& blocks = table.blocks;
+      if (before + std::ssize(blocks) != end) {
+        return CanaryError("slot ", Index(slot), ": ", blocks.size(),
+                           " blocks of group ", group, " for pages ", before,
+                           " to ", end);
+      }
+      // The content of those before is checked when they are read.
+      for (int32_t page =
+               CeilDiv(sequences_.contents(slot).length(), page_size);
+           page < end; ++page) {
+        BM_RETURN_IF_ERROR(check(slot, blocks[page - before]));
+      }
+    }
   }
+  for (const SequenceStart& start : plan.starts) {
+    for (int32_t i = 0; i < start.num_transfers; ++i) {
+      BM_RETURN_IF_ERROR(
+          check(start.slot, plan.transfers_in[start.transfer_begin + i].block));
+    }
+  }
+  for (const CopyOnWrite& copy : plan.copies) {
+    BM_RETURN_IF_ERROR(check(copy.slot, copy.blocks.destination));
+    const int32_t length = sequences_.contents(copy.slot).length();
+    if (copy.num_tokens == length % layout_.page_size) continue;
+    return CanaryError("slot ", Index(copy.slot), " copies ", copy.num_tokens,
+                       " tokens of its last block, and has ", length);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
-  const std::vector<int32_t> holders = CountHolders();
+  const std::vector<int32_t> holders = sequences_.CountHolders();
   if (!plan.num_drafts.empty()) {
     result->num_accepted.assign(plan.slots.size(), 0);
   }
@@ -167,10 +200,10 @@ absl::Status CanaryEngine::Compute(const StepPlan& plan, StepResult* result) {
     }
     if (!plan.num_drafts.empty()) Verify(plan, i, result);
     // What is computed from lost content is of no use.
-    result->sampled.push_back(SampleAfter(contents_of(slot).chain.back() ^
-                                          (IsDamaged(slot) ? 1 : 0)));
+    result->sampled.push_back(SampleAfter(
+        sequences_.contents(slot).chain.back() ^ (IsDamaged(slot) ? 1 : 0)));
     tables_.AddSampled(slot, result->sampled.back());
-    ExtendChain(slot);
+    sequences_.ExtendChain(slot);
     const std::optional<int32_t> stop = StopAt(slot, row(slot).tokens.size());
     if (stop.has_value()) {
       result->stop_matches.push_back(
@@ -195,14 +228,14 @@ absl::Status CanaryEngine::ComputeRun(const StepPlan& plan, size_t run,
       std::ranges::count(plan.evictions, slot, &EvictionOrder::slot) > 0;
   if (num_drafts > 0 &&
       (plan.num_tokens[run] != 1 + num_drafts || is_evicted)) {
-    return Wrong("slot ", Index(slot), ": ", num_drafts, " drafts in a run of ",
-                 plan.num_tokens[run], " tokens, evicted: ", is_evicted);
+    return CanaryError("slot ", Index(slot), ": ", num_drafts,
+                       " drafts in a run of ", plan.num_tokens[run],
+                       " tokens, evicted: ", is_evicted);
   }
-  ExtendChain(slot);
-  Contents& contents = contents_of(slot);
+  sequences_.ExtendChain(slot);
+  CanaryContents& contents = sequences_.contents(slot);
   for (int32_t p = contents.length(); p < row(slot).num_computed; ++p) {
-    contents.content.push_back(Extend(contents.chain[p], contents.history));
-    contents.steps.push_back(plan.id);
+    contents.Compute(plan.id);
     for (int32_t group = 0; group < layout_.num_groups(); ++group) {
       BM_RETURN_IF_ERROR(Write(slot, group, p, holders));
     }
@@ -212,49 +245,34 @@ absl::Status CanaryEngine::ComputeRun(const StepPlan& plan, size_t run,
   return absl::OkStatus();
 }
 
-std::vector<SlotIndex> CanaryEngine::SlotsOf(BlockId block) const {
-  std::vector<SlotIndex> slots;
-  for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
-    const PageId page =
-        layout_.page_id(h / layout_.num_heads, block, h % layout_.num_heads);
-    for (int32_t i = 0; i < layout_.page_size; ++i) {
-      slots.push_back(layout_.slot(page, i));
-    }
-  }
-  return slots;
-}
-
 absl::Status CanaryEngine::Write(SequenceSlot slot, int32_t group,
                                  int32_t position,
                                  std::span<const int32_t> holders) {
-  const Contents& contents = contents_of(slot);
+  const CanaryContents& contents = sequences_.contents(slot);
   const GroupTable& table = row(slot).groups[group];
   const int32_t place = position - table.region.cut;
   const BlockId block = table.blocks[place / layout_.page_size];
   if (holders[Index(block)] != 1) {
-    return Wrong("block ", Index(block), " is written and shared");
+    return CanaryError("block ", Index(block), " is written and shared");
   }
-  for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
-    const PageId page =
-        layout_.page_id(h / layout_.num_heads, block, h % layout_.num_heads);
-    memory_[layout_.slot(page, place % layout_.page_size)] = {
-        .content = contents.content.back(),
-        .incarnation = contents.incarnation,
-        .request = row(slot).request,
-        .step = contents.steps.back(),
-        .position = position,
-        .head_index = h,
-        .group = group};
-  }
+  memory_.Write(block, place % layout_.page_size,
+                {.content = contents.content.back(),
+                 .incarnation = contents.incarnation,
+                 .request = row(slot).request,
+                 .step = contents.steps.back(),
+                 .position = position,
+                 .head_index = -1,
+                 .group = group});
   return absl::OkStatus();
 }
 
 absl::Status CanaryEngine::ReadAll(SequenceSlot slot) const {
   if (IsDamaged(slot)) return absl::OkStatus();
-  const Contents& contents = contents_of(slot);
+  const CanaryContents& contents = sequences_.contents(slot);
   for (int32_t group = 0; group < layout_.num_groups(); ++group) {
-    const int32_t first = FirstRead(slot, group);
-    const View view = ViewOf(slot, group, first, contents.length());
+    const int32_t first = sequences_.FirstAttended(group, contents.first_query);
+    const CanaryView view =
+        sequences_.ViewOf(slot, group, first, contents.length());
     const EntryIndex entries =
         IndexEntries(layout_, view.cache(), contents.positions[group],
                      contents.length(), first);
@@ -271,8 +289,8 @@ absl::Status CanaryEngine::ReadAll(SequenceSlot slot) const {
 absl::Status CanaryEngine::CheckTag(SequenceSlot slot, int32_t group,
                                     int32_t head_index, int32_t position,
                                     SlotIndex place) const {
-  const Contents& contents = contents_of(slot);
-  const Tag& tag = memory_[place];
+  const CanaryContents& contents = sequences_.contents(slot);
+  const CanaryTag& tag = memory_.tag(place);
   const bool is_shared = position < contents.num_cached;
   if (tag.head_index == head_index && tag.group == group &&
       tag.position == position && tag.content == contents.content[position] &&
@@ -280,21 +298,21 @@ absl::Status CanaryEngine::CheckTag(SequenceSlot slot, int32_t group,
                      tag.step == contents.steps[position]))) {
     return absl::OkStatus();
   }
-  return Wrong("slot ", place, ": expected request ", Index(row(slot).request),
-               " incarnation ", contents.incarnation, " group ", group,
-               " head ", head_index, " position ", position, " content ",
-               contents.content[position], " step ",
-               Index(contents.steps[position]), ", got request ",
-               Index(tag.request), " incarnation ", tag.incarnation, " group ",
-               tag.group, " head ", tag.head_index, " position ", tag.position,
-               " content ", tag.content, " step ", Index(tag.step));
+  return CanaryError(
+      "slot ", place, ": expected request ", Index(row(slot).request),
+      " incarnation ", contents.incarnation, " group ", group, " head ",
+      head_index, " position ", position, " content ",
+      contents.content[position], " step ", Index(contents.steps[position]),
+      ", got request ", Index(tag.request), " incarnation ", tag.incarnation,
+      " group ", tag.group, " head ", tag.head_index, " position ",
+      tag.position, " content ", tag.content, " step ", Index(tag.step));
 }
 
 void CanaryEngine::Verify(const StepPlan& plan, size_t run,
                           StepResult* result) {
   const SequenceSlot slot = plan.slots[run];
   const std::vector<int32_t>& tokens = row(slot).tokens;
-  Contents& contents = contents_of(slot);
+  CanaryContents& contents = sequences_.contents(slot);
   const int32_t num_drafts = plan.num_drafts[run];
   const auto num_known = static_cast<int32_t>(tokens.size()) - num_drafts;
   const uint64_t damage = IsDamaged(slot) ? 1 : 0;
@@ -308,17 +326,14 @@ void CanaryEngine::Verify(const StepPlan& plan, size_t run,
     ++num_accepted;
   }
   result->num_accepted[run] = num_accepted;
-  // Written all the same.
-  Touch(slot, plan.id);
+  // The blocks of all drafts were written.
+  memory_.Touch(plan.id, sequences_.ReadBlocks(slot));
   tables_.RejectDrafts(slot, num_drafts, num_accepted);
-  const int32_t length = num_known + num_accepted;
-  contents.chain.resize(length);
-  contents.content.resize(length);
-  contents.steps.resize(length);
+  contents.Cut(num_known + num_accepted);
 }
 
 void CanaryEngine::ProposeDrafts(SequenceSlot slot) {
-  uint64_t chain = contents_of(slot).chain.back();
+  uint64_t chain = sequences_.contents(slot).chain.back();
   uint64_t draw = SplitMix64(chain ^ ~options_.seed);
   const auto num_drafts = draw % (options_.max_drafts + 1);
   std::vector<int32_t> drafts;
@@ -328,9 +343,43 @@ void CanaryEngine::ProposeDrafts(SequenceSlot slot) {
     drafts.push_back(is_random ? static_cast<int32_t>(SplitMix64(~draw) %
                                                       options_.vocabulary)
                                : SampleAfter(chain));
-    chain = Extend(chain, drafts.back());
+    chain = ExtendHash(chain, drafts.back());
   }
   tables_.SetDrafts(slot, drafts);
+}
+
+absl::Status CanaryEngine::CarryOut(const StepPlan& plan,
+                                    const EvictionOrder& order,
+                                    EvictionOutcome* outcome) {
+  if (refuses_all_ || orders_.IsRefused(order)) {
+    outcome->ok = false;
+    outcome->error = "refused at random";
+    return absl::OkStatus();
+  }
+  const CanaryContents& contents = sequences_.contents(order.slot);
+  const EntryIndex entries =
+      IndexEntries(layout_, sequences_.ViewBelow(order).cache(),
+                   contents.positions[order.group], order.cut,
+                   sequences_.FirstAttended(order.group, order.length));
+  const KeepSets keep = orders_.ChooseSurvivors(order, entries);
+  for (int32_t h = 0; h < layout_.pages_per_block(); ++h) {
+    outcome->counts.push_back(
+        static_cast<int32_t>(keep.offsets[h + 1] - keep.offsets[h]));
+  }
+  // A move of lost content leaves it lost, even if all blocks are fresh.
+  const bool was_damaged = IsDamaged(order.slot);
+  BM_RETURN_IF_ERROR(
+      AsCanaryError(tables_.CheckCounts(order, outcome->counts)));
+  tables_.Commit(plan, order, outcome->counts);
+  outcome->layout_checksum = tables_.ChecksumOf(order);
+  const RaggedRegion next(layout_,
+                          *sequences_.RegionFrom(order.slot, order.group, 0));
+  BM_RETURN_IF_ERROR(orders_.CheckShards(next));
+  for (const BlockId block : next.blocks()) memory_.SetLost(block, was_damaged);
+  CompactionPlan compaction = PlanCompaction(layout_, entries, keep, next);
+  memory_.Move(std::move(compaction.moves), contents.history + 1);
+  sequences_.Evict(order, keep.ranks, std::move(compaction.positions));
+  return absl::OkStatus();
 }
 
 }  // namespace blockmgr

@@ -50,6 +50,12 @@ class SeededRandom {
   T Pick(const std::vector<T>& values) {
     return values[Between(0, static_cast<int32_t>(values.size()) - 1)];
   }
+  template <typename T>
+  void Shuffle(std::vector<T>* values) {
+    for (auto i = static_cast<int32_t>(values->size()) - 1; i > 0; --i) {
+      std::swap((*values)[i], (*values)[Between(0, i)]);
+    }
+  }
 
  private:
   uint64_t state_;
