@@ -169,7 +169,7 @@ void TakeSubmit(const Request& request, const absl::StatusOr<RequestId>& id,
                            ScopeOf(request.scope, num_tokens);
     books->counts().other_media += has_other ? 1 : 0;
   }
-  if (!books->requests.emplace(*id, served).second) {
+  if (!books->requests.insert_or_assign(*id, served).second) {
     books->Fail("request number ", Index(*id), " was given twice");
   }
   books->names[request.id] = *id;

@@ -75,6 +75,7 @@ void TakePart(const StepPlan& plan, const CopyOnWrite& copy,
   ++books->counts().parts;
 }
 
+// Takes the blocks of a run in one group.
 void TakeGroup(const StepPlan& plan, size_t run, int32_t group,
                LedgerTable* table, LedgerBooks* books) {
   std::vector<BlockId>& own = table->groups[group].pages;

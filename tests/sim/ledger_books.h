@@ -4,12 +4,12 @@
 //   ledger_plan.h        plans: ledger_starts.h, ledger_swaps.h,
 //                        ledger_blocks.h and ledger_orders.h have their parts
 //   ledger_answer.h      answers: ledger_outcomes.h has those to evictions
-//   ledger_effects.h     what the scheduler tells of requests
+//   ledger_effects.h     what the scheduler tells of ends and commands
 //   ledger_loss.h        lost blocks
-//   ledger_compare.h     the books and the manager's
+//   ledger_compare.h     comparison with the manager and the scheduler
 //
-// A part that only checks has a const reference to the books. It reports what
-// is wrong, and counts, through `report`.
+// A function that only checks has a const reference to the books. It reports
+// failures and counts events, which leaves the books as they are.
 #ifndef TESTS_SIM_LEDGER_BOOKS_H_
 #define TESTS_SIM_LEDGER_BOOKS_H_
 

@@ -12,8 +12,8 @@
 namespace blockmgr::sim {
 namespace {
 
-// A request that was preempted more often stays in its slot, whatever the
-// admission policy is.
+// A request may be preempted this often. After that it stays in its slot until
+// it ends, whatever the admission policy is.
 constexpr int32_t kLastPreemption = 2;
 
 // Returns whether the scores are sums over queries from the first token on.
@@ -24,8 +24,7 @@ bool NeedsState(const ScorerSpec& scorer) {
 }
 
 // Checks that a request that was promised all its blocks is preempted only
-// where a running one takes more than it was promised, in place of what the two
-// shared.
+// where a running request takes more blocks than it was promised.
 void CheckPromise(const LedgerRequest& victim, const LedgerBooks& books) {
   const bool is_guaranteed =
       books.options.admission == AdmissionPolicy::kGuaranteed;
@@ -59,6 +58,7 @@ void CheckNobodyAwaits(const LedgerBooks& books) {
   }
 }
 
+// Checks that the plan has restarted every sequence that has lost blocks.
 void CheckRestarts(const LedgerBooks& books) {
   for (const auto& [slot, table] : books.tables) {
     if (table.restart_due) {

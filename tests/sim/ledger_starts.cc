@@ -66,6 +66,7 @@ void TakeRestart(const StepPlan& plan, const SequenceStart& start,
   }
 }
 
+// Takes the table of the source and the evictions of the parent.
 void TakeFork(const SequenceStart& start, LedgerRequest* served,
               LedgerTable* table, LedgerBooks* books) {
   const auto found = books->tables.find(start.source);
@@ -116,6 +117,7 @@ void TakeFork(const SequenceStart& start, LedgerRequest* served,
   books->counts().window_region_forks += has_window_region ? 1 : 0;
 }
 
+// Takes the region that the request starts with, and its evictions.
 void TakeRegion(const SequenceStart& start, LedgerRequest* served,
                 LedgerTable* table, LedgerBooks* books) {
   const auto found = books->regions.find(start.region);
