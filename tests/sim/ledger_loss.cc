@@ -1,18 +1,31 @@
-// What follows when the engine has lost blocks.
+#include "tests/sim/ledger_loss.h"
 
 #include <algorithm>
 #include <utility>
-
-#include "tests/sim/ledger.h"
+#include <vector>
 
 namespace blockmgr::sim {
+namespace {
 
-void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
+// Returns the positions before the first lost block of any group.
+int32_t SoundBefore(const LedgerTable& table, const std::vector<BlockId>& lost,
+                    const LedgerBooks& books) {
+  int32_t num_sound = table.num_reserved;
+  for (const GroupBook& book : table.groups) {
+    for (int32_t i = 0; i < std::ssize(book.pages); ++i) {
+      if (std::ranges::count(lost, book.pages[i]) == 0) continue;
+      num_sound = std::min(num_sound, i * books.layout.page_size);
+    }
+  }
+  return num_sound;
+}
+
+void TakeLostBlocks(const std::vector<BlockId>& lost, LedgerBooks* books) {
   if (lost.empty()) return;
   const auto is_lost = [&lost](BlockId block) {
     return std::ranges::count(lost, block) > 0;
   };
-  for (auto& [slot, table] : tables_) {
+  for (auto& [slot, table] : books->tables) {
     const std::set<BlockId> blocks = table.Blocks();
     if (std::ranges::none_of(blocks, is_lost)) continue;
     const bool has_lost_region =
@@ -20,21 +33,33 @@ void Ledger::SettleLoss(const std::vector<BlockId>& lost) {
           return std::ranges::any_of(book.region.blocks, is_lost);
         });
     table.num_sound =
-        has_lost_region ? 0
-                        : std::min(table.num_settled, SoundBefore(table, lost));
-    // Whatever is in flight for it counts for nothing.
-    table.stay = next_stay_++;
+        has_lost_region
+            ? 0
+            : std::min(table.num_settled, SoundBefore(table, lost, *books));
+    // The runs in flight for the sequence count for nothing.
+    table.stay = books->next_stay++;
     table.takes_more = true;
-    ++report_->counts().cut_requests;
+    ++books->counts().cut_requests;
   }
-  for (const BlockId block : lost) blocks_[Index(block)].content.clear();
-  LoseRegions(is_lost);
+  for (const BlockId block : lost) books->blocks[Index(block)].content.clear();
+  books->LoseRegions(is_lost);
 }
 
-void Ledger::TakeCuts(const BlockManager& manager) {
-  if (!report_->ok()) return;
+}  // namespace
+
+void TakeLoss(const StepResult& result, LedgerBooks* books) {
+  TakeLostBlocks(result.lost_blocks, books);
+  for (auto& [id, swap] : books->swaps) {
+    for (const HostBlockId block : result.lost_host_blocks) {
+      swap.is_due |= std::ranges::count(swap.blocks, block) > 0;
+    }
+  }
+}
+
+void TakeCuts(const BlockManager& manager, LedgerBooks* books) {
+  if (!books->ok()) return;
   std::vector<SequenceSlot> left;
-  for (auto& [slot, table] : tables_) {
+  for (auto& [slot, table] : books->tables) {
     if (!table.num_sound.has_value()) continue;
     const int32_t num_sound = *std::exchange(table.num_sound, std::nullopt);
     const SequenceCache& sequence = manager.sequence(slot);
@@ -45,41 +70,31 @@ void Ledger::TakeCuts(const BlockManager& manager) {
     const int32_t num_kept = sequence.num_settled;
     if (table.has_order() || num_kept < 1 || num_kept > num_sound ||
         num_kept < std::max(table.cut(), table.last_length()) ||
-        !CanGoOn(table, num_kept)) {
-      report_->Fail("slot ", Index(slot), " goes on from ", num_kept,
-                    " tokens; it has ", num_sound, " left, cut ", table.cut(),
-                    ", was compressed at ", table.last_length(),
-                    ", under way: ", table.has_order());
+        !books->CanGoOn(table, num_kept)) {
+      books->Fail("slot ", Index(slot), " goes on from ", num_kept,
+                  " tokens; it has ", num_sound, " left, cut ", table.cut(),
+                  ", was compressed at ", table.last_length(),
+                  ", under way: ", table.has_order());
       return;
     }
-    CutTables(num_kept, &table);
+    books->CutTables(num_kept, &table);
     table.num_settled = num_kept;
     table.num_reserved = num_kept;
     table.restart_due = true;
-    requests_.at(table.request).num_placeholders = 0;
-    requests_.at(table.request).num_ready = 0;
+    books->requests.at(table.request).num_placeholders = 0;
+    books->requests.at(table.request).num_ready = 0;
   }
-  for (const SequenceSlot slot : left) CloseTable(slot);
+  for (const SequenceSlot slot : left) books->CloseTable(slot);
 }
 
-void Ledger::TakeRestart(const StepPlan& plan, const SequenceStart& start) {
-  const auto found = tables_.find(start.slot);
-  if (found == tables_.end() || found->second.request != start.request ||
-      !found->second.restart_due || start.source != start.slot ||
-      start.region != kNoRegion) {
-    report_->Fail("request ", Index(start.request), " starts in slot ",
-                  Index(start.slot), " from slot ", Index(start.source),
-                  " and has lost nothing there");
-    return;
+void TakeLeft(const BlockManager& manager, LedgerBooks* books) {
+  std::vector<SequenceSlot> left;
+  for (auto& [slot, table] : books->tables) {
+    if (!table.may_leave) continue;
+    table.may_leave = false;
+    if (!manager.sequence(slot).open) left.push_back(slot);
   }
-  Table& table = found->second;
-  table.restart_due = false;
-  CheckStartContent(plan, start, requests_.at(start.request));
-  if (start.num_cached_tokens != table.num_reserved) {
-    report_->Fail("request ", Index(start.request), " starts again after ",
-                  start.num_cached_tokens, " tokens, ", table.num_reserved,
-                  " are left");
-  }
+  for (const SequenceSlot slot : left) books->CloseTable(slot);
 }
 
 }  // namespace blockmgr::sim
