@@ -33,7 +33,7 @@ VERSION = 2
 HEADER = struct.Struct("<8sII6iQqq")  # bench/kernel_problem.h
 DTYPES = ["bf16", "fp16"]
 ROTATED_L2S = 6  # bench/kernel_run.cc
-MAX_COPIES = 16  # bench/kernel_cases.cc
+MAX_COPIES = 16  # bench/kernel_inputs.cc
 UNKNOWN_L2_BYTES = 64 << 20  # of a PyTorch that does not say
 STEP = 0x9E3779B97F4A7C15
 MIX = [(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)]
@@ -168,7 +168,7 @@ def gather_list(problem, index):
 
 
 def num_copies(num_bytes, l2_bytes):
-    """How many copies take turns: as in kernel_run.cc and kernel_cases.cc."""
+    """How many copies take turns: as in kernel_run.cc and kernel_inputs.cc."""
     return min(max(-(-ROTATED_L2S * l2_bytes // num_bytes), 1), MAX_COPIES)
 
 

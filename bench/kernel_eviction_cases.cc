@@ -1,6 +1,7 @@
-// All that an eviction does on a device whose tables are there already: lists
-// of entries, scores, a selection and moves; and its parts alone.
+#include "bench/kernel_eviction_cases.h"
+
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -8,27 +9,32 @@
 #include <span>
 #include <vector>
 
-#include "bench/kernel_cases.h"
+#include "bench/kernel_score_cases.h"
 #include "blockmgr/base/bits.h"
-#include "blockmgr/base/status_macros.h"
+#include "kernels/cuda/rows/row_mover.h"
 #include "kernels/cuda/selection/entry_index.h"
 #include "kernels/cuda/selection/select.h"
 
 namespace blockmgr {
 namespace {
 
-// The new regions, which the host lays out from the budgets. The survivors of a
-// list are moved in place, to the first pages of the list.
+// Bytes of rows that are staged together when rows are moved in place. They
+// stay in the second-level cache of an H100 (50 MB).
+constexpr int64_t kStagedBytes = int64_t{32} << 20;
+
+// NextRegions are the regions after an eviction. The host lays them out from
+// the budgets. The survivors of a list are moved in place, to the first pages
+// of the list.
 struct NextRegions {
-  // Pages that lists have: CSR.
-  void LayOut(std::span<const int64_t> page_offsets_now,
-              std::span<const int32_t> pages_now, int32_t page_size) {
+  // Lays out regions of the `kept` entries on pages that the lists have.
+  void LayOut(const KernelInputs& in) {
     kept_offsets.assign(1, 0);
     page_offsets.assign(1, 0);
     pages.clear();
     for (std::size_t list = 0; list < kept.size(); ++list) {
-      const auto first = pages_now.begin() + page_offsets_now[list];
-      pages.insert(pages.end(), first, first + CeilDiv(kept[list], page_size));
+      const auto first = in.pages.begin() + in.page_offsets[list];
+      pages.insert(pages.end(), first,
+                   first + CeilDiv(kept[list], in.problem.page_size));
       page_offsets.push_back(static_cast<int32_t>(pages.size()));
       kept_offsets.push_back(kept_offsets.back() + kept[list]);
     }
@@ -40,150 +46,81 @@ struct NextRegions {
   std::vector<int32_t> pages;
 };
 
-}  // namespace
-
-EntryIndexParams DeviceProblem::MakeIndex() {
-  const int32_t page_size = problem_.page_size;
+// The index has the regions and tails that KernelInputs::entries have.
+EntryIndexParams MakeIndex(CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  const KernelProblem& problem = in.problem;
+  DeviceMemory& memory = builder.memory;
   EntryIndexParams index;
-  index.lists = lists_;
-  index.num_blocks = num_blocks_;
-  index.page_shift = page_size == 32 ? 5 : 4;
-  // Regions and tails as SendEntries has them.
+  index.lists = in.lists;
+  index.num_blocks = in.num_blocks;
+  index.page_shift = in.page_shift();
   std::vector<int32_t> region_positions;
   std::vector<int32_t> cuts;
-  for (int64_t list = 0; list < num_lists(); ++list) {
+  for (const int32_t length : problem.lengths) {
     const int32_t num_slots =
-        CeilDiv(problem_.lengths[list], page_size) * page_size;
+        CeilDiv(length, problem.page_size) * problem.page_size;
     for (int32_t i = 0; i < num_slots; ++i) region_positions.push_back(i);
   }
-  std::ranges::transform(sequence_lengths_, problem_.tail_lengths,
+  std::ranges::transform(in.sequence_lengths, problem.tail_lengths,
                          std::back_inserter(cuts), std::minus());
-  const int64_t num_entries = std::ssize(slots_);
-  index.lists.region_positions = Send<int32_t>(region_positions);
-  index.lists.cuts = Send<int32_t>(cuts);
-  index.offsets = entries_.offsets;
+  index.lists.region_positions = memory.Send<int32_t>(region_positions);
+  index.lists.cuts = memory.Send<int32_t>(cuts);
+  index.offsets = in.entries.offsets;
   std::vector<int64_t> word_offsets = {0};
   for (const int32_t cut : cuts) {
     word_offsets.push_back(word_offsets.back() + CeilDiv(cut, 32));
   }
-  const int64_t num_words = word_offsets.back() * problem_.num_heads;
-  index.word_offsets = Send<int64_t>(word_offsets);
-  index.marks = Allocate<uint32_t>(num_words);
-  index.words = Allocate<IndexWord>(num_words);
-  index.slots = Allocate<int64_t>(num_entries);
-  index.positions = Allocate<int32_t>(num_entries);
-  index.error = error_;
+  const int64_t num_words = word_offsets.back() * problem.num_heads;
+  index.word_offsets = memory.Send<int64_t>(word_offsets);
+  index.marks = memory.Allocate<uint32_t>(num_words);
+  index.words = memory.Allocate<IndexWord>(num_words);
+  index.slots = memory.Allocate<int64_t>(in.num_entries());
+  index.positions = memory.Allocate<int32_t>(in.num_entries());
+  index.error = in.error;
   return index;
 }
 
-void DeviceProblem::AddIndex() {
-  const EntryIndexParams index = MakeIndex();
-  // A region's positions are read, a slot and a position written of each entry.
-  cases_.push_back(
-      {"index_entries", KernelCeiling::kNone,
-       16.0 * static_cast<double>(slots_.size()), 0,
-       [=, this](int32_t) { runtime().IndexEntries(index, longest_tail_); }});
+// Returns the lists of the inputs, with the entries that the index writes.
+EntryLists IndexedEntries(const KernelInputs& in,
+                          const EntryIndexParams& index) {
+  EntryLists entries = in.entries;
+  entries.slots = index.slots;
+  entries.positions = index.positions;
+  return entries;
 }
 
-SelectMoves DeviceProblem::MakeMovePlan(const EntryLists& entries,
-                                        const uint32_t* survivors,
-                                        int64_t most_kept) {
+// Makes the parameters of a plan of moves, all but the new regions.
+SelectMoves MakeMovePlan(const EntryLists& entries, const uint32_t* survivors,
+                         int64_t most_kept, CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
   SelectMoves plan;
-  plan.num_heads = static_cast<int32_t>(num_lists());
-  plan.page_size = problem_.page_size;
+  plan.num_heads = static_cast<int32_t>(in.num_lists());
+  plan.page_size = in.problem.page_size;
   plan.offsets = entries.offsets;
   plan.slots = entries.slots;
   plan.positions = entries.positions;
   plan.survivors = survivors;
-  plan.moves = Allocate<RowMove>(most_kept);
+  plan.moves = builder.memory.Allocate<RowMove>(most_kept);
   plan.num_moves = most_kept;
-  plan.region_positions =
-      Allocate<int32_t>(std::ssize(pages_) * problem_.page_size);
-  plan.error = error_;
+  plan.region_positions = builder.memory.Allocate<int32_t>(
+      std::ssize(in.pages) * in.problem.page_size);
+  plan.error = in.error;
   return plan;
 }
 
-// In place: every fifth entry of a list stays.
-void DeviceProblem::AddMovePlan() {
-  constexpr int32_t kEvery = 5;
-  static_assert(kEvery * kKeepRatio == 1.0);
-  std::vector<uint32_t> survivors(
-      SurvivorWords(std::ssize(slots_), num_lists()));
-  NextRegions next;
-  for (int64_t list = 0; list < num_lists(); ++list) {
-    const int32_t length = list_length(list);
-    const int64_t word = SurvivorWord(offsets_[list], list);
-    for (int32_t i = 0; i < length; i += kEvery) {
-      survivors[word + i / 32] |= 1u << (i % 32);
-    }
-    next.kept.push_back(CeilDiv(length, kEvery));
-  }
-  next.LayOut(page_offsets_, pages_, problem_.page_size);
-  const int64_t num_kept = next.kept_offsets.back();
-  SelectMoves plan =
-      MakeMovePlan(entries_, Send<uint32_t>(survivors), num_kept);
-  plan.kept = Send<int32_t>(next.kept);
-  plan.move_offsets = Send<int64_t>(next.kept_offsets);
-  plan.page_offsets = Send<int32_t>(next.page_offsets);
-  plan.pages = Send<int32_t>(next.pages);
-  plan.num_pages = std::ssize(next.pages);
-  // A survivor's slot and position are read, its move and position written;
-  // latency is what counts.
-  cases_.push_back({"plan_moves", KernelCeiling::kNone,
-                    (16.0 + sizeof(RowMove)) * static_cast<double>(num_kept), 0,
-                    [=, this](int32_t) { runtime().PlanMoves(plan); }});
+// Allocates memory for kStagedBytes of rows, or for the rows of one list.
+char* AllocateStaging(int64_t most_of_a_list, CaseBuilder& builder) {
+  const int64_t row_bytes = builder.in.problem.row_bytes();
+  return builder.memory.Allocate<char>(
+      std::max(kStagedBytes / 2 / row_bytes, most_of_a_list) * 2 * row_bytes);
 }
 
-// Moves as many rows as a compaction of each list does: once straight to their
-// destinations, and once by way of staging, as moves in place need it.
-void DeviceProblem::AddMoves() {
-  std::vector<RowMove> moves;
-  std::vector<int64_t> ends;  // of lists
-  int64_t most_of_a_list = 0;
-  for (std::size_t list = 0; list + 1 < offsets_.size(); ++list) {
-    const int64_t size = offsets_[list + 1] - offsets_[list];
-    const auto kept =
-        static_cast<int64_t>(kKeepRatio * static_cast<double>(size));
-    for (int64_t i = 0; i < kept; ++i) {
-      const int64_t from =
-          kept + i * (size - kept) / std::max<int64_t>(kept, 1);
-      moves.push_back(
-          {slots_[offsets_[list] + from], slots_[offsets_[list] + i]});
-    }
-    ends.push_back(std::ssize(moves));
-    most_of_a_list = std::max(most_of_a_list, kept);
-  }
-  MoveRows move;
-  move.rows.count = std::ssize(moves);
-  move.moves = Send<RowMove>(moves);
-  move.error = error_;
-  cases_.push_back({"compact", KernelCeiling::kCopy,
-                    2 * pair_bytes() * static_cast<double>(moves.size()), 0,
-                    [=, this](int32_t copy) {
-                      MoveRows p = move;
-                      p.pool = PoolOf(copy);
-                      runtime().Move(p);
-                    }});
-  move.staged = AllocateStaging(most_of_a_list);
-  // Rows are read and written twice, if staged rows do not stay in the cache.
-  cases_.push_back({"compact_in_place", KernelCeiling::kCopy,
-                    2 * pair_bytes() * static_cast<double>(moves.size()), 0,
-                    [=, this](int32_t copy) {
-                      MoveRows p = move;
-                      p.pool = PoolOf(copy);
-                      MoveStaged(p, ends);
-                    }});
-}
-
-char* DeviceProblem::AllocateStaging(int64_t most_of_a_list) {
-  return Allocate<char>(
-      std::max(kStagedBytes / 2 / problem_.row_bytes(), most_of_a_list) * 2 *
-      problem_.row_bytes());
-}
-
-void DeviceProblem::MoveStaged(const MoveRows& all,
-                               std::span<const int64_t> ends) const {
-  const int64_t most_rows = kStagedBytes / 2 / problem_.row_bytes();
+// Moves all rows by way of staging, whole lists at a time. The moves of list i
+// end at ends[i].
+void MoveStaged(DeviceRuntime& runtime, const MoveRows& all,
+                std::span<const int64_t> ends, int64_t row_bytes) {
+  const int64_t most_rows = kStagedBytes / 2 / row_bytes;
   int64_t begin = 0;
   for (std::size_t i = 0; i < ends.size(); ++i) {
     const bool is_last = i + 1 == ends.size();
@@ -191,109 +128,174 @@ void DeviceProblem::MoveStaged(const MoveRows& all,
     MoveRows move = all;
     move.moves += begin;
     move.rows.count = ends[i] - begin;
-    runtime().Move(move);
+    runtime.Move(move);
     begin = ends[i];
   }
 }
 
-std::function<void(int32_t copy)> DeviceProblem::MakeSelectAndMove(
-    const EntryLists& entries) {
+// Returns the part of an eviction that follows the scores, with the work of the
+// host.
+std::function<void(int32_t copy)> MakeSelectAndMove(const EntryLists& entries,
+                                                    CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  DeviceMemory& memory = builder.memory;
   SelectProblem select;
-  select.scores = scores_;
+  select.scores = in.scores;
   select.budget = SelectBudget::kBlend;
-  select.alpha = kAdaKvAlpha;
-  select = MakeSelection(select, problem_.num_heads);
+  select.alpha = kBenchAdaKvAlpha;
+  select = MakeSelection(select, in.problem.num_heads, builder);
   select.positions = entries.positions;
   // No list keeps more than it has.
   SelectMoves plan =
-      MakeMovePlan(entries, select.survivors, std::ssize(slots_));
-  budgets_ = select.budgets;
-  auto* const kept = Allocate<int32_t>(num_lists());
-  auto* const kept_offsets = Allocate<int64_t>(num_lists() + 1);
-  auto* const page_offsets = Allocate<int32_t>(num_lists() + 1);
-  auto* const pages = Allocate<int32_t>(std::ssize(pages_));
+      MakeMovePlan(entries, select.survivors, in.num_entries(), builder);
+  builder.kept = select.budgets;
+  auto* const kept = memory.Allocate<int32_t>(in.num_lists());
+  auto* const kept_offsets = memory.Allocate<int64_t>(in.num_lists() + 1);
+  auto* const page_offsets = memory.Allocate<int32_t>(in.num_lists() + 1);
+  auto* const pages = memory.Allocate<int32_t>(std::ssize(in.pages));
   plan.kept = kept;
   plan.move_offsets = kept_offsets;
   plan.page_offsets = page_offsets;
   plan.pages = pages;
-  plan.num_pages = std::ssize(pages_);
+  plan.num_pages = std::ssize(in.pages);
   int64_t longest_list = 0;
-  for (int64_t list = 0; list < num_lists(); ++list) {
-    longest_list = std::max<int64_t>(longest_list, list_length(list));
+  for (int64_t list = 0; list < in.num_lists(); ++list) {
+    longest_list = std::max<int64_t>(longest_list, in.list_length(list));
   }
-  char* const staged = AllocateStaging(longest_list);
+  MoveRows move;
+  move.moves = plan.moves;
+  move.staged = AllocateStaging(longest_list, builder);
+  move.error = in.error;
   const auto next = std::make_shared<NextRegions>();
-  next->kept.resize(static_cast<std::size_t>(num_lists()));
-  return [=, this](int32_t copy) {
-    runtime().Select(select);
-    // A failure is the runtime's to keep.
-    if (!Read<int32_t>(select.budgets, next->kept).ok()) return;
-    next->LayOut(page_offsets_, pages_, problem_.page_size);
-    Upload<int32_t>(kept, next->kept);
-    Upload<int64_t>(kept_offsets, next->kept_offsets);
-    Upload<int32_t>(page_offsets, next->page_offsets);
-    Upload<int32_t>(pages, next->pages);
-    runtime().PlanMoves(plan);
-    MoveRows move;
-    move.pool = PoolOf(copy);
-    move.moves = plan.moves;
-    move.staged = staged;
-    move.error = error_;
-    MoveStaged(move, std::span(next->kept_offsets).subspan(1));
+  next->kept.resize(static_cast<std::size_t>(in.num_lists()));
+  const auto kernel = [=, &in, &memory](DeviceRuntime& runtime,
+                                        const MoveRows& p) {
+    runtime.Select(select);
+    // The runtime keeps the error.
+    if (!memory.Read<int32_t>(select.budgets, next->kept).ok()) return;
+    next->LayOut(in);
+    memory.Upload<int32_t>(kept, next->kept);
+    memory.Upload<int64_t>(kept_offsets, next->kept_offsets);
+    memory.Upload<int32_t>(page_offsets, next->page_offsets);
+    memory.Upload<int32_t>(pages, next->pages);
+    runtime.PlanMoves(plan);
+    MoveStaged(runtime, p, std::span(next->kept_offsets).subspan(1),
+               in.problem.row_bytes());
   };
+  return builder.OnPool(move, kernel);
 }
 
-absl::StatusOr<std::vector<int32_t>> DeviceProblem::ReadKept() const {
-  std::vector<int32_t> kept(static_cast<std::size_t>(num_lists()));
-  BM_RETURN_IF_ERROR(Read<int32_t>(budgets_, kept));
-  return kept;
+// `score` scores the entries of the index.
+void AddEviction(const char* name, const EntryIndexParams& index,
+                 const std::function<void(int32_t copy)>& score,
+                 CaseBuilder& builder) {
+  const auto index_entries = builder.OffPool(&DeviceRuntime::IndexEntries,
+                                             index, builder.in.longest_tail);
+  const auto select_and_move =
+      MakeSelectAndMove(IndexedEntries(builder.in, index), builder);
+  const auto evict = [=](int32_t copy) {
+    index_entries(copy);
+    score(copy);
+    select_and_move(copy);
+  };
+  // Keys are read twice.
+  builder.cases.push_back({.kernel = name,
+                           .ceiling = KernelCeiling::kNone,
+                           .useful_bytes = builder.in.kv_bytes(),
+                           .flops = 0,
+                           .launch = evict,
+                           .waits = true});
 }
 
-EntryLists DeviceProblem::IndexedEntries(const EntryIndexParams& index) const {
-  EntryLists entries = entries_;
-  entries.slots = index.slots;
-  entries.positions = index.positions;
-  return entries;
+}  // namespace
+
+void AddIndex(CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  const EntryIndexParams index = MakeIndex(builder);
+  // The kernel reads a position of each entry of a region. It writes a slot and
+  // a position of each entry.
+  builder.cases.push_back(
+      {"index_entries", KernelCeiling::kNone,
+       16.0 * static_cast<double>(in.num_entries()), 0,
+       builder.OffPool(&DeviceRuntime::IndexEntries, index, in.longest_tail)});
 }
 
-void DeviceProblem::AddEviction(
-    const char* name, const EntryIndexParams& index,
-    const std::function<void(int32_t copy)>& score) {
-  const auto select_and_move = MakeSelectAndMove(IndexedEntries(index));
-  // Keys twice.
-  cases_.push_back({.kernel = name,
-                    .ceiling = KernelCeiling::kNone,
-                    .useful_bytes = kv_bytes_,
-                    .flops = 0,
-                    .launch =
-                        [=, this](int32_t copy) {
-                          runtime().IndexEntries(index, longest_tail_);
-                          score(copy);
-                          select_and_move(copy);
-                        },
-                    .waits = true});
+void AddMovePlan(CaseBuilder& builder) {
+  constexpr int32_t kEvery = 5;
+  static_assert(kEvery * kBenchKeepRatio == 1.0);
+  const KernelInputs& in = builder.in;
+  DeviceMemory& memory = builder.memory;
+  std::vector<uint32_t> survivors(
+      SurvivorWords(in.num_entries(), in.num_lists()));
+  NextRegions next;
+  for (int64_t list = 0; list < in.num_lists(); ++list) {
+    const int32_t length = in.list_length(list);
+    const int64_t word = SurvivorWord(in.offsets[list], list);
+    for (int32_t i = 0; i < length; i += kEvery) {
+      survivors[word + i / 32] |= 1u << (i % 32);
+    }
+    next.kept.push_back(CeilDiv(length, kEvery));
+  }
+  next.LayOut(in);
+  const int64_t num_kept = next.kept_offsets.back();
+  SelectMoves plan = MakeMovePlan(in.entries, memory.Send<uint32_t>(survivors),
+                                  num_kept, builder);
+  plan.kept = memory.Send<int32_t>(next.kept);
+  plan.move_offsets = memory.Send<int64_t>(next.kept_offsets);
+  plan.page_offsets = memory.Send<int32_t>(next.page_offsets);
+  plan.pages = memory.Send<int32_t>(next.pages);
+  plan.num_pages = std::ssize(next.pages);
+  // The kernel reads the slot and the position of each survivor. It writes the
+  // move and the position. But latency is what counts.
+  builder.cases.push_back(
+      {"plan_moves", KernelCeiling::kNone,
+       (16.0 + sizeof(RowMove)) * static_cast<double>(num_kept), 0,
+       builder.OffPool(&DeviceRuntime::PlanMoves, plan)});
 }
 
-void DeviceProblem::AddSnapKvEviction() {
-  const EntryIndexParams index = MakeIndex();
-  WindowParams window = MakeWindow(kWindow);
-  window.entries = IndexedEntries(index);
-  const PoolParams pooling = MakePooling(window);
-  AddEviction("evict_snapkv", index, [=, this](int32_t copy) {
-    Weigh(window, copy);
-    runtime().PoolWindow(pooling);
-  });
+void AddMoves(CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  std::vector<RowMove> moves;
+  std::vector<int64_t> ends;  // of lists
+  int64_t most_of_a_list = 0;
+  for (std::size_t list = 0; list + 1 < in.offsets.size(); ++list) {
+    const int64_t* const slots = in.slots.data() + in.offsets[list];
+    const int64_t size = in.offsets[list + 1] - in.offsets[list];
+    const auto kept =
+        static_cast<int64_t>(kBenchKeepRatio * static_cast<double>(size));
+    for (int64_t i = 0; i < kept; ++i) {
+      moves.push_back({slots[kept + i * (size - kept) / kept], slots[i]});
+    }
+    ends.push_back(std::ssize(moves));
+    most_of_a_list = std::max(most_of_a_list, kept);
+  }
+  MoveRows move;
+  move.rows.count = std::ssize(moves);
+  move.moves = builder.memory.Send<RowMove>(moves);
+  move.error = in.error;
+  const double bytes = 2 * in.pair_bytes() * static_cast<double>(moves.size());
+  builder.cases.push_back({"compact", KernelCeiling::kCopy, bytes, 0,
+                           builder.OnPool(move, &DeviceRuntime::Move)});
+  move.staged = AllocateStaging(most_of_a_list, builder);
+  // Rows are read and written twice, unless staged rows stay in the cache.
+  builder.cases.push_back(
+      {"compact_in_place", KernelCeiling::kCopy, bytes, 0,
+       builder.OnPool(move, MoveStaged, ends, in.problem.row_bytes())});
 }
 
-void DeviceProblem::AddKeyDiffEviction() {
-  const EntryIndexParams index = MakeIndex();
-  KeyScoreParams keys = MakeKeyScores();
-  keys.entries = IndexedEntries(index);
-  AddEviction("evict_keydiff", index, [=, this](int32_t copy) {
-    KeyScoreParams p = keys;
-    p.pool = PoolOf(copy);
-    runtime().KeyScores(p, shape_);
-  });
+void AddSnapKvEviction(CaseBuilder& builder) {
+  const EntryIndexParams index = MakeIndex(builder);
+  AddEviction("evict_snapkv", index,
+              MakeSnapKv(IndexedEntries(builder.in, index), builder), builder);
+}
+
+void AddKeyDiffEviction(CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  const EntryIndexParams index = MakeIndex(builder);
+  const KeyScoreParams keys = MakeKeyScores(IndexedEntries(in, index), builder);
+  AddEviction("evict_keydiff", index,
+              builder.OnPool(keys, &DeviceRuntime::KeyScores, in.shape),
+              builder);
 }
 
 }  // namespace blockmgr

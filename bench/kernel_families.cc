@@ -1,115 +1,78 @@
-// Which cases there are, and one family of them after the other on the device.
-#include <algorithm>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
+#include "bench/kernel_families.h"
 
-#include "bench/kernel_cases.h"
+#include <cstdint>
+
+#include "bench/kernel_eviction_cases.h"
+#include "bench/kernel_score_cases.h"
+#include "bench/kernel_step_cases.h"
 #include "kernels/cuda/attention/decode_attention.h"
 #include "kernels/cuda/selection/select.h"
 
 namespace blockmgr {
+namespace {
 
-// Families that write to pools come after those that only read them, which
-// find the problem's own contents there.
-const std::vector<DeviceProblem::Family>& DeviceProblem::Families() {
-  using P = DeviceProblem;
-  static const auto& families = *new std::vector<Family>{
-      {{"read_ceiling", "copy_ceiling"}, [](P& p) { p.AddCeilings(); }},
-      {{"decode"}, [](P& p) { p.AddDecode("decode", p.MakeDecode(0)); }},
+SelectProblem MakeSelect(SelectBudget budget, int64_t alpha) {
+  SelectProblem select;
+  select.budget = budget;
+  select.alpha = alpha;
+  return select;
+}
+
+// Adds a selection in which the heads of every sequence share a scope.
+void AddShared(const char* name, const SelectProblem& select,
+               CaseBuilder& builder) {
+  AddSelection(name, select, builder.in.problem.num_heads, builder);
+}
+
+}  // namespace
+
+const std::vector<KernelFamily>& KernelFamilies() {
+  using enum SelectBudget;
+  using B = CaseBuilder;
+  static const auto& families = *new std::vector<KernelFamily>{
+      {{"read_ceiling", "copy_ceiling"}, AddCeilings},
+      {{"decode"}, [](B& b) { AddDecode("decode", 0, b); }},
       {{"decode_invariant"},
-       [](P& p) {
-         p.AddDecode("decode_invariant", p.MakeDecode(kInvariantChunkTiles));
-       }},
-      {{"decode_logits", "h2o_add", "h2o_finish"},
-       [](P& p) { p.AddDecodeSums(); }},
-      {{"chunk"}, [](P& p) { p.AddChunk(); }},
-      {{"index_entries"}, [](P& p) { p.AddIndex(); }},
-      {{"snapkv"}, [](P& p) { p.AddSnapKv(); }},
-      {{"tova"}, [](P& p) { p.AddTova(); }},
-      {{"expected_attention"}, [](P& p) { p.AddExpected(); }},
-      {{"keydiff", "keydiff_median", "knorm"}, [](P& p) { p.AddKeyScores(); }},
-      {{"value_norms"}, [](P& p) { p.AddValueNorms(); }},
-      {{"select_uniform"},
-       [](P& p) {
-         p.AddSelection("select_uniform", {}, p.problem_.num_heads);
-       }},
+       [](B& b) { AddDecode("decode_invariant", kInvariantChunkTiles, b); }},
+      {{"decode_logits", "h2o_add", "h2o_finish"}, AddDecodeSums},
+      {{"chunk"}, AddChunk},
+      {{"index_entries"}, AddIndex},
+      {{"snapkv"}, AddSnapKv},
+      {{"tova"}, AddTova},
+      {{"expected_attention"}, AddExpectedAttention},
+      {{"keydiff", "keydiff_median", "knorm"}, AddKeyScores},
+      {{"value_norms"}, AddValueNorms},
+      {{"select_uniform"}, [](B& b) { AddShared("select_uniform", {}, b); }},
       {{"select_global"},
-       [](P& p) {
-         SelectProblem select;
-         select.budget = SelectBudget::kBlend;
-         p.AddSelection("select_global", select,
-                        static_cast<int32_t>(p.num_lists()));
+       [](B& b) {
+         AddSelection("select_global", MakeSelect(kBlend, 0),
+                      static_cast<int32_t>(b.in.num_lists()), b);
        }},
       {{"select_adakv"},
-       [](P& p) {
-         SelectProblem select;
-         select.budget = SelectBudget::kBlend;
-         select.alpha = kAdaKvAlpha;
-         p.AddSelection("select_adakv", select, p.problem_.num_heads);
+       [](B& b) {
+         AddShared("select_adakv", MakeSelect(kBlend, kBenchAdaKvAlpha), b);
        }},
       {{"select_critical"},
-       [](P& p) {
-         SelectProblem select;
-         select.budget = SelectBudget::kBlend;
-         select.alpha = kAdaKvAlpha;
+       [](B& b) {
+         SelectProblem select = MakeSelect(kBlend, kBenchAdaKvAlpha);
          select.critical = true;
          select.first_share = 500'000'000;
-         p.AddSelection("select_critical", select, p.problem_.num_heads);
+         AddShared("select_critical", select, b);
        }},
       {{"select_floor"},
-       [](P& p) {
-         SelectProblem select;
-         select.budget = SelectBudget::kFloor;
-         select.alpha = kAdaKvAlpha;
-         p.AddSelection("select_floor", select, p.problem_.num_heads);
+       [](B& b) {
+         AddShared("select_floor", MakeSelect(kFloor, kBenchAdaKvAlpha), b);
        }},
-      {{"plan_moves"}, [](P& p) { p.AddMovePlan(); }},
-      {{"gather"}, [](P& p) { p.AddGather(); }},
-      {{"compact", "compact_in_place"}, [](P& p) { p.AddMoves(); }},
-      {{"copy_blocks"}, [](P& p) { p.AddBlockCopies(); }},
-      {{"swap_pack", "swap_unpack"}, [](P& p) { p.AddSwap(); }},
-      {{"append"}, [](P& p) { p.AddAppend(); }},
-      {{"evict_snapkv"}, [](P& p) { p.AddSnapKvEviction(); }},
-      {{"evict_keydiff"}, [](P& p) { p.AddKeyDiffEviction(); }},
+      {{"plan_moves"}, AddMovePlan},
+      {{"gather"}, AddGather},
+      {{"compact", "compact_in_place"}, AddMoves},
+      {{"copy_blocks"}, AddBlockCopies},
+      {{"swap_pack", "swap_unpack"}, AddSwap},
+      {{"append"}, AddAppend},
+      {{"evict_snapkv"}, AddSnapKvEviction},
+      {{"evict_keydiff"}, AddKeyDiffEviction},
   };
   return families;
-}
-
-std::vector<std::string> DeviceProblem::KernelNames() {
-  std::vector<std::string> names;
-  for (const Family& family : Families()) {
-    names.insert(names.end(), family.kernels.begin(), family.kernels.end());
-  }
-  return names;
-}
-
-absl::Status DeviceProblem::ForEachCase(std::span<const std::string> kernels,
-                                        const Visit& visit) {
-  const auto is_wanted = [&](const std::string& kernel) {
-    return kernels.empty() ||
-           std::ranges::find(kernels, kernel) != kernels.end();
-  };
-  for (const Family& family : Families()) {
-    if (std::ranges::none_of(family.kernels, is_wanted)) continue;
-    const std::size_t num_shared = memory_.size();
-    family.add(*this);
-    absl::Status status = std::exchange(status_, absl::OkStatus());
-    if (absl::IsResourceExhausted(status)) {
-      // For this one alone: what it has got is there for the next.
-      for (KernelCase& c : cases_) c = {.kernel = c.kernel, .status = status};
-      status = absl::OkStatus();
-    }
-    if (status.ok()) status = device_.status();
-    for (const KernelCase& c : cases_) {
-      if (status.ok() && is_wanted(c.kernel)) status = visit(c);
-    }
-    cases_.clear();
-    FreeDownTo(num_shared);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace blockmgr

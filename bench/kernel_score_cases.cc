@@ -1,14 +1,16 @@
-// The kernels of an eviction on a problem: scores and selection.
+#include "bench/kernel_score_cases.h"
+
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
+#include <cstddef>
 #include <vector>
 
-#include "bench/kernel_cases.h"
 #include "blockmgr/base/bits.h"
 #include "kernels/cuda/scores/expected_scores.h"
+#include "kernels/cuda/scores/pooled_scores.h"
 #include "kernels/cuda/scores/tova_scores.h"
-#include "kernels/cuda/selection/select.h"
+#include "kernels/cuda/scores/value_norm_scores.h"
+#include "kernels/cuda/scores/window_scores.h"
 
 namespace blockmgr {
 namespace {
@@ -16,222 +18,244 @@ namespace {
 // snapkv's default.
 constexpr int32_t kPoolKernel = 7;
 
+// Makes all parameters but the pool, for the attention of the last `window`
+// queries.
+WindowParams MakeWindow(const EntryLists& entries, int32_t window,
+                        CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  const KernelProblem& problem = in.problem;
+  DeviceMemory& memory = builder.memory;
+  const int64_t num_rows = int64_t{problem.num_sequences} * window *
+                           problem.num_heads * problem.group_size;
+  WindowParams params;
+  params.entries = entries;
+  params.queries = memory.AllocateElements(
+      num_rows * problem.head_dim, problem.seed + 3, problem.element_type);
+  params.window = window;
+  params.lengths = in.lengths;
+  params.group_size = problem.group_size;
+  params.scale = in.scale();
+  params.lse = memory.Allocate<float>(num_rows);
+  params.partial_stats =
+      memory.Allocate<float>(int64_t{entries.window_splits.count} *
+                             WindowRows(problem.group_size, window) * 2);
+  params.attention =
+      memory.Allocate<float>(in.num_entries() * problem.group_size);
+  return params;
+}
+
+void Weigh(DeviceRuntime& runtime, const WindowParams& window,
+           const RowShape& shape) {
+  runtime.WindowStats(window, shape);
+  runtime.WindowColumns(window, shape);
+}
+
+// Sends scores of all entries. They are distributed exponentially, so they are
+// as skewed as those of attention are. The scores of another case would depend
+// on which case ran last.
+const float* SendScores(CaseBuilder& builder) {
+  const uint64_t seed = builder.in.problem.seed + 6;
+  std::vector<float> scores(builder.in.slots.size());
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const uint64_t bits = SplitMix64((seed << 40) + i) >> 40;
+    // The share is in (0, 1): 24 bits, and half of one.
+    const double share = (static_cast<double>(bits) + 0.5) * 0x1p-24;
+    scores[i] = static_cast<float>(-std::log(share));
+  }
+  return builder.memory.Send<float>(scores);
+}
+
 }  // namespace
 
-WindowParams DeviceProblem::MakeWindow(int32_t window) {
-  const int64_t num_rows = int64_t{problem_.num_sequences} * window *
-                           problem_.num_heads * problem_.group_size;
-  WindowParams params;
-  params.entries = entries_;
-  params.queries =
-      AllocateElements(num_rows * problem_.head_dim, problem_.seed + 3);
-  params.window = window;
-  params.lengths = lengths_;
-  params.group_size = problem_.group_size;
-  params.scale = 1.0f / std::sqrt(static_cast<float>(problem_.head_dim));
-  params.lse = Allocate<float>(num_rows);
-  params.partial_stats =
-      Allocate<float>(int64_t{entries_.window_splits.count} *
-                      WindowRows(problem_.group_size, window) * 2);
-  params.attention = Allocate<float>(std::ssize(slots_) * problem_.group_size);
-  return params;
+std::function<void(int32_t copy)> MakeSnapKv(const EntryLists& entries,
+                                             CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  const WindowParams window =
+      MakeWindow(entries, KernelInputs::kWindow, builder);
+  PoolParams pooling;
+  pooling.entries = entries;
+  pooling.lengths = in.lengths;
+  pooling.window = window.window;
+  pooling.group_size = in.problem.group_size;
+  pooling.attention = window.attention;
+  pooling.kernel = kPoolKernel;
+  pooling.scores = in.scores;
+  return builder.OnPool(
+      window, [=, &in](DeviceRuntime& runtime, const WindowParams& p) {
+        Weigh(runtime, p, in.shape);
+        runtime.PoolWindow(pooling);
+      });
 }
 
-void DeviceProblem::Weigh(WindowParams window, int32_t copy) const {
-  window.pool = PoolOf(copy);
-  runtime().WindowStats(window, shape_);
-  runtime().WindowColumns(window, shape_);
+void AddSnapKv(CaseBuilder& builder) {
+  const auto snapkv = MakeSnapKv(builder.in.entries, builder);
+  // Keys are read twice.
+  builder.cases.push_back(
+      {"snapkv", KernelCeiling::kRead, builder.in.kv_bytes(), 0, snapkv});
 }
 
-PoolParams DeviceProblem::MakePooling(const WindowParams& window) const {
-  PoolParams params;
-  params.entries = window.entries;
-  params.lengths = lengths_;
-  params.window = window.window;
-  params.group_size = problem_.group_size;
-  params.attention = window.attention;
-  params.kernel = kPoolKernel;
-  params.scores = scores_;
-  return params;
-}
-
-void DeviceProblem::AddSnapKv() {
-  const WindowParams window = MakeWindow(kWindow);
-  const PoolParams pooling = MakePooling(window);
-  // Keys twice.
-  cases_.push_back(
-      {"snapkv", KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
-         Weigh(window, copy);
-         runtime().PoolWindow(pooling);
-       }});
-}
-
-void DeviceProblem::AddTova() {
-  const WindowParams window = MakeWindow(1);
+void AddTova(CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  const WindowParams window = MakeWindow(in.entries, 1, builder);
   std::vector<int64_t> token_offsets = {0};
-  for (const int32_t length : sequence_lengths_) {
+  for (const int32_t length : in.sequence_lengths) {
     token_offsets.push_back(token_offsets.back() + length);
   }
   TovaParams tova;
-  tova.entries = entries_;
-  tova.lengths = lengths_;
-  tova.tiles = SendSplits(token_offsets, kTovaThreads);
-  tova.group_size = problem_.group_size;
+  tova.entries = in.entries;
+  tova.lengths = in.lengths;
+  tova.tiles = SendSplits(token_offsets, kTovaThreads, 0, builder.memory);
+  tova.group_size = in.problem.group_size;
   tova.attention = window.attention;
-  tova.scores = scores_;
-  // Keys twice.
-  cases_.push_back(
-      {"tova", KernelCeiling::kRead, kv_bytes_, 0, [=, this](int32_t copy) {
-         Weigh(window, copy);
-         runtime().Tova(tova);
-       }});
+  tova.scores = in.scores;
+  // Keys are read twice.
+  builder.cases.push_back(
+      {"tova", KernelCeiling::kRead, in.kv_bytes(), 0,
+       builder.OnPool(window,
+                      [=, &in](DeviceRuntime& runtime, const WindowParams& p) {
+                        Weigh(runtime, p, in.shape);
+                        runtime.Tova(tova);
+                      })});
 }
 
-void DeviceProblem::AddExpected() {
-  const int64_t num_q_heads = num_lists() * problem_.group_size;
-  const int64_t dim = problem_.head_dim;
+void AddExpectedAttention(CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  DeviceMemory& memory = builder.memory;
+  const int64_t num_q_heads = in.num_q_heads();
+  const int64_t dim = in.problem.head_dim;
   ExpectedParams params;
-  params.entries = entries_;
-  params.group_size = problem_.group_size;
-  params.scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  // One query head's for all, small enough for logits to stay moderate.
+  params.entries = in.entries;
+  params.group_size = in.problem.group_size;
+  params.scale = in.scale();
+  // All query heads have the same means. They are so small that logits stay
+  // moderate.
   std::vector<float> means(num_q_heads * dim);
   for (std::size_t i = 0; i < means.size(); ++i) {
     means[i] = static_cast<float>(i % dim) / static_cast<float>(dim) - 0.5f;
   }
-  params.means = Send<float>(means);
+  params.means = memory.Send<float>(means);
   params.covariances =
-      AllocateElements(num_q_heads * dim * 2 * dim, problem_.seed + 7);
-  params.units = Send<float>(std::vector<float>(num_q_heads, 0x1p-6f));
-  params.logits = Allocate<float>(std::ssize(slots_) * problem_.group_size);
-  params.lse = Allocate<float>(num_q_heads);
-  params.scores = scores_;
-  // <k, S k> of covariances in two parts. K and V are read, too.
-  const double flops = 4.0 * static_cast<double>(slots_.size()) *
-                       problem_.group_size * static_cast<double>(dim * dim);
-  cases_.push_back({"expected_attention", KernelCeiling::kNone, kv_bytes_,
-                    flops, [=, this](int32_t copy) {
-                      ExpectedParams p = params;
-                      p.pool = PoolOf(copy);
-                      runtime().ExpectedScores(p, shape_);
-                    }});
+      memory.AllocateElements(num_q_heads * dim * 2 * dim, in.problem.seed + 7,
+                              in.problem.element_type);
+  params.units = memory.Send<float>(std::vector<float>(num_q_heads, 0x1p-6f));
+  params.logits =
+      memory.Allocate<float>(in.num_entries() * in.problem.group_size);
+  params.lse = memory.Allocate<float>(num_q_heads);
+  params.scores = in.scores;
+  // The product <k, S k>, where the covariances S are in two parts. K and V are
+  // read, too.
+  const double flops = 4.0 * static_cast<double>(in.num_entries()) *
+                       in.problem.group_size * static_cast<double>(dim * dim);
+  builder.cases.push_back(
+      {"expected_attention", KernelCeiling::kNone, in.kv_bytes(), flops,
+       builder.OnPool(params, &DeviceRuntime::ExpectedScores, in.shape)});
 }
 
-KeyScoreParams DeviceProblem::MakeKeyScores() {
+KeyScoreParams MakeKeyScores(const EntryLists& entries, CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  const int64_t dim = in.problem.head_dim;
   KeyScoreParams params;
-  params.entries = entries_;
+  params.entries = entries;
   params.partial_sums =
-      Allocate<float>(int64_t{entries_.row_splits.count} * problem_.head_dim);
-  params.anchors = Allocate<float>(num_lists() * (problem_.head_dim + 1));
-  params.scores = scores_;
+      builder.memory.Allocate<float>(entries.row_splits.count * dim);
+  params.anchors = builder.memory.Allocate<float>(in.num_lists() * (dim + 1));
+  params.scores = in.scores;
   return params;
 }
 
-void DeviceProblem::AddKeyScores() {
-  KeyScoreParams params = MakeKeyScores();
-  params.lengths = Allocate<float>(std::ssize(slots_));
-  params.medians = Allocate<float>(num_lists() * problem_.head_dim);
+void AddKeyScores(CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  DeviceMemory& memory = builder.memory;
+  KeyScoreParams params = MakeKeyScores(in.entries, builder);
+  params.lengths = memory.Allocate<float>(in.num_entries());
+  params.medians = memory.Allocate<float>(in.num_lists() * in.problem.head_dim);
   const auto add = [&](const char* name, KeyAnchor anchor, KeyMetric metric,
                        double reads) {
     params.anchor = anchor;
     params.metric = metric;
-    cases_.push_back({name, KernelCeiling::kRead, reads * kv_bytes_ / 2, 0,
-                      [params, this](int32_t copy) {
-                        KeyScoreParams p = params;
-                        p.pool = PoolOf(copy);
-                        runtime().KeyScores(p, shape_);
-                      }});
+    builder.cases.push_back(
+        {name, KernelCeiling::kRead, reads * in.kv_bytes() / 2, 0,
+         builder.OnPool(params, &DeviceRuntime::KeyScores, in.shape)});
   };
   add("keydiff", KeyAnchor::kNormalized, KeyMetric::kCosine, 2);
-  // Lengths, four digits, the lower of the middle two, the comparison.
+  // Keys are read for lengths, for each of four digits, for the lower of the
+  // middle two, and for the comparison.
   add("keydiff_median", KeyAnchor::kMedian, KeyMetric::kCosine, 7);
   add("knorm", KeyAnchor::kNormalized, KeyMetric::kNorm, 1);
 }
 
-void DeviceProblem::AddValueNorms() {
-  const int64_t num_weights = int64_t{problem_.num_heads} *
-                              problem_.group_size * problem_.head_dim *
-                              options_.model_dim;
+void AddValueNorms(CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  const int32_t group_size = in.problem.group_size;
+  const int64_t num_weights = int64_t{in.problem.num_heads} * group_size *
+                              in.problem.head_dim * in.model_dim;
   ValueNormParams params;
-  params.entries = entries_;
-  params.projection = AllocateElements(num_weights, problem_.seed + 4);
-  params.model_dim = options_.model_dim;
-  params.group_size = problem_.group_size;
-  params.norms = scores_;
-  cases_.push_back({"value_norms", KernelCeiling::kNone, 0,
-                    2.0 * static_cast<double>(slots_.size()) *
-                        problem_.group_size * problem_.head_dim *
-                        options_.model_dim,
-                    [=, this](int32_t copy) {
-                      ValueNormParams p = params;
-                      p.pool = PoolOf(copy);
-                      runtime().ValueNorms(p, shape_);
-                    }});
+  params.entries = in.entries;
+  params.projection = builder.memory.AllocateElements(
+      num_weights, in.problem.seed + 4, in.problem.element_type);
+  params.model_dim = in.model_dim;
+  params.group_size = group_size;
+  params.norms = in.scores;
+  builder.cases.push_back(
+      {"value_norms", KernelCeiling::kNone, 0,
+       2.0 * static_cast<double>(in.num_entries()) * group_size *
+           in.problem.head_dim * in.model_dim,
+       builder.OnPool(params, &DeviceRuntime::ValueNorms, in.shape)});
 }
 
-const float* DeviceProblem::SendScores() {
-  std::vector<float> scores;
-  scores.reserve(slots_.size());
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const uint64_t bits = SplitMix64(((problem_.seed + 6) << 40) + i) >> 40;
-    // (0, 1]: 24 bits, and half of one.
-    const double share = (static_cast<double>(bits) + 0.5) * 0x1p-24;
-    scores.push_back(static_cast<float>(-std::log(share)));
-  }
-  return Send<float>(scores);
-}
-
-// The selection covers all lists, at the default keep ratio.
-SelectProblem DeviceProblem::MakeSelection(SelectProblem select,
-                                           int32_t scope_heads) {
-  const auto num_heads = static_cast<int32_t>(num_lists());
+SelectProblem MakeSelection(SelectProblem select, int32_t scope_heads,
+                            CaseBuilder& builder) {
+  const KernelInputs& in = builder.in;
+  DeviceMemory& memory = builder.memory;
+  const auto num_heads = static_cast<int32_t>(in.num_lists());
   std::vector<SelectScope> scopes;
   for (int32_t head = 0; head < num_heads; head += scope_heads) {
     SelectScope scope{};
     scope.first_head = head;
     scope.num_heads = std::min(scope_heads, num_heads - head);
-    const double held =
-        static_cast<double>(offsets_[head + scope.num_heads] - offsets_[head]);
-    scope.entries = static_cast<int64_t>(kKeepRatio * held);
+    const double held = static_cast<double>(in.offsets[head + scope.num_heads] -
+                                            in.offsets[head]);
+    scope.entries = static_cast<int64_t>(kBenchKeepRatio * held);
     // Every head may keep a page.
-    scope.pages =
-        std::max<int64_t>(scope.entries / problem_.page_size, scope.num_heads);
+    scope.pages = std::max<int64_t>(scope.entries / in.problem.page_size,
+                                    scope.num_heads);
     scope.min_pages = 1;
-    scope.recent_begin = max_length_;
-    scope.cut = max_length_;
+    scope.recent_begin = in.max_length;
+    scope.cut = in.max_length;
     scopes.push_back(scope);
   }
   select.num_heads = num_heads;
   select.num_scopes = static_cast<int32_t>(scopes.size());
-  select.scopes = Send<SelectScope>(scopes);
-  select.offsets = entries_.offsets;
-  select.positions = entries_.positions;
-  select.page_size = problem_.page_size;
-  select.chunks = SendSplits(offsets_, select.chunk_entries, 1);
+  select.scopes = memory.Send<SelectScope>(scopes);
+  select.offsets = in.entries.offsets;
+  select.positions = in.entries.positions;
+  select.page_size = in.problem.page_size;
+  select.chunks = SendSplits(in.offsets, select.chunk_entries, 1, memory);
   const int64_t num_groups = int64_t{num_heads} + select.num_scopes;
-  select.heads = Allocate<SelectHead>(num_heads);
-  select.searches = Allocate<RadixSearch>(num_groups);
+  select.heads = memory.Allocate<SelectHead>(num_heads);
+  select.searches = memory.Allocate<RadixSearch>(num_groups);
   select.histograms =
-      Allocate<uint32_t>(int64_t{select.num_scopes} * kRadixBins);
-  select.last_bins = Allocate<uint32_t>(int64_t{num_heads} * kLastRadixBins);
-  select.counters = Allocate<uint32_t>(select.num_scopes);
-  select.budgets = Allocate<int32_t>(num_heads);
-  const int64_t num_words = SurvivorWords(offsets_[num_heads], num_heads);
-  select.ties = Allocate<uint32_t>(num_words);
-  select.survivors = Allocate<uint32_t>(num_words);
-  select.num_nan = Allocate<int64_t>(1);
+      memory.Allocate<uint32_t>(int64_t{select.num_scopes} * kRadixBins);
+  select.last_bins =
+      memory.Allocate<uint32_t>(int64_t{num_heads} * kLastRadixBins);
+  select.counters = memory.Allocate<uint32_t>(select.num_scopes);
+  select.budgets = memory.Allocate<int32_t>(num_heads);
+  const int64_t num_words = SurvivorWords(in.offsets[num_heads], num_heads);
+  select.ties = memory.Allocate<uint32_t>(num_words);
+  select.survivors = memory.Allocate<uint32_t>(num_words);
+  select.num_nan = memory.Allocate<int64_t>(1);
   return select;
 }
 
-void DeviceProblem::AddSelection(const char* name, SelectProblem problem,
-                                 int32_t scope_heads) {
-  problem.scores = SendScores();
-  if (problem.critical) problem.value_norms = problem.scores;
-  const SelectProblem select = MakeSelection(problem, scope_heads);
-  // Scores once at least; latency is what counts.
-  cases_.push_back({name, KernelCeiling::kNone,
-                    4.0 * static_cast<double>(slots_.size()), 0,
-                    [=, this](int32_t) { runtime().Select(select); }});
+void AddSelection(const char* name, SelectProblem select, int32_t scope_heads,
+                  CaseBuilder& builder) {
+  select.scores = SendScores(builder);
+  if (select.critical) select.value_norms = select.scores;
+  select = MakeSelection(select, scope_heads, builder);
+  // Scores are read once at least, but latency is what counts.
+  builder.cases.push_back({name, KernelCeiling::kNone,
+                           4.0 * static_cast<double>(builder.in.num_entries()),
+                           0, builder.OffPool(&DeviceRuntime::Select, select)});
 }
 
 }  // namespace blockmgr
