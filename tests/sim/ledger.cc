@@ -24,10 +24,10 @@ Ledger::Ledger(const ModelLayout& layout, const SchedulerOptions& options,
       replays_(replays),
       report_(report),
       blocks_(layout.num_blocks),
-      host_fences_(options.num_host_blocks, 0) {}
+      host_fences_(options.engine.num_host_blocks, 0) {}
 
 bool Ledger::IsWellFormed(const Request& request) const {
-  const int32_t vocabulary = options_.sampling.vocabulary_size;
+  const int32_t vocabulary = options_.engine.sampling.vocabulary_size;
   const auto is_unknown = [vocabulary](int32_t token) {
     return token < 0 || (vocabulary > 0 && token >= vocabulary);
   };

@@ -48,12 +48,12 @@ void Ledger::CheckScorerStates(const StepPlan& plan) {
   }
   const auto num_states = std::ranges::count_if(
       tables_, [](const auto& table) { return table.second.has_scores; });
-  if (num_states > options_.num_scorer_states) {
+  if (num_states > options_.engine.num_scorer_states) {
     report_->Fail(num_states, " sequences have a scorer state, of ",
-                  options_.num_scorer_states);
+                  options_.engine.num_scorer_states);
   }
   const bool is_full =
-      num_states > 0 && num_states == options_.num_scorer_states;
+      num_states > 0 && num_states == options_.engine.num_scorer_states;
   report_->counts().full_states += is_full ? 1 : 0;
 }
 

@@ -52,7 +52,7 @@ bool Ledger::IsValid(const StepResult& result) const {
     if (Index(block) < 1 || Index(block) >= layout_.num_blocks) return false;
   }
   for (const HostBlockId block : result.lost_host_blocks) {
-    if (Index(block) < 0 || Index(block) >= options_.num_host_blocks) {
+    if (Index(block) < 0 || Index(block) >= options_.engine.num_host_blocks) {
       return false;
     }
   }
@@ -143,7 +143,8 @@ void Ledger::SettleRun(const Step::Run& run, std::vector<int32_t> sampled,
   const SamplingParams sampling =
       served.request.sampling.value_or(SamplingParams());
   const auto ends = [&](int32_t token) {
-    const std::vector<int32_t>& end_tokens = options_.sampling.end_token_ids;
+    const std::vector<int32_t>& end_tokens =
+        options_.engine.sampling.end_token_ids;
     return std::ranges::count(served.request.stop_token_ids, token) > 0 ||
            (!sampling.ignore_eos && std::ranges::count(end_tokens, token) > 0);
   };

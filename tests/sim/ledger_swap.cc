@@ -82,7 +82,7 @@ void Ledger::TakeSwapOut(const StepPlan& plan, const SwapOut& out) {
   for (int32_t i = 0; i < out.num_transfers; ++i) {
     const auto [block, host] = plan.transfers_out[out.transfer_begin + i];
     const bool is_host =
-        Index(host) >= 0 && Index(host) < options_.num_host_blocks;
+        Index(host) >= 0 && Index(host) < options_.engine.num_host_blocks;
     if (block != pieces[i] || !is_host ||
         host_fences_[Index(host)] > acknowledged_ || IsHeldInHost(host) ||
         std::ranges::count(swap.blocks, host) > 0) {
@@ -237,11 +237,11 @@ void Ledger::CompareHost(const SchedulerStats& stats) {
     num_used += static_cast<int32_t>(swap.blocks.size());
   }
   if (stats.num_swapped != num_swapped || stats.used_host_blocks != num_used ||
-      stats.host_blocks != options_.num_host_blocks) {
+      stats.host_blocks != options_.engine.num_host_blocks) {
     report_->Fail("host tier: ", stats.num_swapped, " requests in ",
                   stats.used_host_blocks, " of ", stats.host_blocks,
                   " blocks; expected ", num_swapped, " in ", num_used, " of ",
-                  options_.num_host_blocks);
+                  options_.engine.num_host_blocks);
   }
 }
 
