@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -159,12 +158,9 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   }
   BM_RETURN_IF_ERROR(ValidateSharing(eviction));
   BM_RETURN_IF_ERROR(ValidateWindows(eviction));
-  BM_RETURN_IF_ERROR(RequireRange("eviction.compress_every",
-                                  eviction.compress_every, 0,
-                                  std::numeric_limits<int32_t>::max()));
-  BM_RETURN_IF_ERROR(RequireRange("eviction.share_multiple",
-                                  eviction.share_multiple, 0,
-                                  std::numeric_limits<int32_t>::max()));
+  RangeChecks checks("eviction.");
+  VisitRequestEviction(eviction, checks);
+  BM_RETURN_IF_ERROR(checks.status());
   const int32_t window = policy.query_window();
   if (HasInterval(eviction.mode) && eviction.compress_every < window) {
     return Invalid(
