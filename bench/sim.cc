@@ -30,7 +30,7 @@ class Simulation {
       : plan_(plan),
         scheduler_(std::move(scheduler)),
         engine_(scheduler_->layout(), options.model, options.seed,
-                options.scheduler.num_host_blocks),
+                options.scheduler.engine.num_host_blocks),
         progress_(progress),
         records_(plan.workload.requests.size()) {
     for (size_t i = 0; i < records_.size(); ++i) {
@@ -248,8 +248,9 @@ struct ConfigRows {
 };
 
 void AddConfig(const SimOptions& options, RunResult* result) {
-  result->config = {{"num_blocks", options.num_blocks},
-                    {"num_host_blocks", options.scheduler.num_host_blocks}};
+  result->config = {
+      {"num_blocks", options.num_blocks},
+      {"num_host_blocks", options.scheduler.engine.num_host_blocks}};
   VisitStepOptions(options.scheduler, ConfigRows{result});
   VisitPolicyOptions(options.scheduler, ConfigRows{result});
   const SimModel& model = options.model;
@@ -286,11 +287,7 @@ void AddSimFlags(CLI::App* app, SimOptions* options) {
       ->check(CLI::Range(2, 1 << 30))
       ->capture_default_str()
       ->group("Scheduler");
-  app->add_option("--num-host-blocks", options->scheduler.num_host_blocks,
-                  "Blocks of host memory for the KV of preempted requests; 0: "
-                  "they are computed again")
-      ->check(CLI::Range(0, 1 << 24))
-      ->capture_default_str()
+  AddHostBlocksFlag(app, &options->scheduler.engine.num_host_blocks)
       ->group("Scheduler");
   AddShardsFlag(app, &options->model.num_shards);
   VisitStepOptions(options->scheduler, OptionFlags(app, "Scheduler"));
@@ -311,10 +308,10 @@ absl::StatusOr<RunResult> RunSim(const SimOptions& options,
   }
   SchedulerOptions scheduling = options.scheduler;
   // The engine only pretends to accumulate scores.
-  scheduling.num_scorer_states = scheduling.max_num_seqs;
-  scheduling.supports_window_evictions = true;
+  scheduling.engine.num_scorer_states = scheduling.max_num_seqs;
+  scheduling.engine.supports_window_evictions = true;
   if (plan.eviction.policy.needs_query_stats()) {
-    scheduling.query_stats[plan.eviction.policy.scorer.stats] = "";
+    scheduling.engine.query_stats[plan.eviction.policy.scorer.stats] = "";
   }
   BM_ASSIGN_OR_RETURN(std::unique_ptr<Scheduler> scheduler,
                       Scheduler::Create(layout, scheduling));

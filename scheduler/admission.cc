@@ -271,7 +271,7 @@ bool Admission::HasScorerState(const RequestState& request) const {
       std::ranges::count_if(decision_.runs, [&](const StepDecision::Run& run) {
         return run.match >= 0 && needs(run.request);
       });
-  return num_running + num_admitted < state_.options().num_scorer_states;
+  return num_running + num_admitted < state_.options().engine.num_scorer_states;
 }
 
 bool Admission::MayPrefill(const RequestState& request) {

@@ -76,7 +76,8 @@ absl::Status ValidateLogProbs(const SchedulerState& state,
     if (run.is_stale()) continue;
     const RequestState& request = *run.request;
     const std::optional<SamplingParams>& asked = request.info->sampling;
-    const int32_t vocabulary_size = state.options().sampling.vocabulary_size;
+    const int32_t vocabulary_size =
+        state.options().engine.sampling.vocabulary_size;
     const int32_t begin = state.manager.sequence(request.slot).num_settled;
     const int32_t num_prompt =
         std::min(begin + run.num_tokens, request.num_prompt - 1) - begin;
@@ -230,16 +231,16 @@ absl::Status ValidateResult(const SchedulerState& state,
     BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_blocks[", i, "]"), block,
                                     1, state.layout().num_blocks - 1));
   }
-  if (state.options().num_host_blocks == 0 &&
+  if (state.options().engine.num_host_blocks == 0 &&
       !result.lost_host_blocks.empty()) {
     return Invalid("lost_host_blocks: expected none, as the engine has no ",
                    "host blocks, got ", result.lost_host_blocks.size());
   }
   for (size_t i = 0; i < result.lost_host_blocks.size(); ++i) {
     const int32_t block = Index(result.lost_host_blocks[i]);
-    BM_RETURN_IF_ERROR(RequireRange(absl::StrCat("lost_host_blocks[", i, "]"),
-                                    block, 0,
-                                    state.options().num_host_blocks - 1));
+    BM_RETURN_IF_ERROR(
+        RequireRange(absl::StrCat("lost_host_blocks[", i, "]"), block, 0,
+                     state.options().engine.num_host_blocks - 1));
   }
   return ValidateOutcomes(state, step, result);
 }

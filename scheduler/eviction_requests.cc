@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -105,11 +104,12 @@ absl::Status ValidateQueryStats(absl::string_view field,
                                 const EvictionPolicy& policy,
                                 const SchedulerOptions& options) {
   const std::string& name = policy.scorer.stats;
-  if (!policy.needs_query_stats() || options.query_stats.contains(name)) {
+  if (!policy.needs_query_stats() ||
+      options.engine.query_stats.contains(name)) {
     return absl::OkStatus();
   }
   std::vector<std::string> names;
-  for (const auto& [known, fingerprint] : options.query_stats) {
+  for (const auto& [known, fingerprint] : options.engine.query_stats) {
     names.push_back(known);
   }
   return NoSuchTable(absl::StrCat(field, ": stats"),
@@ -158,12 +158,9 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   }
   BM_RETURN_IF_ERROR(ValidateSharing(eviction));
   BM_RETURN_IF_ERROR(ValidateWindows(eviction));
-  BM_RETURN_IF_ERROR(RequireRange("eviction.compress_every",
-                                  eviction.compress_every, 0,
-                                  std::numeric_limits<int32_t>::max()));
-  BM_RETURN_IF_ERROR(RequireRange("eviction.share_multiple",
-                                  eviction.share_multiple, 0,
-                                  std::numeric_limits<int32_t>::max()));
+  RangeChecks checks("eviction.");
+  VisitRequestEviction(eviction, checks);
+  BM_RETURN_IF_ERROR(checks.status());
   const int32_t window = policy.query_window();
   if (HasInterval(eviction.mode) && eviction.compress_every < window) {
     return Invalid(
@@ -195,7 +192,7 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
   BM_RETURN_IF_ERROR(ValidateTable(policy, eviction.table, layout));
   BM_RETURN_IF_ERROR(ValidateQueryStats("eviction.policy", policy, options));
   if (policy.scorer_state() != ScorerState::kNone &&
-      options.num_scorer_states == 0) {
+      options.engine.num_scorer_states == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "eviction.policy: ", FormatPolicy(policy),
         " needs scores that the engine accumulates, but it announced "
@@ -213,7 +210,7 @@ absl::Status ValidateEviction(const RequestEviction& eviction,
           eviction.target,
           "for a model of which no group of layers has a window"));
     }
-    if (!options.supports_window_evictions) {
+    if (!options.engine.supports_window_evictions) {
       return absl::FailedPreconditionError(WindowRatioError(
           eviction.target,
           "for an engine that did not announce supports_window_evictions"));

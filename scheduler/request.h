@@ -3,18 +3,22 @@
 #ifndef SCHEDULER_REQUEST_H_
 #define SCHEDULER_REQUEST_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <absl/status/status.h>
+#include <absl/strings/string_view.h>
 
 #include "blockmgr/base/ids.h"
 #include "blockmgr/block_hash.h"
 #include "blockmgr/eviction/budget_table.h"
 #include "blockmgr/eviction/policy.h"
+#include "blockmgr/eviction/policy_fields.h"
 #include "blockmgr/sampling_params.h"
 
 namespace blockmgr {
@@ -37,6 +41,14 @@ enum class EvictionMode : uint8_t {
   // computed its prompt.
   kPressure,
 };
+
+// The names of modes in flags, in reports and in Python.
+inline constexpr std::array<absl::string_view, 5> kEvictionModeNames = {
+    "none", "after-prefill", "every-chunk", "decode", "pressure"};
+template <>
+constexpr std::span<const absl::string_view> EnumNames<EvictionMode>() {
+  return kEvictionModeNames;
+}
 
 // RequestEviction is a request's choice of a lossy cache.
 struct RequestEviction {
@@ -63,6 +75,26 @@ struct RequestEviction {
   // different values share nothing.
   int32_t share_multiple = 0;
 };
+
+// Shows a visitor of options (scheduler_options.h) the members that are numbers
+// and flags, under their names in request.proto. The rows are the source of
+// their ranges, of their conversion to messages and back, and of their command
+// line flags (scheduler/server/eviction_flags.h).
+template <typename Eviction, typename Visitor>
+void VisitRequestEviction(Eviction& eviction, Visitor&& visitor) {
+  visitor.Number("compress_every", eviction.compress_every, 0, INT32_MAX,
+                 "Evict after every so many tokens, of the prompt "
+                 "(every-chunk) or of the output (decode); a multiple of the "
+                 "page size");
+  visitor.Bool("share_prefix", eviction.share_prefix,
+               "Let requests start with the compressed prefixes of others in "
+               "the prefix cache");
+  visitor.Number("share_multiple", eviction.share_multiple, 0, INT32_MAX,
+                 "With --share-compressed-prefixes: compress at the last "
+                 "multiple of so many prompt tokens, a multiple of the page "
+                 "size (512 for Mooncake traces, which name 512 tokens at a "
+                 "time); 0: the page size");
+}
 
 // RetentionWish asks the prefix cache to keep the blocks of tokens [begin, end)
 // longer than other blocks, from the request's submission on.

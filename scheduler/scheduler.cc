@@ -102,8 +102,8 @@ std::shared_ptr<const RequestInfo> TakeInfo(const RequestState& state,
   }
   if (state.min_tokens > 0) {
     // As in vLLM, end tokens do not come early even if they are ignored.
-    info.stop_token_ids =
-        StopTokensOf(*request, options.sampling, /*ignore_eos=*/false);
+    info.stop_token_ids = StopTokensOf(*request, options.engine.sampling,
+                                       /*ignore_eos=*/false);
   }
   return std::make_shared<const RequestInfo>(std::move(info));
 }
@@ -156,11 +156,11 @@ absl::Status ValidateRequest(const Request& request, const ModelLayout& layout,
       "stop_token_ids", std::ssize(request.stop_token_ids), kMaxStopTokens));
   BM_RETURN_IF_ERROR(
       options.CheckLength(std::ssize(request.prompt), request.max_tokens));
-  const int32_t vocabulary_size = options.sampling.vocabulary_size;
+  const int32_t vocabulary_size = options.engine.sampling.vocabulary_size;
   BM_RETURN_IF_ERROR(ValidateTokens("prompt", request.prompt, vocabulary_size));
   BM_RETURN_IF_ERROR(ValidateTokens("stop_token_ids", request.stop_token_ids,
                                     vocabulary_size));
-  BM_RETURN_IF_ERROR(ValidateSampling(request, options.sampling));
+  BM_RETURN_IF_ERROR(ValidateSampling(request, options.engine.sampling));
   BM_RETURN_IF_ERROR(
       RequireCount("media", std::ssize(request.scope.media), kMaxMedia));
   BM_RETURN_IF_ERROR(ValidateScope(request.scope, std::ssize(request.prompt)));
@@ -196,7 +196,8 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(
                    " tokens (max_num_blocks of ", kTokensPerBlock, "), got ",
                    layout.num_blocks);
   }
-  BM_RETURN_IF_ERROR(RequireRange("num_host_blocks", options.num_host_blocks, 0,
+  BM_RETURN_IF_ERROR(RequireRange("num_host_blocks",
+                                  options.engine.num_host_blocks, 0,
                                   options.max_num_blocks, "to max_num_blocks"));
   return std::make_unique<SchedulerImpl>(layout, options);
 }
@@ -247,7 +248,7 @@ absl::StatusOr<RequestId> SchedulerImpl::Submit(Request request) {
   RequestState* state =
       state_.requests.Add(RequestId{state_.next_request++}, request.id);
   state->stop_token_ids = StopTokensOf(
-      request, options().sampling,
+      request, options().engine.sampling,
       request.sampling.has_value() && request.sampling->ignore_eos);
   if (request.sampling.has_value()) {
     const SamplingParams& sampling = *request.sampling;

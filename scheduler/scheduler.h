@@ -113,10 +113,10 @@ class Scheduler {
   // Evictions that a step carried end with Aborted. The others still wait for
   // their step.
   virtual void LoseEngine(Effects* effects) = 0;
-  // Takes over what another engine of the same geometry can do: its
-  // supports_window_evictions, query_stats and sampling. Live requests go on.
-  // REQUIRES: `engine` can do all that options() says.
-  virtual void TakeAbilities(const SchedulerOptions& engine) = 0;
+  // Takes over what another engine of the same geometry can do. Live requests
+  // go on. REQUIRES: `abilities` are all of those that options() says, with as
+  // many scorer states and host blocks.
+  virtual void TakeAbilities(const EngineAbilities& abilities) = 0;
 
   // Drops all cached prefixes that no request uses.
   virtual CacheReset ResetPrefixCache() = 0;

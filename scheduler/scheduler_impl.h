@@ -49,8 +49,8 @@ class SchedulerImpl : public Scheduler {
     return settler_.Settle(result, effects);
   }
   void LoseEngine(Effects* effects) override { settler_.LoseEngine(effects); }
-  void TakeAbilities(const SchedulerOptions& engine) override {
-    state_.TakeAbilities(engine);
+  void TakeAbilities(const EngineAbilities& abilities) override {
+    state_.TakeAbilities(abilities);
   }
   CacheReset ResetPrefixCache() override {
     const CacheReset reset = state_.manager.ResetPrefixCache();

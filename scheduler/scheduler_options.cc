@@ -123,13 +123,13 @@ absl::Status SchedulerOptions::Validate() const {
         "max_long_prefills: expected a long_prefill_token_threshold above 0, ",
         "which says what is long, got ", max_long_prefills, " without");
   }
-  BM_RETURN_IF_ERROR(ValidateEngineSampling(sampling));
+  BM_RETURN_IF_ERROR(ValidateEngineSampling(engine.sampling));
   BM_RETURN_IF_ERROR(ValidateLimits("tenant_limits", tenant_limits));
   for (const auto& [name, limits] : tenants) {
     BM_RETURN_IF_ERROR(
         ValidateLimits(absl::StrCat("tenants['", name, "']"), limits));
   }
-  return ValidateQueryStats(query_stats);
+  return ValidateQueryStats(engine.query_stats);
 }
 
 int32_t SchedulerOptions::max_query_window() const {

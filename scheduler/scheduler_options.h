@@ -27,8 +27,8 @@
 #include <absl/strings/string_view.h>
 
 #include "blockmgr/block_manager.h"
+#include "blockmgr/engine_abilities.h"
 #include "blockmgr/eviction/policy_fields.h"
-#include "blockmgr/sampling_params.h"
 
 namespace blockmgr {
 
@@ -166,13 +166,9 @@ struct SchedulerOptions {
   TenantLimits tenant_limits;  // of every tenant that is not in `tenants`
   std::map<std::string, TenantLimits> tenants;
 
-  int32_t num_scorer_states = 0;
-  int32_t num_host_blocks = 0;
-  bool supports_window_evictions = false;
-  // The tables of query statistics that the engine has, which policies may
-  // name: by name a text that identifies the content.
-  std::map<std::string, std::string> query_stats;
-  EngineSampling sampling;
+  // The attached engine sets these by AttachRequest. They are no flags of the
+  // daemon.
+  EngineAbilities engine;
   // The seeds of requests that have set none follow from this number and from
   // the number of the request.
   uint64_t sampling_seed = 0;
@@ -295,28 +291,12 @@ void VisitClientOptions(Options& options, Visitor&& visitor) {
                  "all of them have requests");
 }
 
-// Visits the options that the attached engine sets by AttachRequest. They are
-// no flags of the daemon.
-template <typename Options, typename Visitor>
-void VisitEngineOptions(Options& options, Visitor&& visitor) {
-  // A request whose policy needs a state (ScorerState) waits for one. It is
-  // refused if the engine has none.
-  visitor.Number("num_scorer_states", options.num_scorer_states, 0, INT32_MAX,
-                 "Sequences for which the engine can accumulate scores at a "
-                 "time");
-  visitor.Number("num_host_blocks", options.num_host_blocks, 0, 1 << 24,
-                 "Blocks of host memory for the KV of preempted requests; "
-                 "requests that find no room are computed again");
-  visitor.Bool("supports_window_evictions", options.supports_window_evictions,
-               "Carry out evictions in layer groups with a window");
-}
-
 template <typename Options, typename Visitor>
 void VisitSchedulerOptions(Options& options, Visitor&& visitor) {
   VisitStepOptions(options, visitor);
   VisitPolicyOptions(options, visitor);
   VisitClientOptions(options, visitor);
-  VisitEngineOptions(options, visitor);
+  VisitEngineAbilities(options.engine, visitor);
 }
 
 // Reads "NAME:weight=3,max-blocks=1000,max-requests=50,max-queued-tokens=9999"

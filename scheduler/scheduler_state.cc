@@ -56,17 +56,18 @@ SchedulerState::SchedulerState(const ModelLayout& layout,
       watermark_blocks(static_cast<int32_t>(
           given.watermark * static_cast<double>(layout.num_blocks - 1))),
       manager(layout, given.max_num_seqs, given.enable_prefix_caching,
-              given.num_host_blocks),
+              given.engine.num_host_blocks),
       tenants(options_) {
   in_flight.reserve(given.max_steps_in_flight);
   spare_steps.reserve(given.max_steps_in_flight + 1);
   running.all().reserve(given.max_num_seqs);
 }
 
-void SchedulerState::TakeAbilities(const SchedulerOptions& engine) {
-  options_.supports_window_evictions = engine.supports_window_evictions;
-  options_.query_stats = engine.query_stats;
-  options_.sampling = engine.sampling;
+void SchedulerState::TakeAbilities(const EngineAbilities& abilities) {
+  const EngineAbilities& present = options_.engine;
+  BM_CHECK(abilities.num_scorer_states == present.num_scorer_states);
+  BM_CHECK(abilities.num_host_blocks == present.num_host_blocks);
+  options_.engine = abilities;
 }
 
 bool SchedulerState::RunsBefore(const RequestState& a,

@@ -105,7 +105,7 @@ class SchedulerState {
   // Constant, but for what TakeAbilities sets.
   const SchedulerOptions& options() const { return options_; }
   // See Scheduler::TakeAbilities.
-  void TakeAbilities(const SchedulerOptions& engine);
+  void TakeAbilities(const EngineAbilities& abilities);
 
   const ModelLayout& layout() const { return manager.layout(); }
   int32_t num_steps_in_flight() const {

@@ -7,10 +7,10 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
-#include "blockmgr/base/check.h"
 #include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
 #include "blockmgr/eviction/policy_fields.h"
+#include "wire/message_fields.h"
 
 namespace blockmgr {
 namespace {
@@ -24,101 +24,6 @@ absl::Status Within(absl::string_view field, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat(field, ": ", status.message()));
 }
-
-// Fields of messages are named as the keys of the text form, and values of
-// enums have the numbers of ours (a test compares the names), so one visitor
-// does for every stage.
-const FieldDescriptor* FieldOf(const Message& message, absl::string_view key) {
-  const FieldDescriptor* field =
-      message.GetDescriptor()->FindFieldByName(std::string(key));
-  BM_CHECK(field != nullptr);
-  return field;
-}
-
-class MessageReader {
- public:
-  MessageReader(const Message& message, absl::string_view stage,
-                absl::Status* status)
-      : message_(message),
-        reflection_(*message.GetReflection()),
-        stage_(stage),
-        status_(status) {}
-
-  void Int(absl::string_view key, int32_t& value, int32_t /*min*/,
-           int32_t /*max*/) {
-    if (const auto* field = Find(key)) {
-      value = reflection_.GetInt32(message_, field);
-    }
-  }
-  void Real(absl::string_view key, double& value, double /*min*/,
-            double /*max*/) {
-    if (const auto* field = Find(key)) {
-      value = reflection_.GetDouble(message_, field);
-    }
-  }
-  void Bool(absl::string_view key, bool& value) {
-    if (const auto* field = Find(key)) {
-      value = reflection_.GetBool(message_, field);
-    }
-  }
-  void Text(absl::string_view key, std::string& value) {
-    if (const auto* field = Find(key)) {
-      value = reflection_.GetString(message_, field);
-    }
-  }
-  template <typename E>
-  void Enum(absl::string_view key, E& value) {
-    const FieldDescriptor* field = Find(key);
-    if (field == nullptr) return;
-    const int number = reflection_.GetEnumValue(message_, field);
-    if (number >= 0 && static_cast<size_t>(number) < EnumNames<E>().size()) {
-      value = static_cast<E>(number);
-    } else if (status_->ok()) {
-      *status_ = Invalid(stage_, ".", key, ": unknown value ", number);
-    }
-  }
-
- private:
-  const FieldDescriptor* Find(absl::string_view key) const {
-    const FieldDescriptor* field = FieldOf(message_, key);
-    return reflection_.HasField(message_, field) ? field : nullptr;
-  }
-
-  const Message& message_;
-  const Reflection& reflection_;
-  absl::string_view stage_;
-  absl::Status* status_;
-};
-
-class MessageWriter {
- public:
-  explicit MessageWriter(Message* message)
-      : message_(message), reflection_(*message->GetReflection()) {}
-
-  void Int(absl::string_view key, int32_t value, int32_t /*min*/,
-           int32_t /*max*/) {
-    reflection_.SetInt32(message_, FieldOf(*message_, key), value);
-  }
-  void Real(absl::string_view key, double value, double /*min*/,
-            double /*max*/) {
-    reflection_.SetDouble(message_, FieldOf(*message_, key), value);
-  }
-  void Bool(absl::string_view key, bool value) {
-    reflection_.SetBool(message_, FieldOf(*message_, key), value);
-  }
-  void Text(absl::string_view key, const std::string& value) {
-    reflection_.SetString(message_, FieldOf(*message_, key), value);
-  }
-  template <typename E>
-  void Enum(absl::string_view key, E value) {
-    reflection_.SetEnumValue(message_, FieldOf(*message_, key),
-                             static_cast<int>(value));
-  }
-
- private:
-  Message* message_;
-  const Reflection& reflection_;
-};
 
 // Both oneofs have an `external`, so their fields say of what.
 std::string FieldName(absl::string_view stage, absl::string_view oneof) {

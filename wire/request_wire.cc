@@ -9,6 +9,7 @@
 
 #include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
+#include "wire/message_fields.h"
 #include "wire/policy_wire.h"
 #include "wire/sampling_wire.h"
 
@@ -49,33 +50,18 @@ namespace {
 absl::StatusOr<RequestEviction> EvictionFromProto(
     const v1::RequestEviction& proto) {
   RequestEviction eviction;
-  switch (proto.mode()) {
-    case v1::EVICTION_MODE_NONE:
-      // Nobody who asks for an eviction wants none.
-      if (proto.ByteSizeLong() > 0) {
-        return Invalid(
-            "eviction.mode: expected one of the modes with the eviction's "
-            "other fields, got EVICTION_MODE_NONE");
-      }
-      return eviction;
-    case v1::EVICTION_MODE_AFTER_PREFILL:
-      eviction.mode = EvictionMode::kAfterPrefill;
-      break;
-    case v1::EVICTION_MODE_EVERY_CHUNK:
-      eviction.mode = EvictionMode::kEveryChunk;
-      break;
-    case v1::EVICTION_MODE_DECODE:
-      eviction.mode = EvictionMode::kDecode;
-      break;
-    case v1::EVICTION_MODE_PRESSURE:
-      eviction.mode = EvictionMode::kPressure;
-      break;
-    default:
-      return Invalid("eviction.mode: unknown value ", proto.mode());
+  absl::Status status;
+  MessageReader reader(proto, "eviction", &status);
+  reader.Enum("mode", eviction.mode);
+  VisitRequestEviction(eviction, reader);
+  BM_RETURN_IF_ERROR(status);
+  if (eviction.mode == EvictionMode::kNone) {
+    if (proto.ByteSizeLong() == 0) return eviction;
+    // Nobody who asks for an eviction wants none.
+    return Invalid(
+        "eviction.mode: expected one of the modes with the eviction's other "
+        "fields, got EVICTION_MODE_NONE");
   }
-  eviction.compress_every = proto.compress_every();
-  eviction.share_prefix = proto.share_prefix();
-  eviction.share_multiple = proto.share_multiple();
   BM_ASSIGN_OR_RETURN(eviction.policy, FromProto(proto.policy()));
   BM_ASSIGN_OR_RETURN(eviction.target, FromProto(proto.target()));
   if (eviction.policy.scorer.kind == ScorerKind::kExternal ||
@@ -167,12 +153,9 @@ absl::StatusOr<EvictionCommand> FromProto(const v1::EvictRequest& proto) {
 
 void ToProto(const RequestEviction& eviction, v1::RequestEviction* proto) {
   if (eviction.mode == EvictionMode::kNone) return;
-  // The numbers of both enums are the same.
-  proto->set_mode(
-      static_cast<v1::EvictionMode>(static_cast<int>(eviction.mode)));
-  proto->set_compress_every(eviction.compress_every);
-  proto->set_share_prefix(eviction.share_prefix);
-  proto->set_share_multiple(eviction.share_multiple);
+  MessageWriter writer(proto);
+  writer.Enum("mode", eviction.mode);
+  VisitRequestEviction(eviction, writer);
   ToProto(eviction.policy, proto->mutable_policy());
   ToProto(eviction.target, proto->mutable_target());
 }

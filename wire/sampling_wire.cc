@@ -85,34 +85,6 @@ void ToProto(const SamplingParams& sampling, v1::SamplingParams* proto) {
   }
 }
 
-absl::StatusOr<EngineSampling> SamplingFromProto(
-    const v1::AttachRequest& proto) {
-  EngineSampling engine;
-  for (int i = 0; i < proto.sampling_fields_size(); ++i) {
-    const int field = proto.sampling_fields(i);
-    // The field comes from a newer engine, or is none.
-    if (field < 1 || field > kNumSamplingFields) {
-      return Invalid("sampling_fields[", i, "]: expected a field from 1 to ",
-                     kNumSamplingFields, ", got ", field);
-    }
-    engine.fields |= EngineSampling::BitOf(static_cast<SamplingField>(field));
-  }
-  engine.vocabulary_size = proto.vocabulary_size();
-  BM_RETURN_IF_ERROR(TokensFromProto("end_token_ids", proto.end_token_ids(),
-                                     &engine.end_token_ids));
-  return engine;
-}
-
-void ToProto(const EngineSampling& engine, v1::AttachRequest* proto) {
-  for (int field = 1; field <= kNumSamplingFields; ++field) {
-    if (!engine.Supports(static_cast<SamplingField>(field))) continue;
-    proto->add_sampling_fields(static_cast<v1::SamplingField>(field));
-  }
-  proto->set_vocabulary_size(engine.vocabulary_size);
-  proto->mutable_end_token_ids()->Add(engine.end_token_ids.begin(),
-                                      engine.end_token_ids.end());
-}
-
 void FromProto(const v1::TokenLogProbs& proto, TokenLogProbs* rows) {
   rows->first_index = proto.first_index();
   rows->num_top = proto.num_top();

@@ -1,5 +1,5 @@
-// Conversions of what concerns sampling: parameters, what an engine announces,
-// and log-probabilities.
+// Conversions of what concerns sampling: tokens, parameters and
+// log-probabilities.
 //
 // Thread-safe: pure functions. The errors are InvalidArgument and name the
 // field. ToProto fills an empty message.
@@ -16,7 +16,6 @@
 
 #include "blockmgr/sampling_params.h"
 #include "proto/blockmgr/v1/common.pb.h"
-#include "proto/blockmgr/v1/engine.pb.h"
 
 namespace blockmgr {
 
@@ -29,11 +28,6 @@ absl::Status TokensFromProto(
 // Checks no ranges: the scheduler does.
 absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& proto);
 void ToProto(const SamplingParams& sampling, v1::SamplingParams* proto);
-
-absl::StatusOr<EngineSampling> SamplingFromProto(
-    const v1::AttachRequest& proto);
-// Sets the fields of sampling only.
-void ToProto(const EngineSampling& engine, v1::AttachRequest* proto);
 
 // Ids that are none become negative.
 void FromProto(const v1::TokenLogProbs& proto, TokenLogProbs* rows);

@@ -23,12 +23,13 @@ SchedulerOptions SchedulingOf(const ModelLineOptions& options) {
   scheduling.max_steps_in_flight = 1;
   scheduling.watermark = 0.0;
   scheduling.query_window = kMaxQueryWindow;
-  scheduling.num_scorer_states = kMaxSequences;
-  scheduling.supports_window_evictions = true;
-  scheduling.sampling = {.fields = Sampler::kFields,
-                         .vocabulary_size = options.model->shape().vocabulary};
+  scheduling.engine.num_scorer_states = kMaxSequences;
+  scheduling.engine.supports_window_evictions = true;
+  scheduling.engine.sampling = {
+      .fields = Sampler::kFields,
+      .vocabulary_size = options.model->shape().vocabulary};
   for (const auto& [name, table] : options.query_stats) {
-    scheduling.query_stats[name] = QueryStatsFingerprint(*table);
+    scheduling.engine.query_stats[name] = QueryStatsFingerprint(*table);
   }
   return scheduling;
 }

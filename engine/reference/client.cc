@@ -13,10 +13,9 @@
 #include <spdlog/spdlog.h>
 
 #include "blockmgr/base/status_macros.h"
-#include "wire/model_wire.h"
+#include "wire/engine_wire.h"
 #include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
-#include "wire/sampling_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -156,12 +155,7 @@ absl::StatusOr<EngineClient::Attachment> EngineClient::Attach(
   v1::AttachRequest request;
   ToProto(layout, request.mutable_layout());
   request.set_engine_name(options_.engine_name);
-  request.set_num_scorer_states(options_.num_scorer_states);
-  request.set_num_host_blocks(options_.num_host_blocks);
-  request.set_supports_window_evictions(options_.supports_window_evictions);
-  request.mutable_query_stats()->insert(options_.query_stats.begin(),
-                                        options_.query_stats.end());
-  ToProto(options_.sampling, &request);
+  ToProto(options_.abilities, &request);
   ToProto(options_.model, request.mutable_model());
   request.set_replace(replace);
   const auto begin = std::chrono::steady_clock::now();

@@ -11,7 +11,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,7 +21,7 @@
 #include <grpcpp/client_context.h>
 
 #include "blockmgr/base/model_layout.h"
-#include "blockmgr/sampling_params.h"
+#include "blockmgr/engine_abilities.h"
 #include "blockmgr/served_model.h"
 #include "blockmgr/step_plan.h"
 #include "proto/blockmgr/v1/engine.grpc.pb.h"
@@ -32,18 +31,7 @@ namespace blockmgr {
 struct EngineClientOptions {
   std::string address;  // a gRPC target: unix:PATH or HOST:PORT
   std::string engine_name = "engine";
-  // The number of sequences whose scores the engine can accumulate at a time.
-  int32_t num_scorer_states = 0;
-  // Blocks of host memory for preempted requests. With 0, preempted requests
-  // are computed again.
-  int32_t num_host_blocks = 0;
-  // Whether the engine carries out eviction orders of window groups.
-  bool supports_window_evictions = false;
-  // The tables of query statistics that the engine has: by name a text that
-  // identifies the content.
-  std::map<std::string, std::string> query_stats = {};
-  // The fields, tokens and end tokens that requests may use.
-  EngineSampling sampling = {};
+  EngineAbilities abilities = {};
   // The model, as gateways are told of it.
   ServedModel model = {};
   // Whether the first attachment takes the place of an engine that is attached.

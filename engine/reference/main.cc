@@ -257,20 +257,16 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--name", flags->client.engine_name,
                   "Name in the daemon's logs (default: blockmgr-engine/MODE)")
       ->check(Utf8Text());
-  flags->client.num_scorer_states = 256;
-  app->add_option("--scorer-states", flags->client.num_scorer_states,
+  flags->client.abilities.num_scorer_states = 256;
+  app->add_option("--scorer-states", flags->client.abilities.num_scorer_states,
                   "Sequences whose scores are accumulated at a time, for h2o "
                   "without obs_window and expected_attention without stats; "
                   "0: none")
       ->capture_default_str()
       ->check(CLI::Range(0, INT32_MAX));
-  app->add_option("--num-host-blocks", flags->client.num_host_blocks,
-                  "Blocks of host memory for the KV of preempted requests; 0: "
-                  "they are computed again")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 24));
+  AddHostBlocksFlag(app, &flags->client.abilities.num_host_blocks);
   // All modes do.
-  flags->client.supports_window_evictions = true;
+  flags->client.abilities.supports_window_evictions = true;
   app->add_flag("--replace", flags->client.replace,
                 "Take the place of an engine that is attached: what it was "
                 "computing is computed again. For the daemon's own user, or "
@@ -373,7 +369,7 @@ absl::Status ReadQueryStats(const ModelShape& shape, Flags* flags) {
     if (!status.ok()) {
       return Invalid("--query-stats ", name, ": ", status.message());
     }
-    flags->client.query_stats[name] = QueryStatsFingerprint(*table);
+    flags->client.abilities.query_stats[name] = QueryStatsFingerprint(*table);
   }
   return absl::OkStatus();
 }
@@ -430,7 +426,8 @@ absl::Status ReadServedModel(Flags* flags) {
     return absl::OkStatus();
   }
   flags->token_texts = tokenizer->TextsWithoutControl();
-  flags->client.sampling.fields |= EngineSampling::BitOf(SamplingField::kStop);
+  flags->client.abilities.sampling.fields |=
+      EngineSampling::BitOf(SamplingField::kStop);
   return absl::OkStatus();
 }
 
@@ -466,9 +463,9 @@ absl::Status ServeModel(const Flags& flags,
       CreateTinyBackends(layout, BackendOptions(flags));
   BM_RETURN_IF_ERROR(NameBackendFlags(backends.status()));
   const int64_t pool_bytes = flags.backend == "cpu" ? layout.pool_bytes() : 0;
-  BM_RETURN_IF_ERROR(CheckHostBlocks(layout, flags.client.num_host_blocks,
-                                     MemoryBytes(),
-                                     ResidentBytes() + pool_bytes));
+  BM_RETURN_IF_ERROR(
+      CheckHostBlocks(layout, flags.client.abilities.num_host_blocks,
+                      MemoryBytes(), ResidentBytes() + pool_bytes));
   absl::StatusOr<std::unique_ptr<ForwardPass>> forward =
       CreateTinyForward(model.get(), layout, *backends);
   BM_RETURN_IF_ERROR(NameBackendFlags(forward.status()));
@@ -477,7 +474,7 @@ absl::Status ServeModel(const Flags& flags,
   }
   TinyEngine engine(model, layout, *std::move(backends),
                     {.max_sequences = kMaxSequenceSlots,
-                     .num_host_blocks = flags.client.num_host_blocks,
+                     .num_host_blocks = flags.client.abilities.num_host_blocks,
                      .max_drafts = flags.num_drafts,
                      .num_threads = flags.num_threads,
                      .query_stats = flags.query_stats_tables,
@@ -513,7 +510,8 @@ absl::Status ServeSim(const Flags& flags, EngineClient* client) {
       MakeLayout(model, flags.num_blocks.value_or(kSimBlocks));
   BM_RETURN_IF_ERROR(flags.sim.Validate());
   BM_RETURN_IF_ERROR(layout.Validate());
-  SimEngine engine(layout, model, flags.seed, flags.client.num_host_blocks);
+  SimEngine engine(layout, model, flags.seed,
+                   flags.client.abilities.num_host_blocks);
   return client->Serve(
       layout,
       {.reset = [&] { engine.Reset(); },
@@ -598,9 +596,9 @@ int Main(int argc, char** argv) {
   if (ready.ok() && *model != nullptr) {
     const ModelShape& shape = (*model)->shape();
     ready = ReadQueryStats(shape, &flags);
-    flags.client.sampling = {.fields = Sampler::kFields,
-                             .vocabulary_size = shape.vocabulary,
-                             .end_token_ids = shape.end_tokens};
+    flags.client.abilities.sampling = {.fields = Sampler::kFields,
+                                       .vocabulary_size = shape.vocabulary,
+                                       .end_token_ids = shape.end_tokens};
   }
   if (ready.ok()) ready = ReadServedModel(&flags);
   if (!ready.ok()) return Fail(app, flags, ready);

@@ -1,5 +1,6 @@
 #include "engine/reference/sim_flags.h"
 
+#include "blockmgr/engine_abilities.h"
 #include "scheduler/server/flag_checks.h"
 
 namespace blockmgr {
@@ -9,6 +10,15 @@ void AddShardsFlag(CLI::App* app, int32_t* num_shards) {
                   "Shards of tensor parallelism: parts of the KV heads, each "
                   "with a memory of its own; a divisor of the KV heads")
       ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+}
+
+CLI::Option* AddHostBlocksFlag(CLI::App* app, int32_t* num_host_blocks) {
+  return app
+      ->add_option("--num-host-blocks", *num_host_blocks,
+                   "Blocks of host memory for the KV of preempted requests; 0: "
+                   "they are computed again")
+      ->check(CLI::Range(0, EngineAbilities::kMaxHostBlocks))
       ->capture_default_str();
 }
 

@@ -22,6 +22,9 @@ void AddSimModelFlags(CLI::App* app, SimModel* model);
 // Adds --num-shards in the same way, for engines of every kind.
 void AddShardsFlag(CLI::App* app, int32_t* num_shards);
 
+// Adds --num-host-blocks in the same way.
+CLI::Option* AddHostBlocksFlag(CLI::App* app, int32_t* num_host_blocks);
+
 }  // namespace blockmgr
 
 #endif  // ENGINE_REFERENCE_SIM_FLAGS_H_

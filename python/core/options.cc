@@ -215,16 +215,17 @@ bool SetOther(absl::string_view name, nb::handle value,
     SetTenants(CastOption<Tenants>(name, "{tenant: {limit: number}}", value),
                options);
   } else if (name == "query_stats") {
-    options->query_stats = CastOption<std::map<std::string, std::string>>(
-        name, "{name: fingerprint}", value);
+    options->engine.query_stats =
+        CastOption<std::map<std::string, std::string>>(
+            name, "{name: fingerprint}", value);
   } else if (name == "sampling_fields") {
-    options->sampling.fields =
+    options->engine.sampling.fields =
         FieldsOf(CastOption<std::vector<std::string>>(name, "names", value));
   } else if (name == "vocabulary_size") {
-    options->sampling.vocabulary_size =
+    options->engine.sampling.vocabulary_size =
         CastOption<int32_t>(name, "an integer", value);
   } else if (name == "end_token_ids") {
-    options->sampling.end_token_ids =
+    options->engine.sampling.end_token_ids =
         CastOption<std::vector<int32_t>>(name, "token ids", value);
   } else if (name == "sampling_seed") {
     options->sampling_seed = CastOption<uint64_t>(name, "an integer", value);

@@ -1,6 +1,5 @@
 // What a request may ask for besides tokens: eviction, sampling, media,
 // retention.
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -25,15 +24,12 @@
 namespace blockmgr::python {
 namespace {
 
-constexpr std::array<absl::string_view, 5> kModes = {
-    "none", "after-prefill", "every-chunk", "decode", "pressure"};
-
 EvictionMode ModeNamed(const std::string& name) {
-  for (size_t i = 0; i < kModes.size(); ++i) {
-    if (kModes[i] == name) return static_cast<EvictionMode>(i);
-  }
-  ThrowInvalid("mode: expected one of ", absl::StrJoin(kModes, ", "), ", got '",
-               name, "'");
+  EvictionMode mode{};
+  if (EnumFromName(name, &mode)) return mode;
+  ThrowInvalid("mode: expected one of ",
+               absl::StrJoin(EnumNames<EvictionMode>(), ", "), ", got '", name,
+               "'");
 }
 
 void BindRequestEviction(nb::module_& m) {
@@ -65,7 +61,7 @@ void BindRequestEviction(nb::module_& m) {
           "share_multiple tokens (0: page_size).")
       .def_prop_ro("mode",
                    [](const RequestEviction& self) {
-                     return std::string(kModes[static_cast<size_t>(self.mode)]);
+                     return std::string(EnumName(self.mode));
                    })
       .def_ro("policy", &RequestEviction::policy)
       .def_ro("target", &RequestEviction::target)

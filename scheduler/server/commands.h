@@ -8,7 +8,6 @@
 #define SCHEDULER_SERVER_COMMANDS_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +21,7 @@
 #include <absl/status/statusor.h>
 
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/engine_abilities.h"
 #include "blockmgr/prefix_cache_delta.h"
 #include "blockmgr/sampling_params.h"
 #include "blockmgr/served_model.h"
@@ -178,11 +178,7 @@ struct AttachEngine {
   ModelLayout layout;
   std::string name;
   Reply<absl::StatusOr<Attachment>> done;
-  int32_t num_scorer_states = 0;
-  int32_t num_host_blocks = 0;
-  bool supports_window_evictions = false;
-  std::map<std::string, std::string> query_stats = {};
-  EngineSampling sampling = {};
+  EngineAbilities abilities = {};
   // Null if the engine has told nothing of its model.
   std::shared_ptr<const ServedModel> model = nullptr;
   // Whether to take the place of an engine with an open step stream, instead of

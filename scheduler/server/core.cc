@@ -174,7 +174,7 @@ absl::Status Core::Do(GenerateCommand& command) {
                                  &command.request));
   // The gateway finds stop strings itself. An engine that does not look for
   // them only generates more tokens.
-  if (!scheduler_->options().sampling.Supports(SamplingField::kStop) &&
+  if (!scheduler_->options().engine.sampling.Supports(SamplingField::kStop) &&
       command.request.sampling.has_value()) {
     command.request.sampling->stop.clear();
   }
@@ -271,17 +271,14 @@ absl::StatusOr<Attachment> Core::Do(AttachEngine& command) {
   if (draining_ && idle()) return ShuttingDown();
   BM_RETURN_IF_ERROR(seat_.CheckAttach(command));
   SchedulerOptions scheduler = options_.scheduler;
-  scheduler.num_scorer_states = command.num_scorer_states;
-  scheduler.num_host_blocks = command.num_host_blocks;
-  scheduler.supports_window_evictions = command.supports_window_evictions;
-  scheduler.query_stats = std::move(command.query_stats);
-  scheduler.sampling = std::move(command.sampling);
+  scheduler.engine = std::move(command.abilities);
   BM_RETURN_IF_ERROR(scheduler.Validate());
   const std::string difference =
       scheduler_ == nullptr
           ? "there was none"
-          : DescribeDifference(scheduler_->layout(), scheduler_->options(),
-                               command.layout, scheduler);
+          : DescribeDifference(scheduler_->layout(),
+                               scheduler_->options().engine, command.layout,
+                               scheduler.engine);
   const std::string other_model = seat_.DescribeOtherModel(command.model.get());
   std::unique_ptr<Scheduler> made;
   if (!difference.empty() || !other_model.empty()) {
@@ -332,7 +329,7 @@ absl::Status Core::Do(OpenSteps& command) {
     LoseEngine();
   }
   TakeNextScheduler();
-  scheduler_->TakeAbilities(seat_.attaching_options());
+  scheduler_->TakeAbilities(seat_.attaching_abilities());
   seat_.Open(std::move(command.sink));
   seat_.NeedModel(idle());
   if (options_.on_engine_change) options_.on_engine_change(true, what);
@@ -400,7 +397,7 @@ CoreStats Core::Do(GetStats& command) {
     if (command.counts_metadata) {
       stats.scheduler.metadata_bytes = scheduler_->metadata_bytes();
     }
-    stats.sampling = scheduler_->options().sampling;
+    stats.sampling = scheduler_->options().engine.sampling;
   }
   stats.model = seat_.model();
   stats.max_sequence_tokens =

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <tuple>
+#include <vector>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_join.h>
@@ -12,6 +12,43 @@
 
 namespace blockmgr {
 namespace {
+
+// A visitor of EngineAbilities that lists numbers. Two engines must have the
+// same ones, but for flags, of which the other one may have more.
+struct Rows {
+  struct Row {
+    std::string name;
+    int32_t value = 0;
+    bool is_flag = false;
+  };
+  std::vector<Row> rows;
+
+  void Number(absl::string_view name, int32_t value, const auto&... /*rest*/) {
+    rows.push_back({std::string(name), value, false});
+  }
+  void Bool(absl::string_view name, bool value, const char* /*help*/) {
+    rows.push_back({std::string(name), value ? 1 : 0, true});
+  }
+};
+
+std::vector<Rows::Row> RowsOf(const ModelLayout& layout,
+                              const EngineAbilities& abilities) {
+  Rows rows{{{"layout.num_layers", layout.num_layers},
+             {"layout.num_heads", layout.num_heads},
+             {"layout.num_q_heads", layout.num_q_heads},
+             {"layout.head_dim", layout.head_dim},
+             {"layout.page_size", layout.page_size},
+             {"layout.num_shards", layout.num_shards},
+             {"layout.window", layout.window},
+             {"layout.group_windows.size()", layout.num_window_groups()},
+             {"layout.num_blocks", layout.num_blocks}}};
+  VisitEngineAbilities(abilities, rows);
+  for (size_t i = 0; i < layout.group_windows.size(); ++i) {
+    rows.Number(absl::StrCat("layout.group_windows[", i, "]"),
+                layout.group_windows[i]);
+  }
+  return rows.rows;
+}
 
 std::string DescribeSampling(const EngineSampling& had,
                              const EngineSampling& has) {
@@ -34,34 +71,17 @@ std::string DescribeSampling(const EngineSampling& had,
 }  // namespace
 
 std::string DescribeDifference(const ModelLayout& want,
-                               const SchedulerOptions& had,
+                               const EngineAbilities& had,
                                const ModelLayout& got,
-                               const SchedulerOptions& has) {
-  const std::tuple<absl::string_view, int32_t, int32_t> fields[] = {
-      {"layout.num_layers", want.num_layers, got.num_layers},
-      {"layout.num_heads", want.num_heads, got.num_heads},
-      {"layout.num_q_heads", want.num_q_heads, got.num_q_heads},
-      {"layout.head_dim", want.head_dim, got.head_dim},
-      {"layout.page_size", want.page_size, got.page_size},
-      {"layout.num_shards", want.num_shards, got.num_shards},
-      {"layout.window", want.window, got.window},
-      {"layout.group_windows.size()", want.num_window_groups(),
-       got.num_window_groups()},
-      {"layout.num_blocks", want.num_blocks, got.num_blocks},
-      {"num_scorer_states", had.num_scorer_states, has.num_scorer_states},
-      {"num_host_blocks", had.num_host_blocks, has.num_host_blocks}};
-  for (const auto& [field, needed, offered] : fields) {
-    if (needed == offered) continue;
-    return absl::StrCat(field, ": live requests need ", needed, ", got ",
-                        offered);
-  }
-  if (had.supports_window_evictions && !has.supports_window_evictions) {
-    return "supports_window_evictions: live requests need 1, got 0";
-  }
-  for (size_t i = 0; i < want.group_windows.size(); ++i) {
-    if (want.group_windows[i] == got.group_windows[i]) continue;
-    return absl::StrCat("layout.group_windows[", i, "]: live requests need ",
-                        want.group_windows[i], ", got ", got.group_windows[i]);
+                               const EngineAbilities& has) {
+  const std::vector<Rows::Row> needed = RowsOf(want, had);
+  const std::vector<Rows::Row> offered = RowsOf(got, has);
+  // Layouts with fewer groups differ in a row before those of the groups.
+  for (size_t i = 0; i < needed.size(); ++i) {
+    const auto& [name, value, is_flag] = needed[i];
+    const int32_t other = offered[i].value;
+    if (other == value || (is_flag && other > value)) continue;
+    return absl::StrCat(name, ": live requests need ", value, ", got ", other);
   }
   for (const auto& [name, fingerprint] : had.query_stats) {
     const auto found = has.query_stats.find(name);

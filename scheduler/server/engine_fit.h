@@ -12,8 +12,8 @@
 #include <string>
 
 #include "blockmgr/base/model_layout.h"
+#include "blockmgr/engine_abilities.h"
 #include "blockmgr/served_model.h"
-#include "scheduler/scheduler_options.h"
 
 namespace blockmgr {
 
@@ -21,9 +21,9 @@ namespace blockmgr {
 // scheduled for an engine with `want` and `had`. The other engine has `got` and
 // `has`.
 std::string DescribeDifference(const ModelLayout& want,
-                               const SchedulerOptions& had,
+                               const EngineAbilities& had,
                                const ModelLayout& got,
-                               const SchedulerOptions& has);
+                               const EngineAbilities& has);
 
 // Compares the model that live requests need with the model of the other
 // engine. `has` is null if that engine tells nothing of its model. A field that

@@ -52,7 +52,7 @@ Attachment EngineSeat::Attach(AttachEngine* command,
                               const SchedulerOptions& options,
                               std::unique_ptr<Scheduler> next) {
   attaching_ = {std::move(command->name), std::move(command->model)};
-  attaching_options_ = options;
+  attaching_abilities_ = options.engine;
   next_scheduler_ = std::move(next);
   replaces_ = is_taken();
   ++session_;

@@ -88,8 +88,8 @@ class EngineSeat {
   // Gives the seat to the last attachment. REQUIRES: the seat is empty.
   void Open(std::shared_ptr<EngineSink> sink);
   const std::string& attaching_name() const { return attaching_.name; }
-  const SchedulerOptions& attaching_options() const {
-    return attaching_options_;
+  const EngineAbilities& attaching_abilities() const {
+    return attaching_abilities_;
   }
 
   // --- Models ---
@@ -133,9 +133,9 @@ class EngineSeat {
   boost::circular_buffer<Issue> issues_;  // open plans, oldest first
   AwakeClock awake_;
 
-  uint64_t session_ = 0;                // 0 before the first attachment
-  Engine attaching_;                    // set by the last attachment
-  SchedulerOptions attaching_options_;  // set by the last attachment
+  uint64_t session_ = 0;                 // 0 before the first attachment
+  Engine attaching_;                     // set by the last attachment
+  EngineAbilities attaching_abilities_;  // set by the last attachment
   bool replaces_ = false;  // the last attachment will replace an engine
   std::unique_ptr<Scheduler> next_scheduler_;
 

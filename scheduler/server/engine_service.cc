@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,10 +17,9 @@
 #include "scheduler/server/peer_text.h"
 #include "scheduler/server/rate_limited_warning.h"
 #include "scheduler/server/raw_messages.h"
-#include "wire/model_wire.h"
+#include "wire/engine_wire.h"
 #include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
-#include "wire/sampling_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -228,13 +226,6 @@ void ToProto(const Attachment& attachment, v1::AttachResponse* proto) {
   proto->set_num_speculative_tokens(options.num_speculative_tokens);
 }
 
-std::map<std::string, std::string> QueryStatsOf(
-    const google::protobuf::Map<std::string, std::string>& proto) {
-  std::map<std::string, std::string> map;
-  for (const auto& [key, value] : proto) map.emplace(key, value);
-  return map;
-}
-
 // `size` is the size of the message in bytes.
 absl::Status CheckSizes(const v1::AttachRequest& attach, int64_t size) {
   if (attach.engine_name().size() > kMaxNameBytes) {
@@ -261,7 +252,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
         BM_RETURN_IF_ERROR(CheckSizes(attach, size));
         BM_ASSIGN_OR_RETURN(const ModelLayout layout,
                             FromProto(attach.layout()));
-        BM_ASSIGN_OR_RETURN(EngineSampling sampling, SamplingFromProto(attach));
+        BM_ASSIGN_OR_RETURN(EngineAbilities abilities, FromProto(attach));
         BM_ASSIGN_OR_RETURN(ServedModel model, FromProto(attach.model()));
         core_->Post(AttachEngine{
             .layout = layout,
@@ -273,11 +264,7 @@ grpc::ServerUnaryReactor* EngineService::Attach(
                   if (attachment.ok()) ToProto(*attachment, &proto);
                   Answer(reactor, attachment.status(), proto, response);
                 },
-            .num_scorer_states = attach.num_scorer_states(),
-            .num_host_blocks = attach.num_host_blocks(),
-            .supports_window_evictions = attach.supports_window_evictions(),
-            .query_stats = QueryStatsOf(attach.query_stats()),
-            .sampling = std::move(sampling),
+            .abilities = std::move(abilities),
             .model = std::make_shared<const ServedModel>(std::move(model)),
             .replace = attach.replace(),
             .may_replace = IsOwner(*context)});

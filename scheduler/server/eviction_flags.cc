@@ -63,7 +63,7 @@ absl::StatusOr<EvictionPolicy> ResolvePolicy(const std::string& text) {
 }
 
 absl::StatusOr<EvictionMode> ResolveMode(const EvictionFlags& flags) {
-  const bool has_interval = flags.compress_every > 0;
+  const bool has_interval = flags.eviction.compress_every > 0;
   const EvictionMode mode = flags.mode.value_or(
       has_interval ? EvictionMode::kEveryChunk : EvictionMode::kAfterPrefill);
   const bool needs_interval =
@@ -84,10 +84,31 @@ const char* FirstOrphan(const EvictionFlags& flags) {
   if (!flags.policy.empty()) return "eviction";
   if (!flags.window_keep_ratio.empty()) return "window-keep-ratio";
   if (flags.mode.has_value()) return "eviction-mode";
-  if (flags.compress_every > 0) return "compress-every";
-  if (flags.share_prefix) return "share-compressed-prefixes";
+  if (flags.eviction.compress_every > 0) return "compress-every";
+  if (flags.eviction.share_prefix) return "share-compressed-prefixes";
   return nullptr;
 }
+
+// A visitor of RequestEviction that adds flags.
+struct OptionRows {
+  CLI::App* app;
+  const std::string& group;
+
+  void Number(absl::string_view name, int32_t& value, int32_t min, int32_t max,
+              const char* help) const {
+    // An interval is not given, or is at least one token.
+    if (name == "compress_every") min = 1;
+    CLI::Option* const option = app->add_option(FlagOf(name), value, help);
+    option->check(CLI::Range(min, max))->group(group);
+    if (value >= min) option->capture_default_str();
+  }
+  void Bool(absl::string_view name, bool& value, const char* help) const {
+    app->add_flag(FlagOf(name), value, help)->group(group);
+  }
+  static std::string FlagOf(absl::string_view name) {
+    return EvictionFields().at(absl::StrCat("eviction.", name));
+  }
+};
 
 }  // namespace
 
@@ -119,24 +140,7 @@ void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                   "--compress-every, else after-prefill]")
       ->transform(NameIn(EvictionMode::kAfterPrefill))
       ->group(group);
-  app->add_option("--compress-every", flags->compress_every,
-                  "Evict after every so many tokens, of the prompt "
-                  "(every-chunk) or of the output (decode); a multiple of the "
-                  "page size")
-      ->check(CLI::Range(1, INT32_MAX))
-      ->group(group);
-  app->add_flag("--share-compressed-prefixes", flags->share_prefix,
-                "Let requests start with the compressed prefixes of others in "
-                "the prefix cache")
-      ->group(group);
-  app->add_option("--share-multiple", flags->share_multiple,
-                  "With --share-compressed-prefixes: compress at the last "
-                  "multiple of so many prompt tokens, a multiple of the page "
-                  "size (512 for Mooncake traces, which name 512 tokens at a "
-                  "time); 0: the page size")
-      ->capture_default_str()
-      ->check(CLI::Range(0, INT32_MAX))
-      ->group(group);
+  VisitRequestEviction(flags->eviction, OptionRows{app, group});
 }
 
 FieldFlags EvictionFields() {
@@ -150,8 +154,8 @@ FieldFlags EvictionFields() {
 }
 
 absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags) {
-  RequestEviction eviction;
-  if (flags.share_multiple > 0 && !flags.share_prefix) {
+  RequestEviction eviction = flags.eviction;
+  if (eviction.share_multiple > 0 && !eviction.share_prefix) {
     return absl::InvalidArgumentError(
         "share-multiple: needs --share-compressed-prefixes");
   }
@@ -164,9 +168,6 @@ absl::StatusOr<RequestEviction> ResolveEviction(const EvictionFlags& flags) {
   BM_ASSIGN_OR_RETURN(eviction.target, ResolveTarget(flags));
   BM_ASSIGN_OR_RETURN(eviction.policy, ResolvePolicy(flags.policy));
   BM_ASSIGN_OR_RETURN(eviction.mode, ResolveMode(flags));
-  eviction.compress_every = flags.compress_every;
-  eviction.share_prefix = flags.share_prefix;
-  eviction.share_multiple = flags.share_multiple;
   return eviction;
 }
 

@@ -4,33 +4,20 @@
 #ifndef SCHEDULER_SERVER_EVICTION_FLAGS_H_
 #define SCHEDULER_SERVER_EVICTION_FLAGS_H_
 
-#include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 
 #include <absl/status/statusor.h>
-#include <absl/strings/string_view.h>
 #include <CLI/CLI.hpp>
 
-#include "blockmgr/eviction/policy_fields.h"
 #include "program/flag_names.h"
 #include "scheduler/request.h"
 
 namespace blockmgr {
 
-// The names of modes in flags and reports.
-inline constexpr std::array<absl::string_view, 5> kEvictionModeNames = {
-    "none", "after-prefill", "every-chunk", "decode", "pressure"};
-template <>
-constexpr std::span<const absl::string_view> EnumNames<EvictionMode>() {
-  return kEvictionModeNames;
-}
-
-// The flags as the user has typed them. A text is empty, and compress_every is
-// 0, if the flag is not given. ResolveEviction refuses flags that have no
-// meaning together.
+// The flags as the user has typed them. A text is empty if the flag is not
+// given. ResolveEviction refuses flags that have no meaning together.
 struct EvictionFlags {
   std::string policy = {};                  // --eviction
   std::string keep_ratio = {};              // decimal text
@@ -39,12 +26,12 @@ struct EvictionFlags {
   // --eviction-mode. If it is not given, the mode is every-chunk with a
   // compress_every, and after-prefill without one.
   std::optional<EvictionMode> mode = {};
-  int32_t compress_every = 0;  // in tokens
-  bool share_prefix = false;   // share compressed prefixes between requests
-  int32_t share_multiple = 0;  // in tokens; 0 means the page size
+  // VisitRequestEviction has the meanings and ranges of the members that have a
+  // flag here. ResolveEviction sets the others.
+  RequestEviction eviction = {};
 };
 
-// Adds a flag for each field, under the heading `group`. `flags` is borrowed
+// Adds all of these flags, under the heading `group`. `flags` is borrowed
 // and must outlive the parsing.
 void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                       const std::string& group = "Eviction");

@@ -187,7 +187,7 @@ TEST(SimTest, SmallPoolPreemptsAndStillCompletes) {
 
   // With room in host memory nothing is computed twice, which takes longer
   // than the copies.
-  sim.scheduler.num_host_blocks = 1000;
+  sim.scheduler.engine.num_host_blocks = 1000;
   ASSERT_OK_AND_ASSIGN(const RunResult swapped, RunSmall(bench, sim));
   EXPECT_GT(swapped.counters->scheduler.num_swap_ins, 0u);
   EXPECT_EQ(swapped.counters->scheduler.num_recomputed_tokens, 0u);

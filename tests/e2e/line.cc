@@ -64,13 +64,13 @@ Line::Line(LineOptions options) : options_(std::move(options)) {
   engine_->set_host_fault(options_.host_fault);
   checker_ = std::make_unique<ReferenceChecker>(engine_.get(), options_.model,
                                                 options_.margins);
-  client_ = std::make_unique<EngineClient>(
-      EngineClientOptions{.address = server_->address(),
-                          .num_scorer_states = options_.num_scorer_states,
-                          .num_host_blocks = options_.num_host_blocks,
-                          .supports_window_evictions = true,
-                          .query_stats = Fingerprints(options_.query_stats),
-                          .sampling = SamplingOf(options_)});
+  client_ = std::make_unique<EngineClient>(EngineClientOptions{
+      .address = server_->address(),
+      .abilities = {.num_scorer_states = options_.num_scorer_states,
+                    .num_host_blocks = options_.num_host_blocks,
+                    .supports_window_evictions = true,
+                    .query_stats = Fingerprints(options_.query_stats),
+                    .sampling = SamplingOf(options_)}});
   engine_thread_ = std::thread([this] {
     EngineHandlers handlers;
     handlers.reset = [this] { engine_->Reset(); };
@@ -310,7 +310,7 @@ ReferenceChecker::LogitsByPosition RunAlone(
   SchedulerOptions scheduler_options;
   scheduler_options.max_num_seqs = 1;
   scheduler_options.enable_prefix_caching = false;
-  scheduler_options.sampling = SamplingOf(options);
+  scheduler_options.engine.sampling = SamplingOf(options);
   auto scheduler =
       Scheduler::Create(engine->tables().layout(), scheduler_options);
   EXPECT_TRUE(scheduler.ok()) << scheduler.status();

@@ -88,9 +88,9 @@ class DirectLine {
       : engine_(MakeEngine(options, options.num_blocks,
                            options.scheduler.max_num_seqs)) {
     SchedulerOptions scheduler_options = options.scheduler;
-    scheduler_options.num_host_blocks = options.num_host_blocks;
-    scheduler_options.num_scorer_states = options.num_scorer_states;
-    scheduler_options.query_stats = Fingerprints(options.query_stats);
+    scheduler_options.engine.num_host_blocks = options.num_host_blocks;
+    scheduler_options.engine.num_scorer_states = options.num_scorer_states;
+    scheduler_options.engine.query_stats = Fingerprints(options.query_stats);
     auto scheduler =
         Scheduler::Create(engine_->tables().layout(), scheduler_options);
     EXPECT_TRUE(scheduler.ok()) << scheduler.status();

@@ -14,10 +14,10 @@
 #include "proto/blockmgr/v1/eviction.pb.h"
 #include "proto/blockmgr/v1/request.pb.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "wire/engine_wire.h"
 #include "wire/plan_wire.h"
 #include "wire/policy_wire.h"
 #include "wire/request_wire.h"
-#include "wire/sampling_wire.h"
 
 namespace blockmgr::fuzz {
 namespace {
@@ -259,29 +259,20 @@ void Daemon::Attach(absl::string_view message, bool other_session) {
       layout->pages_per_block() > kMaxPagesPerBlock) {
     return;
   }
-  absl::StatusOr<EngineSampling> sampling = SamplingFromProto(*proto);
-  if (!sampling.ok()) return;
+  absl::StatusOr<EngineAbilities> abilities = FromProto(*proto);
+  if (!abilities.ok()) return;
   std::optional<Attachment> attached;
   auto counted = MakeReply<absl::StatusOr<Attachment>>();
-  std::map<std::string, std::string> query_stats;
-  for (const auto& [name, fingerprint] : proto->query_stats()) {
-    query_stats.emplace(name, fingerprint);
-  }
-  Run(AttachEngine{
-      .layout = *layout,
-      .name = proto->engine_name(),
-      .done =
-          [&](absl::StatusOr<Attachment> answer) {
-            if (answer.ok()) attached = *answer;
-            counted(std::move(answer));
-          },
-      .num_scorer_states = proto->num_scorer_states(),
-      .num_host_blocks = proto->num_host_blocks(),
-      .supports_window_evictions = proto->supports_window_evictions(),
-      .query_stats = std::move(query_stats),
-      .sampling = *std::move(sampling),
-      .replace = proto->replace(),
-      .may_replace = true});
+  Run(AttachEngine{.layout = *layout,
+                   .name = proto->engine_name(),
+                   .done =
+                       [&](absl::StatusOr<Attachment> answer) {
+                         if (answer.ok()) attached = *answer;
+                         counted(std::move(answer));
+                       },
+                   .abilities = *std::move(abilities),
+                   .replace = proto->replace(),
+                   .may_replace = true});
   if (!attached.has_value()) return;
   auto stream = std::make_shared<StepStream>();
   stream->record = record_;

@@ -109,7 +109,7 @@ RunLogProbs RowsOf(const StepPlan& plan, size_t run,
 SchedulerOptions LogProbOptions() {
   SchedulerOptions options = PlainOptions();
   options.max_num_batched_tokens = 8;
-  options.sampling.fields = EngineSampling::kAllFields;
+  options.engine.sampling.fields = EngineSampling::kAllFields;
   return options;
 }
 
@@ -256,7 +256,7 @@ TEST(StopStringTest, EndTheRequestWhateverIsInFlight) {
     for (const int32_t num_speculative_tokens : {0, 5}) {
       SchedulerOptions options = CachingOptions(max_steps_in_flight);
       options.num_speculative_tokens = num_speculative_tokens;
-      options.sampling.fields = EngineSampling::kAllFields;
+      options.engine.sampling.fields = EngineSampling::kAllFields;
       // So few blocks that requests are preempted.
       SchedulerDriver driver(SmallLayout(4, 40), options,
                              {.vocabulary = 9,
@@ -288,7 +288,7 @@ TEST(StopStringTest, EndTheRequestWhateverIsInFlight) {
 
 TEST(StopStringTest, AStopTokenCountsBeforeAString) {
   SchedulerOptions options = PlainOptions();
-  options.sampling.fields = EngineSampling::kAllFields;
+  options.engine.sampling.fields = EngineSampling::kAllFields;
   SchedulerDriver driver(SmallLayout(4, 20), options, {.vocabulary = 1});
   Request request = MakeRequest("a", 4, 9);
   request.sampling =
@@ -307,7 +307,7 @@ TEST(StopStringTest, AStopTokenCountsBeforeAString) {
 TEST(StopStringTest, MatchesThatCannotBeAreRefused) {
   SchedulerOptions options = PlainOptions();
   options.max_num_batched_tokens = 20;
-  options.sampling.fields = EngineSampling::kAllFields;
+  options.engine.sampling.fields = EngineSampling::kAllFields;
   SchedulerDriver driver(SmallLayout(4, 30), options);
   Request request = MakeRequest("a", 4, 9);
   request.sampling =

@@ -316,7 +316,7 @@ TEST(SpeculationTest, ARunWithACommandHasNone) {
 
 TEST(SpeculationTest, AccumulatedScoresLeaveNoWayBack) {
   SchedulerOptions options = DraftOptions(4, 2);
-  options.num_scorer_states = 2;
+  options.engine.num_scorer_states = 2;
   Speculation engine(SmallLayout(4, 40), options);
   Request request = MakeRequest("a", 20, 30);
   request.eviction = Recency(8);

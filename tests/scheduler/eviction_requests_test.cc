@@ -53,7 +53,7 @@ TEST_P(EveryChunkTest, HoldsItsBoundWhateverThePrompt) {
     SchedulerOptions options = PlainOptions(GetParam());
     options.max_num_batched_tokens = 40;
     options.max_model_len = 1024;
-    options.num_scorer_states = 1;
+    options.engine.num_scorer_states = 1;
     const ModelLayout layout = SmallLayout(4, 400, 2, 2);
     SchedulerDriver driver(layout, options);
     // 16 tokens are 4 blocks, a chunk of 32 tokens 8.
@@ -299,7 +299,7 @@ TEST(ScorerStateTest, LimitsHowManyRunAtATimeAndIsPartOfTheStart) {
   for (const int32_t num_states : {1, 2}) {
     SCOPED_TRACE(num_states);
     SchedulerOptions options = PlainOptions();
-    options.num_scorer_states = num_states;
+    options.engine.num_scorer_states = num_states;
     SchedulerDriver driver(SmallLayout(4, 200), options);
     for (const char* id : {"a", "b", "c", "d", "e"}) {
       Request request = H2oRequest(id, id[0]);
@@ -326,7 +326,7 @@ TEST(ScorerStateTest, LimitsHowManyRunAtATimeAndIsPartOfTheStart) {
 
 TEST(ScorerStateTest, ExpectedAttentionSkipsItsSinks) {
   SchedulerOptions options = PlainOptions();
-  options.num_scorer_states = 2;
+  options.engine.num_scorer_states = 2;
   SchedulerDriver driver(SmallLayout(4, 200), options);
   Request request = H2oRequest("a", 0);
   request.eviction.policy.scorer.kind = ScorerKind::kExpectedAttention;
@@ -343,7 +343,7 @@ TEST(ScorerStateTest, ExpectedAttentionSkipsItsSinks) {
 // Its parent ends before it would be compressed, and has none.
 TEST(ScorerStateTest, AForkHasOneWhereItsParentNeedsNone) {
   SchedulerOptions options = PlainOptions();
-  options.num_scorer_states = 1;
+  options.engine.num_scorer_states = 1;
   SchedulerDriver driver(SmallLayout(4, 200), options);
   Request parent = MakeRequest("parent", 4, 4);
   parent.eviction = Recency(4, EvictionMode::kDecode, 8);
@@ -371,7 +371,7 @@ TEST(ScorerStateTest, AForkHasOneWhereItsParentNeedsNone) {
 // Scores are of all queries, and a cached token has none here.
 TEST(ScorerStateTest, TakesNoPrefixHits) {
   SchedulerOptions options = CachingOptions();
-  options.num_scorer_states = 1;
+  options.engine.num_scorer_states = 1;
   SchedulerDriver driver(SmallLayout(4, 200), options);
   Submit(&driver, MakeRequest("a", 40, 1));
   driver.Drain();
@@ -392,7 +392,7 @@ Request StatsRequest(const char* id, int32_t topic) {
 
 SchedulerOptions StatsOptions() {
   SchedulerOptions options = CachingOptions();
-  options.query_stats = {{"chat", "1a2b"}, {"code", "3c4d"}};
+  options.engine.query_stats = {{"chat", "1a2b"}, {"code", "3c4d"}};
   return options;
 }
 
@@ -472,7 +472,7 @@ TEST(QueryStatsTest, AForkSharesWhatItsParentComputed) {
 
 TEST(QueryStatsTest, WindowsMayBeEvictedFrom) {
   SchedulerOptions options = StatsOptions();
-  options.supports_window_evictions = true;
+  options.engine.supports_window_evictions = true;
   ModelLayout layout = SmallLayout(4, 200);
   layout.group_windows = {32};
   RequestEviction eviction = StatsRequest("a", 0).eviction;
@@ -485,7 +485,7 @@ TEST(QueryStatsTest, WindowsMayBeEvictedFrom) {
 
 TEST(ScorerStateTest, CommandsNeedAStateThatIsKept) {
   SchedulerOptions options = PlainOptions();
-  options.num_scorer_states = 1;
+  options.engine.num_scorer_states = 1;
   SchedulerDriver driver(SmallLayout(4, 200), options);
   const RequestId plain = Submit(&driver, MakeRequest("a", 40, 20));
   const RequestId kept = Submit(&driver, H2oRequest("b", 1));

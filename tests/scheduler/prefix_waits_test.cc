@@ -197,7 +197,7 @@ TEST(PrefixWaitersTest, AShortPromptStartsBehindHundredsOfLongOnes) {
 // One state and two who want it, for 60 steps each; the others need none.
 TEST(PrefixWaitersTest, WhoNeedsNoScorerStateStartsBesideThoseWhoWaitForOne) {
   SchedulerOptions options = WaitingOptions();
-  options.num_scorer_states = 1;
+  options.engine.num_scorer_states = 1;
   options.max_num_seqs = 64;
   SchedulerDriver driver(SmallLayout(4, 2000), options);
   for (int32_t i = 0; i < 20; ++i) {

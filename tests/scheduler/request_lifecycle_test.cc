@@ -193,7 +193,7 @@ int StepsUntilServed(SchedulerDriver* driver, RequestId id) {
 // Behind requests that lack a scorer state, which one that runs holds.
 int StepsBehindScorers(bool forks) {
   SchedulerOptions options = PlainOptions();
-  options.num_scorer_states = 1;
+  options.engine.num_scorer_states = 1;
   SchedulerDriver driver(SmallLayout(4, 200), options);
   Request parent = MakeRequest("p", 20, 60);
   parent.eviction = Recency(8);
@@ -252,7 +252,7 @@ TEST(LanesTest, ForksOfWhatIsGoneKeepNobodyOutForLong) {
 // With the engine, what was swapped out is lost: then it is long again.
 TEST(LanesTest, WhatLostItsSwapKeepsNobodyOutForLong) {
   SchedulerOptions options = PlainOptions();
-  options.num_host_blocks = 400;
+  options.engine.num_host_blocks = 400;
   options.max_num_seqs = 40;
   options.long_prefill_token_threshold = 8;
   options.max_long_prefills = 1;

@@ -186,7 +186,7 @@ TEST(SamplingRequestsTest, NamesWhatAnEngineAnnouncesWrongly) {
   };
   for (const auto& [text, engine] : cases) {
     SchedulerOptions options = PlainOptions();
-    options.sampling = engine;
+    options.engine.sampling = engine;
     EXPECT_THAT(options.Validate(), StatusIs(kBadArgument, text));
   }
 }
@@ -205,7 +205,7 @@ TEST(SamplingRequestsTest, TokensAreInTheVocabularyIfItIsKnown) {
 
 SchedulerOptions SamplingOptions() {
   SchedulerOptions options = PlainOptions();
-  options.sampling = Everything();
+  options.engine.sampling = Everything();
   return options;
 }
 
@@ -265,7 +265,7 @@ class Monotone {
 
 TEST(SamplingEndTest, EndTokensEndARequestUnlessItIgnoresThem) {
   SchedulerOptions options = SamplingOptions();
-  options.sampling.end_token_ids = {9, 7};
+  options.engine.sampling.end_token_ids = {9, 7};
   Monotone engine(options);
   EXPECT_EQ(engine.Serve(MakeRequest("a", 3, 5)), 1u);
   EXPECT_EQ(engine.reason(), FinishReason::kStop);
@@ -279,7 +279,7 @@ TEST(SamplingEndTest, EndTokensEndARequestUnlessItIgnoresThem) {
 
 TEST(SamplingEndTest, NothingStopsARequestBeforeMinTokens) {
   SchedulerOptions options = SamplingOptions();
-  options.sampling.end_token_ids = {7};
+  options.engine.sampling.end_token_ids = {7};
   Monotone engine(options);
   for (const int32_t min_tokens : {1, 2, 4}) {
     EXPECT_EQ(engine.Serve(Sampled("a", {.min_tokens = min_tokens}, 3, 5)),
@@ -293,7 +293,7 @@ TEST(SamplingEndTest, NothingStopsARequestBeforeMinTokens) {
 TEST(SamplingEndTest, ANewEngineMayDoMore) {
   const ModelLayout layout = SmallLayout(4, 60);
   SchedulerOptions options = SamplingOptions();
-  options.sampling = {};
+  options.engine.sampling = {};
   const auto scheduler = Scheduler::Create(layout, options);
   ASSERT_OK(scheduler);
   const Request greedy = MakeRequest("a", 3, 5);
@@ -303,8 +303,8 @@ TEST(SamplingEndTest, ANewEngineMayDoMore) {
               StatusIs(absl::StatusCode::kFailedPrecondition));
   Effects effects;
   (*scheduler)->LoseEngine(&effects);
-  options.sampling.fields = EngineSampling::kAllFields;
-  (*scheduler)->TakeAbilities(options);
+  options.engine.sampling.fields = EngineSampling::kAllFields;
+  (*scheduler)->TakeAbilities(options.engine);
   EXPECT_OK((*scheduler)->Submit(sampled));
   EXPECT_OK((*scheduler)->Find("a"));
   (*scheduler)->CheckInvariants();
@@ -312,7 +312,7 @@ TEST(SamplingEndTest, ANewEngineMayDoMore) {
 
 TEST(SamplingInfoTest, TheEngineIsToldWhatItNeeds) {
   SchedulerOptions options = SamplingOptions();
-  options.sampling.end_token_ids = {50, 7};
+  options.engine.sampling.end_token_ids = {50, 7};
   Monotone engine(options);
   EXPECT_EQ(engine.Submit(MakeRequest("a", 3, 5)).sampling, std::nullopt);
   SamplingParams params{.top_k = 4, .seed = -3, .logprobs = 2, .stop = {"x"}};
@@ -351,7 +351,7 @@ TEST(SamplingInfoTest, SeedsAreDrawnOncePerRequestFromTheOptions) {
 // preemption may come from the cache.
 TEST(PromptLogprobsTest, TakeNoPrefixHit) {
   SchedulerOptions options = CachingOptions();
-  options.sampling = {.fields = EngineSampling::kAllFields};
+  options.engine.sampling = {.fields = EngineSampling::kAllFields};
   SchedulerDriver driver(SmallLayout(4, 60), options);
   Submit(&driver, MakeRequest("a", 21, 2));
   driver.Drain();

@@ -15,7 +15,7 @@ namespace blockmgr {
 namespace {
 
 CanaryOptions WithHost(CanaryOptions canary, const SchedulerOptions& options) {
-  canary.num_host_blocks = options.num_host_blocks;
+  canary.num_host_blocks = options.engine.num_host_blocks;
   return canary;
 }
 

@@ -239,7 +239,7 @@ TEST_P(LossTest, LosesAnOrderInFlight) {
 
 TEST_P(LossTest, AccumulatedScoresAreAccumulatedAgain) {
   SchedulerOptions options = Options();
-  options.num_scorer_states = 1;
+  options.engine.num_scorer_states = 1;
   SchedulerDriver driver(SmallLayout(4, 61, 2, 2), options);
   Request request = MakeRequest("a", 22, 40);
   request.eviction = Recency(6, EvictionMode::kDecode, 16);
@@ -257,7 +257,7 @@ TEST_P(LossTest, AccumulatedScoresAreAccumulatedAgain) {
 // begins.
 TEST_P(LossTest, StartsAnewWithoutTheSqueezeThatWasRefused) {
   SchedulerOptions options = Options();
-  options.num_scorer_states = 2;
+  options.engine.num_scorer_states = 2;
   SchedulerDriver driver(SmallLayout(4, 25), options);
   driver.engine().RefuseOrders(true);
   Request request = MakeRequest("a", 20, 60);

@@ -66,11 +66,12 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
        [](SchedulerOptions* o) { o->max_waiting_tokens = 0; }},
       {"max_num_blocks", [](SchedulerOptions* o) { o->max_num_blocks = 1; }},
       {"query_window", [](SchedulerOptions* o) { o->query_window = -1; }},
-      {"num_host_blocks", [](SchedulerOptions* o) { o->num_host_blocks = -1; }},
       {"num_host_blocks",
-       [](SchedulerOptions* o) { o->num_host_blocks = (1 << 24) + 1; }},
+       [](SchedulerOptions* o) { o->engine.num_host_blocks = -1; }},
+      {"num_host_blocks",
+       [](SchedulerOptions* o) { o->engine.num_host_blocks = (1 << 24) + 1; }},
       {"num_scorer_states",
-       [](SchedulerOptions* o) { o->num_scorer_states = -1; }},
+       [](SchedulerOptions* o) { o->engine.num_scorer_states = -1; }},
       {"watermark", [](SchedulerOptions* o) { o->watermark = 1.0; }},
       {"watermark", [](SchedulerOptions* o) { o->watermark = -0.1; }},
       {"max_tenants", [](SchedulerOptions* o) { o->max_tenants = 0; }},
@@ -82,12 +83,14 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
        [](SchedulerOptions* o) { o->tenant_limits.max_queued_tokens = -1; }},
       {"tenants['x'].weight",
        [](SchedulerOptions* o) { o->tenants["x"].weight = 1001; }},
-      {"query_stats", [](SchedulerOptions* o) { o->query_stats["a b"] = "1"; }},
+      {"query_stats",
+       [](SchedulerOptions* o) { o->engine.query_stats["a b"] = "1"; }},
       {"query_stats['x']",
-       [](SchedulerOptions* o) { o->query_stats["x"].assign(65, '1'); }},
+       [](SchedulerOptions* o) { o->engine.query_stats["x"].assign(65, '1'); }},
       {"query_stats",
        [](SchedulerOptions* o) {
-         for (int i = 0; i < 257; ++i) o->query_stats[absl::StrCat(i)] = "";
+         for (int i = 0; i < 257; ++i)
+           o->engine.query_stats[absl::StrCat(i)] = "";
        }},
   };
   for (const auto& [field, change] : changes) {
@@ -126,9 +129,14 @@ TEST(SchedulerOptionsTest, EveryMemberHasARow) {
   RowCounter options;
   const SchedulerOptions defaults;
   VisitSchedulerOptions(defaults, options);
-  // tenant_limits and tenants are parsed by ParseTenant. An engine announces
-  // query_stats and `sampling`, and sampling_seed is drawn.
-  EXPECT_EQ(options.num_rows + 5, CountMembers<SchedulerOptions>());
+  // query_stats and `sampling` are no numbers.
+  RowCounter abilities;
+  VisitEngineAbilities(defaults.engine, abilities);
+  EXPECT_EQ(abilities.num_rows + 2, CountMembers<EngineAbilities>());
+  // tenant_limits and tenants are parsed by ParseTenant. sampling_seed is
+  // drawn.
+  EXPECT_EQ(options.num_rows - abilities.num_rows + 4,
+            CountMembers<SchedulerOptions>());
   RowCounter limits;
   VisitTenantLimits(defaults.tenant_limits, limits);
   EXPECT_EQ(limits.num_rows, CountMembers<TenantLimits>());

@@ -22,7 +22,7 @@ class SwapTest : public testing::TestWithParam<int32_t> {
   static SchedulerOptions Options(int32_t num_host_blocks) {
     SchedulerOptions options = PlainOptions(GetParam());
     options.admission = AdmissionPolicy::kMaxUtilization;
-    options.num_host_blocks = num_host_blocks;
+    options.engine.num_host_blocks = num_host_blocks;
     return options;
   }
   // Steps until somebody has been preempted.
@@ -149,7 +149,7 @@ TEST_P(SwapTest, ObservationWindowsAreComputedAsAWhole) {
 
 TEST_P(SwapTest, ScoresThatTheEngineAccumulatesAreComputedAgain) {
   SchedulerOptions options = Options(20);
-  options.num_scorer_states = 4;
+  options.engine.num_scorer_states = 4;
   SchedulerDriver driver(SmallLayout(4, 12), options);
   Submit(&driver, MakeRequest("a", 16, 20));
   Request request = MakeRequest("b", 16, 20, 1);

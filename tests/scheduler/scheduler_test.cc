@@ -40,11 +40,11 @@ TEST(SchedulerOptionsTest, PoolsAreNoLargerThanTheirBookkeepingMayBe) {
               StatusIs(kInvalid,
                        "num_blocks: expected 2 to 9 (to max_num_blocks), got "
                        "10"));
-  options.num_host_blocks = 10;
+  options.engine.num_host_blocks = 10;
   EXPECT_THAT(Scheduler::Create(SmallLayout(4, 8), options),
               StatusIs(kInvalid, HasSubstr("num_host_blocks")));
   // Tokens are kept by page: few blocks may have many.
-  options.num_host_blocks = 0;
+  options.engine.num_host_blocks = 0;
   options.max_num_blocks = 40;
   EXPECT_THAT(Scheduler::Create(SmallLayout(64, 9), options), IsOk());
   EXPECT_THAT(Scheduler::Create(SmallLayout(64, 10), options),

@@ -202,8 +202,8 @@ class WindowRegionsTest : public ::testing::Test {
  protected:
   static SchedulerOptions Options() {
     SchedulerOptions options = PlainOptions();
-    options.num_scorer_states = 1;
-    options.supports_window_evictions = true;
+    options.engine.num_scorer_states = 1;
+    options.engine.supports_window_evictions = true;
     return options;
   }
 
@@ -297,7 +297,7 @@ TEST_F(WindowRegionsTest, NamesWhatItCannotPlan) {
 
 TEST_F(WindowRegionsTest, AnEngineThatDoesNotSayItEvictsThereIsNotAskedTo) {
   SchedulerOptions options = Options();
-  options.supports_window_evictions = false;
+  options.engine.supports_window_evictions = false;
   ASSERT_OK_AND_ASSIGN(
       const std::unique_ptr<Scheduler> scheduler,
       Scheduler::Create(WindowLayout(200, 0, {8, 40}), options));
@@ -345,7 +345,7 @@ class SharedWindowRegionsTest : public testing::TestWithParam<int32_t> {
  protected:
   static SchedulerOptions Options() {
     SchedulerOptions options = CachingOptions(GetParam());
-    options.supports_window_evictions = true;
+    options.engine.supports_window_evictions = true;
     return options;
   }
   // Compressed when 60 of 61 tokens are computed, unless it is longer.
@@ -463,7 +463,7 @@ class SqueezedWindowsTest : public testing::TestWithParam<int32_t> {
   }
   static SchedulerOptions Options() {
     SchedulerOptions options = CachingOptions(GetParam());
-    options.supports_window_evictions = true;
+    options.engine.supports_window_evictions = true;
     options.admission = AdmissionPolicy::kMaxUtilization;
     return options;
   }

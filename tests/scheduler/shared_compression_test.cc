@@ -405,7 +405,7 @@ TEST(SharedCompressionResumeTest, APreemptedOneGoesOnFromItsRegion) {
 
 TEST(SharedCompressionSubmitTest, RefusesWhatCannotBeShared) {
   SchedulerOptions options = CachingOptions();
-  options.num_scorer_states = 8;
+  options.engine.num_scorer_states = 8;
   SchedulerDriver driver(SmallLayout(4, 40), options);
   Request request = Sharer("a");
   request.eviction.policy.scorer.kind = ScorerKind::kH2o;

@@ -468,7 +468,7 @@ class Mix {
     options.max_num_batched_tokens = 2048;
     options.enable_prefix_caching = !random_.OneIn(4);
     options.min_prefix_wait_tokens = random_.OneIn(2) ? 1 : 0;
-    options.num_host_blocks = random_.OneIn(2) ? 60 : 0;
+    options.engine.num_host_blocks = random_.OneIn(2) ? 60 : 0;
     options.compaction = random_.OneIn(2) ? CompactionPreference::kInPlace
                                           : CompactionPreference::kFreshFirst;
     if (random_.OneIn(2)) options.policy = SchedulingPolicy::kPriority;

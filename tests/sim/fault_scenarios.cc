@@ -181,7 +181,7 @@ std::vector<Scenario> MoreEvictingScenarios() {
            "submit:a,10,12,1 submit:b,10,12,2 issue answer evict:a,4 issue "
            "answer drain"),
   };
-  scenarios.back().options.num_host_blocks = 12;
+  scenarios.back().options.engine.num_host_blocks = 12;
   scenarios.back().options.admission = AdmissionPolicy::kMaxUtilization;
   return scenarios;
 }
@@ -217,7 +217,7 @@ std::vector<Scenario> WindowEvictingScenarios() {
            "submit:b,21,9,1,shared_windows issue lose_blocks:b,1 answer drain"),
   };
   for (Scenario& scenario : scenarios) {
-    scenario.options.supports_window_evictions = true;
+    scenario.options.engine.supports_window_evictions = true;
   }
   scenarios[2].options.compaction = CompactionPreference::kInPlace;
   scenarios[5].layout.group_windows = layout.group_windows;
@@ -244,7 +244,7 @@ std::vector<Scenario> SwappingScenarios() {
       Make("swapped_behind_a_prefix", ScriptLayout(2, 16), 1,
            "submit:a,10,12 submit:b,14,12 submit:c,10,12,2 drain")};
   for (Scenario& scenario : scenarios) {
-    scenario.options.num_host_blocks =
+    scenario.options.engine.num_host_blocks =
         scenario.name == "swapped" || scenario.name == "swapped_in_turn" ? 30
                                                                          : 8;
     scenario.options.admission = AdmissionPolicy::kMaxUtilization;

@@ -246,7 +246,7 @@ TEST_P(FaultTest, LostCopiesLoseNoRequest) {
   faulty.Run();
   EXPECT_EQ(faulty.report().message(), "");
   Scenario without = GetParam();
-  without.options.num_host_blocks = 0;
+  without.options.engine.num_host_blocks = 0;
   Scripted twin(without);
   twin.Run();
   EXPECT_EQ(faulty.plans(), twin.plans());

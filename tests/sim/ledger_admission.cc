@@ -8,7 +8,7 @@ namespace blockmgr::sim {
 namespace {
 
 bool IsWellFormed(const Request& request, const SchedulerOptions& options) {
-  const int32_t vocabulary = options.sampling.vocabulary_size;
+  const int32_t vocabulary = options.engine.sampling.vocabulary_size;
   const auto is_unknown = [vocabulary](int32_t token) {
     return token < 0 || (vocabulary > 0 && token >= vocabulary);
   };

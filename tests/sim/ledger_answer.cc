@@ -54,7 +54,8 @@ bool HasValidLosses(const StepResult& result, const LedgerBooks& books) {
     return Index(block) >= 1 && Index(block) < books.layout.num_blocks;
   };
   const auto is_host_block = [&](HostBlockId block) {
-    return Index(block) >= 0 && Index(block) < books.options.num_host_blocks;
+    return Index(block) >= 0 &&
+           Index(block) < books.options.engine.num_host_blocks;
   };
   return std::ranges::all_of(result.lost_blocks, is_block) &&
          std::ranges::all_of(result.lost_host_blocks, is_host_block);
@@ -196,7 +197,7 @@ void SettleRun(const LedgerStep::Run& run, std::vector<int32_t> sampled,
       served.request.sampling.value_or(SamplingParams());
   const auto ends = [&](int32_t token) {
     const std::vector<int32_t>& end_tokens =
-        books->options.sampling.end_token_ids;
+        books->options.engine.sampling.end_token_ids;
     return std::ranges::count(served.request.stop_token_ids, token) > 0 ||
            (!sampling.ignore_eos && std::ranges::count(end_tokens, token) > 0);
   };

@@ -17,7 +17,7 @@ LedgerBooks::LedgerBooks(const ModelLayout& model_layout,
       replays(engine_replays),
       report(run_report),
       blocks(model_layout.num_blocks),
-      host_fences(scheduler_options.num_host_blocks, 0) {}
+      host_fences(scheduler_options.engine.num_host_blocks, 0) {}
 
 const LedgerRequest* LedgerBooks::FindLive(const std::string& name) const {
   const auto id = names.find(name);

@@ -92,7 +92,7 @@ void CompareHost(const LedgerBooks& books, const SchedulerStats& stats) {
     ++num_swapped;
     num_used += static_cast<int32_t>(swap.blocks.size());
   }
-  const int32_t num_host_blocks = books.options.num_host_blocks;
+  const int32_t num_host_blocks = books.options.engine.num_host_blocks;
   if (stats.num_swapped != num_swapped || stats.used_host_blocks != num_used ||
       stats.host_blocks != num_host_blocks) {
     books.Fail("host tier: ", stats.num_swapped, " requests in ",

@@ -97,7 +97,7 @@ void CheckScorerStates(const StepPlan& plan, const LedgerBooks& books) {
   }
   const auto num_states = std::ranges::count_if(
       books.tables, [](const auto& table) { return table.second.has_scores; });
-  const int32_t max_states = books.options.num_scorer_states;
+  const int32_t max_states = books.options.engine.num_scorer_states;
   if (num_states > max_states) {
     books.Fail(num_states, " sequences have a scorer state, of ", max_states);
   }

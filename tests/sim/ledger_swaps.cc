@@ -15,7 +15,8 @@ bool IsHeldInHost(HostBlockId block, const LedgerBooks& books) {
 
 // Returns whether a swap-out may write the host block.
 bool IsFreeInHost(HostBlockId block, const LedgerBooks& books) {
-  return Index(block) >= 0 && Index(block) < books.options.num_host_blocks &&
+  return Index(block) >= 0 &&
+         Index(block) < books.options.engine.num_host_blocks &&
          books.host_fences[Index(block)] <= books.acknowledged &&
          !IsHeldInHost(block, books);
 }

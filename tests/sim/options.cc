@@ -313,10 +313,10 @@ SchedulerOptions SimOptions::Scheduler() const {
   options.max_waiting_tokens = max_waiting_tokens;
   options.num_speculative_tokens = num_speculative_tokens;
   options.query_window = query_window;
-  options.num_scorer_states = num_scorer_states;
-  options.num_host_blocks = num_host_blocks;
-  options.supports_window_evictions = window_evict_percent > 0;
-  if (stats_percent > 0) options.query_stats["measured"] = "1a2b";
+  options.engine.num_scorer_states = num_scorer_states;
+  options.engine.num_host_blocks = num_host_blocks;
+  options.engine.supports_window_evictions = window_evict_percent > 0;
+  if (stats_percent > 0) options.engine.query_stats["measured"] = "1a2b";
   options.enable_prefix_caching = prefix_caching != 0;
   options.reuse_partial_blocks = reuse_parts != 0;
   options.compaction = in_place != 0 ? CompactionPreference::kInPlace

@@ -58,7 +58,7 @@ Scripted::Scripted(const Scenario& scenario, int32_t fault_at, FaultKind fault,
       engine_(scenario.layout, scenario.options.max_num_seqs,
               {.seed = 5,
                .vocabulary = 1000,
-               .num_host_blocks = scenario.options.num_host_blocks,
+               .num_host_blocks = scenario.options.engine.num_host_blocks,
                .max_drafts = scenario.options.num_speculative_tokens}) {
   BM_CHECK(scenario.layout.Validate().ok());
   BM_CHECK(scenario.options.Validate().ok());

@@ -98,10 +98,7 @@ void WorldEngine::Attach(uint64_t life) {
   AttachEngine command;
   command.layout = options_.Layout();
   command.name = "canary";
-  command.num_scorer_states = options_.num_scorer_states;
-  command.num_host_blocks = options_.num_host_blocks;
-  command.supports_window_evictions = options_.window_evict_percent > 0;
-  command.query_stats = options_.Scheduler().query_stats;
+  command.abilities = options_.Scheduler().engine;
   command.done = [this, life, reply](absl::StatusOr<Attachment> attachment) {
     reply->Came(attachment.status());
     // The core may not know yet that the life before is over.

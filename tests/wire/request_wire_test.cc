@@ -2,6 +2,9 @@
 
 #include <string>
 
+#include <absl/strings/ascii.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_replace.h>
 #include <absl/strings/string_view.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -93,6 +96,39 @@ TEST(SubmitRequestTest, AnEvictionHasAMode) {
   proto.mutable_eviction()->set_share_prefix(false);
   proto.mutable_eviction()->mutable_target()->set_tokens_per_head(8);
   EXPECT_THAT(FromProto(proto), IsInvalid("eviction.mode"));
+}
+
+TEST(RequestEvictionTest, EveryModeArrivesWithItsOptions) {
+  v1::SubmitRequest proto;
+  proto.set_client_session("client");
+  proto.set_request_id("a");
+  proto.add_prompt_token_ids(1);
+  proto.set_max_tokens(1);
+  const auto num_modes = static_cast<int>(EnumNames<EvictionMode>().size());
+  ASSERT_EQ(v1::EvictionMode_descriptor()->value_count(), num_modes);
+  for (int number = 1; number < num_modes; ++number) {
+    RequestEviction sent;
+    sent.mode = static_cast<EvictionMode>(number);
+    sent.compress_every = 32;
+    sent.share_prefix = true;
+    sent.share_multiple = 64;
+    proto.clear_eviction();
+    ToProto(sent, proto.mutable_eviction());
+    EXPECT_EQ(v1::EvictionMode_Name(proto.eviction().mode()),
+              absl::StrCat("EVICTION_MODE_",
+                           absl::StrReplaceAll(
+                               absl::AsciiStrToUpper(EnumName(sent.mode)),
+                               {{"-", "_"}})));
+    EXPECT_EQ(proto.eviction().compress_every(), 32);
+    EXPECT_EQ(proto.eviction().share_multiple(), 64);
+    ASSERT_OK_AND_ASSIGN(const Request received, FromProto(proto));
+    EXPECT_EQ(received.eviction.mode, sent.mode);
+    EXPECT_EQ(received.eviction.compress_every, 32);
+    EXPECT_TRUE(received.eviction.share_prefix);
+    EXPECT_EQ(received.eviction.share_multiple, 64);
+  }
+  proto.mutable_eviction()->set_mode(static_cast<v1::EvictionMode>(num_modes));
+  EXPECT_THAT(FromProto(proto), IsInvalid("eviction.mode: unknown value 5"));
 }
 
 TEST(GetStatsTest, NumbersArriveUnderTheirNames) {

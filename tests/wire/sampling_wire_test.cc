@@ -6,7 +6,6 @@
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/str_cat.h>
-#include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 
@@ -14,9 +13,6 @@
 
 namespace blockmgr {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr auto kBadArgument = absl::StatusCode::kInvalidArgument;
 
@@ -84,40 +80,6 @@ TEST(SamplingWireTest, BiasesOfNoTokensAreNamed) {
               StatusIs(kBadArgument,
                        "sampling.logit_bias[1].token_id: expected at most "
                        "2147483647, got 2147483648"));
-}
-
-TEST(SamplingWireTest, WhatAnEngineAnnouncesArrives) {
-  EngineSampling sent;
-  sent.fields = EngineSampling::BitOf(SamplingField::kTemperature) |
-                EngineSampling::BitOf(SamplingField::kPromptLogprobs);
-  sent.vocabulary_size = 49152;
-  sent.end_token_ids = {2, 0};
-  v1::AttachRequest proto;
-  ToProto(sent, &proto);
-  EXPECT_THAT(proto.sampling_fields(),
-              ElementsAre(v1::SAMPLING_FIELD_TEMPERATURE,
-                          v1::SAMPLING_FIELD_PROMPT_LOGPROBS));
-  EXPECT_EQ(proto.vocabulary_size(), 49152);
-  EXPECT_THAT(proto.end_token_ids(), ElementsAre(2u, 0u));
-  ASSERT_OK_AND_ASSIGN(const EngineSampling received, SamplingFromProto(proto));
-  EXPECT_EQ(received, sent);
-}
-
-TEST(SamplingWireTest, FieldsThatThereAreNotAreNamed) {
-  v1::AttachRequest proto;
-  proto.add_sampling_fields(v1::SAMPLING_FIELD_SEED);
-  proto.add_sampling_fields(v1::SAMPLING_FIELD_UNSPECIFIED);
-  EXPECT_THAT(SamplingFromProto(proto),
-              StatusIs(kBadArgument,
-                       "sampling_fields[1]: expected a field from 1 to 13, "
-                       "got 0"));
-  proto.set_sampling_fields(1, static_cast<v1::SamplingField>(14));
-  EXPECT_THAT(SamplingFromProto(proto),
-              StatusIs(kBadArgument, HasSubstr("sampling_fields[1]")));
-  proto.clear_sampling_fields();
-  proto.add_end_token_ids(~uint32_t{0});
-  EXPECT_THAT(SamplingFromProto(proto),
-              StatusIs(kBadArgument, HasSubstr("end_token_ids[0]")));
 }
 
 // Each is a field of SamplingParams; only ignore_eos needs no engine.

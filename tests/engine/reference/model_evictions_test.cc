@@ -97,7 +97,7 @@ ModelLineOptions OptionsOf(int32_t num_blocks) {
   ModelLineOptions options;
   options.num_blocks = num_blocks;
   options.scheduler.query_window = 64;
-  options.scheduler.num_scorer_states = 8;
+  options.scheduler.engine.num_scorer_states = 8;
   options.scheduler.max_steps_in_flight = 2;
   options.query_stats["measured"] =
       std::make_shared<const QueryStatsTable>(RandomQueryStats(30, 9, 64, 5));

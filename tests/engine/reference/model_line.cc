@@ -58,11 +58,11 @@ ModelLine::ModelLine(const ModelLineOptions& options)
     : layout_(MakeLayout(ModelFixture::Get().model()->shape(), kPageSize,
                          DType::kFloat32, options.num_blocks)) {
   SchedulerOptions scheduler = options.scheduler;
-  scheduler.num_host_blocks = options.num_host_blocks;
+  scheduler.engine.num_host_blocks = options.num_host_blocks;
   scheduler.max_num_seqs = 64;
-  scheduler.sampling = {.fields = Sampler::kFields};
+  scheduler.engine.sampling = {.fields = Sampler::kFields};
   for (const auto& [name, table] : options.query_stats) {
-    scheduler.query_stats[name] = QueryStatsFingerprint(*table);
+    scheduler.engine.query_stats[name] = QueryStatsFingerprint(*table);
   }
   auto made = Scheduler::Create(layout_, scheduler);
   BM_CHECK_OK(made.status());

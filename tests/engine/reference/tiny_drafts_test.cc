@@ -67,7 +67,7 @@ Outcome Serve(const Setting& setting, const std::vector<Request>& requests) {
   options.max_steps_in_flight = setting.max_steps_in_flight;
   options.enable_prefix_caching = true;
   options.query_window = 8;
-  options.num_scorer_states = 8;
+  options.engine.num_scorer_states = 8;
   const std::unique_ptr<Scheduler> scheduler =
       *Scheduler::Create(layout, options);
   Outcome run;

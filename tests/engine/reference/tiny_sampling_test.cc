@@ -91,11 +91,11 @@ SamplingOutcome ServeSampled(const SamplingSetting& setting,
   SchedulerOptions options = PlainOptions();
   options.num_speculative_tokens = setting.num_speculative_tokens;
   options.max_steps_in_flight = setting.max_steps_in_flight;
-  options.num_host_blocks = setting.num_host_blocks;
+  options.engine.num_host_blocks = setting.num_host_blocks;
   options.long_prefill_token_threshold = setting.chunk;
   options.enable_prefix_caching = setting.enable_prefix_caching;
-  options.sampling = {.fields = EngineSampling::kAllFields,
-                      .vocabulary_size = kSmallVocabulary};
+  options.engine.sampling = {.fields = EngineSampling::kAllFields,
+                             .vocabulary_size = kSmallVocabulary};
   const std::unique_ptr<Scheduler> scheduler =
       *Scheduler::Create(layout, options);
   for (const Request& request : requests) {

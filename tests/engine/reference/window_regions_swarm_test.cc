@@ -52,7 +52,7 @@ class Swarm {
         options_(RandomOptions()),
         shared_(RandomSharing()),
         scheduler_(Scheduler::Create(layout_, options_).value()),
-        engine_(layout_, model_, seed, options_.num_host_blocks),
+        engine_(layout_, model_, seed, options_.engine.num_host_blocks),
         tally_(tally) {}
 
   void Run() {
@@ -125,7 +125,7 @@ class Swarm {
     options.max_model_len = 1024;
     options.max_steps_in_flight = Between(1, 4);
     options.query_window = Between(0, 6);
-    options.supports_window_evictions = true;
+    options.engine.supports_window_evictions = true;
     options.watermark = Pick<double>({0.0, 0.05});
     options.enable_prefix_caching = !OneIn(3);
     options.compaction = OneIn(2) ? CompactionPreference::kInPlace
@@ -133,7 +133,7 @@ class Swarm {
     options.admission = Pick<AdmissionPolicy>(
         {AdmissionPolicy::kWatermark, AdmissionPolicy::kGuaranteed,
          AdmissionPolicy::kMaxUtilization});
-    options.num_host_blocks = Pick<int32_t>({0, 200});
+    options.engine.num_host_blocks = Pick<int32_t>({0, 200});
     options.num_speculative_tokens = model_.num_drafts;
     return options;
   }

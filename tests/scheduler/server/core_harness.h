@@ -127,10 +127,10 @@ class CoreTest : public ::testing::Test {
         .name = name,
         .done =
             [&result](absl::StatusOr<Attachment> a) { result = std::move(a); },
-        .num_host_blocks = num_host_blocks,
-        .supports_window_evictions = supports_window_evictions_,
-        .query_stats = query_stats_,
-        .sampling = sampling,
+        .abilities = {.num_host_blocks = num_host_blocks,
+                      .supports_window_evictions = supports_window_evictions_,
+                      .query_stats = query_stats_,
+                      .sampling = sampling},
         .model = model_,
         .replace = replace,
         .may_replace = may_replace_});

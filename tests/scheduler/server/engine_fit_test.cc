@@ -15,8 +15,8 @@ class EngineFitTest : public ::testing::Test {
 
   ModelLayout want_;
   ModelLayout got_;
-  SchedulerOptions had_;
-  SchedulerOptions has_;
+  EngineAbilities had_;
+  EngineAbilities has_;
 };
 
 TEST_F(EngineFitTest, EqualEnginesFit) { EXPECT_EQ(Difference(), ""); }

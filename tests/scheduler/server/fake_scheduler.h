@@ -183,8 +183,8 @@ class FakeScheduler : public Scheduler {
     for (auto& [id, live] : live_) live.in_flight = false;
   }
 
-  void TakeAbilities(const SchedulerOptions& engine) override {
-    options_ = engine;
+  void TakeAbilities(const EngineAbilities& abilities) override {
+    options_.engine = abilities;
   }
 
   CacheReset ResetPrefixCache() override {

@@ -1,4 +1,4 @@
-#include "wire/model_wire.h"
+#include "wire/engine_wire.h"
 
 #include <cstdint>
 #include <limits>
@@ -10,6 +10,8 @@
 
 #include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
+#include "wire/message_fields.h"
+#include "wire/sampling_wire.h"
 
 namespace blockmgr {
 namespace {
@@ -32,7 +34,49 @@ absl::Status CheckToken(absl::string_view field, uint32_t token) {
   return Invalid(field, ": expected at most ", kMaxToken, ", got ", token);
 }
 
+absl::StatusOr<EngineSampling> SamplingFromProto(
+    const v1::AttachRequest& proto) {
+  EngineSampling engine;
+  for (int i = 0; i < proto.sampling_fields_size(); ++i) {
+    const int field = proto.sampling_fields(i);
+    // The field comes from a newer engine, or is none.
+    if (field < 1 || field > kNumSamplingFields) {
+      return Invalid("sampling_fields[", i, "]: expected a field from 1 to ",
+                     kNumSamplingFields, ", got ", field);
+    }
+    engine.fields |= EngineSampling::BitOf(static_cast<SamplingField>(field));
+  }
+  engine.vocabulary_size = proto.vocabulary_size();
+  BM_RETURN_IF_ERROR(TokensFromProto("end_token_ids", proto.end_token_ids(),
+                                     &engine.end_token_ids));
+  return engine;
+}
+
 }  // namespace
+
+absl::StatusOr<EngineAbilities> FromProto(const v1::AttachRequest& proto) {
+  EngineAbilities abilities;
+  VisitEngineAbilities(abilities, MessageReader(proto));
+  for (const auto& [name, fingerprint] : proto.query_stats()) {
+    abilities.query_stats.emplace(name, fingerprint);
+  }
+  BM_ASSIGN_OR_RETURN(abilities.sampling, SamplingFromProto(proto));
+  return abilities;
+}
+
+void ToProto(const EngineAbilities& abilities, v1::AttachRequest* proto) {
+  VisitEngineAbilities(abilities, MessageWriter(proto));
+  proto->mutable_query_stats()->insert(abilities.query_stats.begin(),
+                                       abilities.query_stats.end());
+  const EngineSampling& sampling = abilities.sampling;
+  for (int field = 1; field <= kNumSamplingFields; ++field) {
+    if (!sampling.Supports(static_cast<SamplingField>(field))) continue;
+    proto->add_sampling_fields(static_cast<v1::SamplingField>(field));
+  }
+  proto->set_vocabulary_size(sampling.vocabulary_size);
+  proto->mutable_end_token_ids()->Add(sampling.end_token_ids.begin(),
+                                      sampling.end_token_ids.end());
+}
 
 absl::StatusOr<ServedModel> FromProto(const v1::ServedModel& proto) {
   BM_RETURN_IF_ERROR(CheckText("model.name", proto.name(), kMaxModelNameBytes));

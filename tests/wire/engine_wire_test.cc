@@ -1,4 +1,4 @@
-#include "wire/model_wire.h"
+#include "wire/engine_wire.h"
 
 #include <cstdint>
 #include <functional>
@@ -13,6 +13,51 @@
 namespace blockmgr {
 namespace {
 
+using ::testing::ElementsAre;
+
+EngineAbilities SomeAbilities() {
+  return {.num_scorer_states = 3,
+          .num_host_blocks = 5,
+          .supports_window_evictions = true,
+          .query_stats = {{"chat", "1a2b"}, {"code", ""}},
+          .sampling = {
+              .fields = EngineSampling::BitOf(SamplingField::kTemperature) |
+                        EngineSampling::BitOf(SamplingField::kPromptLogprobs),
+              .vocabulary_size = 49152,
+              .end_token_ids = {2, 0}}};
+}
+
+TEST(EngineWireTest, AbilitiesArrive) {
+  const EngineAbilities sent = SomeAbilities();
+  v1::AttachRequest proto;
+  ToProto(sent, &proto);
+  EXPECT_EQ(proto.num_scorer_states(), 3);
+  EXPECT_EQ(proto.num_host_blocks(), 5);
+  EXPECT_TRUE(proto.supports_window_evictions());
+  EXPECT_THAT(proto.sampling_fields(),
+              ElementsAre(v1::SAMPLING_FIELD_TEMPERATURE,
+                          v1::SAMPLING_FIELD_PROMPT_LOGPROBS));
+  EXPECT_EQ(proto.vocabulary_size(), 49152);
+  EXPECT_THAT(proto.end_token_ids(), ElementsAre(2u, 0u));
+  ASSERT_OK_AND_ASSIGN(const EngineAbilities received, FromProto(proto));
+  EXPECT_EQ(received, sent);
+}
+
+TEST(EngineWireTest, FieldsThatThereAreNotAreNamed) {
+  v1::AttachRequest proto;
+  proto.add_sampling_fields(v1::SAMPLING_FIELD_SEED);
+  proto.add_sampling_fields(v1::SAMPLING_FIELD_UNSPECIFIED);
+  EXPECT_THAT(FromProto(proto),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "sampling_fields[1]: expected a field from 1 to 13, "
+                       "got 0"));
+  proto.set_sampling_fields(1, static_cast<v1::SamplingField>(14));
+  EXPECT_THAT(FromProto(proto), IsInvalid("sampling_fields[1]"));
+  proto.clear_sampling_fields();
+  proto.add_end_token_ids(~uint32_t{0});
+  EXPECT_THAT(FromProto(proto), IsInvalid("end_token_ids[0]"));
+}
+
 ServedModel SomeModel() {
   return {.name = "m",
           .model_type = "llama",
@@ -23,7 +68,7 @@ ServedModel SomeModel() {
           .tokenizer_zip = "PK\x03\x04"};
 }
 
-TEST(ModelWireTest, GoesThereAndBack) {
+TEST(EngineWireTest, ModelsArrive) {
   for (const ServedModel& model : {SomeModel(), ServedModel()}) {
     v1::ServedModel proto;
     ToProto(model, &proto);
@@ -32,7 +77,7 @@ TEST(ModelWireTest, GoesThereAndBack) {
   }
 }
 
-TEST(ModelWireTest, RefusesByField) {
+TEST(EngineWireTest, FieldsOfModelsAreNamed) {
   v1::ServedModel good;
   ToProto(SomeModel(), &good);
   const auto refused = [&good](
