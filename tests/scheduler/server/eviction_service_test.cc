@@ -31,7 +31,8 @@ class EvictionServiceTest : public ServerTest {
     Start(Options());
     engine_ = StartEngine();
     frontend_ = std::make_unique<FakeFrontend>(address(), "a");
-    ASSERT_TRUE(frontend_->Submit("r", 1 << 30).ok());
+    const grpc::Status status = frontend_->Submit("r", 1 << 30);
+    ASSERT_TRUE(status.ok()) << status.error_message();
     stub_ = v1::EvictionService::NewStub(Connect(address()));
   }
 

@@ -264,7 +264,8 @@ bool ServerTest::WaitUpdating(const std::function<bool()>& condition) {
 std::unique_ptr<FakeEngine> ServerTest::StartEngine(
     const v1::AttachRequest& request) {
   auto engine = std::make_unique<FakeEngine>(address());
-  EXPECT_TRUE(engine->Attach(request).ok());
+  const grpc::Status status = engine->Attach(request);
+  EXPECT_TRUE(status.ok()) << status.error_message();
   engine->OpenStream();
   EXPECT_TRUE(WaitUntil([this] { return Stats().engine_attached(); }));
   return engine;
@@ -301,7 +302,8 @@ void CachingServerTest::Serve(uint32_t token, int num_tokens) {
   v1::SubmitRequest request = MakeSubmit("a", id, 1);
   request.clear_prompt_token_ids();
   for (int i = 0; i < num_tokens; ++i) request.add_prompt_token_ids(token);
-  ASSERT_TRUE(frontend_->Submit(request).ok());
+  const grpc::Status status = frontend_->Submit(request);
+  ASSERT_TRUE(status.ok()) << status.error_message();
   ASSERT_EQ(frontend_->ReadRequest(id).finish_reason(),
             v1::FINISH_REASON_LENGTH);
 }
