@@ -143,8 +143,9 @@ int64_t BlockPromises::CountBlocksPromised(Promise promise) const {
     const int32_t length = LengthOf(*request, promise);
     if (request->num_computed >= length) continue;
     int32_t remaining = CountRemaining(state_, *request, length);
-    if (promise == Promise::kCompletion)
+    if (promise == Promise::kCompletion) {
       remaining += CountSharedBelow(*request);
+    }
     promised += std::max(0, remaining - taken);
   }
   for (const StepDecision::Run& run : decision_.runs) {

@@ -56,8 +56,9 @@ void PlanDrafts(const SchedulerState& state, BlockBudget* budget,
     const int32_t end = sequence.num_reserved + run.num_tokens - sequence.cut();
     const int32_t room = CeilDiv(end, page_size) * page_size - end;
     if (num_drafts > room) {
-      if (!spare.has_value())
+      if (!spare.has_value()) {
         spare = CountSpareBlocks(state, *decision, *budget);
+      }
       num_drafts = static_cast<int32_t>(std::min<int64_t>(
           num_drafts, room + int64_t{*spare / num_groups} * page_size));
     }

@@ -117,8 +117,9 @@ class EqualProgressTest : public testing::Test {
     driver->Step();
     std::vector<int32_t> tokens;
     tokens.reserve(ids.size());
-    for (const RequestId id : ids)
+    for (const RequestId id : ids) {
       tokens.push_back(driver->CountTokensInPlan(id));
+    }
     return tokens;
   }
 };

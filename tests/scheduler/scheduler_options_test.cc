@@ -89,8 +89,9 @@ TEST(SchedulerOptionsTest, NamesTheFieldAtFault) {
        [](SchedulerOptions* o) { o->engine.query_stats["x"].assign(65, '1'); }},
       {"query_stats",
        [](SchedulerOptions* o) {
-         for (int i = 0; i < 257; ++i)
+         for (int i = 0; i < 257; ++i) {
            o->engine.query_stats[absl::StrCat(i)] = "";
+         }
        }},
   };
   for (const auto& [field, change] : changes) {

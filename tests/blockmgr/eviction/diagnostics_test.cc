@@ -60,8 +60,9 @@ struct Head {
     std::vector<double> difference(model_dim, 0.0);
     for (size_t j = 0; j < attention.size(); ++j) {
       double after = 0.0;
-      if (kept[j] != 0 && sigma >= std::numeric_limits<double>::min())
+      if (kept[j] != 0 && sigma >= std::numeric_limits<double>::min()) {
         after = attention[j] / sigma;
+      }
       for (size_t m = 0; m < model_dim; ++m) {
         difference[m] += (attention[j] - after) * projected[j * model_dim + m];
       }
