@@ -3,9 +3,10 @@
 //
 //   kernel_inputs.h          what all cases share
 //   kernel_families.h        the table of the cases
-//   kernel_step_cases.h      the cases themselves, with
-//   kernel_score_cases.h     kernel_case.h and
-//   kernel_eviction_cases.h  device_memory.h
+//   kernel_step_cases.h, kernel_score_cases.h, kernel_eviction_cases.h
+//                            the cases themselves
+//   kernel_case.h            a case, and the builder of a family's cases
+//   device_memory.h          the memory that cases use
 #ifndef BENCH_KERNEL_CASES_H_
 #define BENCH_KERNEL_CASES_H_
 

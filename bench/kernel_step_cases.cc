@@ -21,14 +21,14 @@ DecodeParams MakeDecode(int32_t chunk_tiles, CaseBuilder& builder) {
   std::vector<int32_t> tile_offsets = {0};
   for (int64_t list = 0; list < in.num_lists(); ++list) {
     tile_offsets.push_back(tile_offsets.back() +
-                           DecodeTiles(problem.lengths[list],
-                                       in.tail_length(list),
-                                       problem.page_size));
+                           CountDecodeTiles(problem.lengths[list],
+                                            in.tail_length(list),
+                                            problem.page_size));
   }
   const int32_t num_ctas =
       std::clamp(memory.runtime().CountDecodeCtas(in.shape, problem.group_size),
                  1, tile_offsets.back());
-  const int64_t num_slots = DecodeWorkspaceSlots(
+  const int64_t num_slots = CountDecodeWorkspaceSlots(
       tile_offsets.back(), in.num_lists(), num_ctas, chunk_tiles);
   const int32_t q_rows = problem.group_size > 8 ? 16 : 8;
   DecodeParams params;
@@ -147,7 +147,7 @@ void AddChunk(CaseBuilder& builder) {
     tail_lengths.push_back(problem.tail_lengths[s] + num_queries);
     query_offsets.push_back(query_offsets.back() + num_queries);
     block_offsets.push_back(block_offsets.back() +
-                            ChunkBlocks(num_queries, problem.group_size));
+                            CountChunkBlocks(num_queries, problem.group_size));
     for (int32_t head = 0; head < problem.num_heads; ++head) {
       const double length = in.list_length(s * problem.num_heads + head);
       num_pairs += num_queries * (length + (num_queries + 1) / 2.0);

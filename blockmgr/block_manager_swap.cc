@@ -98,7 +98,8 @@ void BlockManager::MatchSwapped(SwapId swap, int32_t num_tokens, int32_t length,
     *match = PrefixMatch();
     match->cost.num_looks = num_looks;
   }
-  // The linked groups have nothing cached, so all their blocks come back.
+  // All blocks of linked groups come back from the host tier, so the match
+  // drops those that it has found in the cache.
   match->groups.resize(1);
   match->groups.resize(layout_.num_groups());
   match->blocks.resize(match->groups.front().end);

@@ -21,8 +21,9 @@ enum class CompactionPreference : uint8_t {
 struct BlockManagerStats {
   int32_t num_blocks = 0;  // blocks of the pool, with the null block
   int32_t free_blocks = 0;
-  int32_t cached_blocks = 0;      // blocks that only the prefix cache holds
-  int32_t fenced_blocks = 0;      // blocks that steps in flight may touch
+  int32_t cached_blocks = 0;  // blocks that only the prefix cache holds
+  // Released blocks that steps in flight may still touch.
+  int32_t fenced_blocks = 0;
   int32_t used_blocks = 0;        // blocks that sequences hold
   uint64_t reclaimed_blocks = 0;  // blocks reclaimed since creation
   // Entries removed from the prefix cache since creation, for any reason.
@@ -64,7 +65,7 @@ struct FallingBlocks {
 // Blocks of a sequence in window groups that no other sequence holds.
 struct OwnInWindows {
   int32_t num_blocks = 0;
-  int32_t num_in_regions = 0;  // blocks that belong to regions
+  int32_t num_in_regions = 0;  // the part of num_blocks that is in regions
 };
 
 // The blocks that an eviction covers.

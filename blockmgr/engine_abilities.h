@@ -32,8 +32,9 @@ struct EngineAbilities {
 // Shows a visitor of options (scheduler/scheduler_options.h) the numbers and
 // flags, under their names in AttachRequest (proto/blockmgr/v1/engine.proto).
 // The rows are the source of their validation, of their conversion to messages
-// and back, and of the comparison of two engines: another engine can serve live
-// requests if its numbers are equal, and if it has the flags that are set.
+// and back, and of their part in the comparison of two engines
+// (DescribeDifference). Another engine can serve live requests only if its
+// numbers are equal, and if it has the flags that are set.
 template <typename Abilities, typename Visitor>
 void VisitEngineAbilities(Abilities& abilities, Visitor&& visitor) {
   // A request whose policy needs a state (ScorerState) waits for one. It is
@@ -41,10 +42,13 @@ void VisitEngineAbilities(Abilities& abilities, Visitor&& visitor) {
   visitor.Number("num_scorer_states", abilities.num_scorer_states, 0, INT32_MAX,
                  "Sequences for which the engine can accumulate scores at a "
                  "time");
+  // With 0, all preempted requests are computed again.
   visitor.Number("num_host_blocks", abilities.num_host_blocks, 0,
                  EngineAbilities::kMaxHostBlocks,
                  "Blocks of host memory for the KV of preempted requests; "
                  "requests that find no room are computed again");
+  // Without this flag, requests with a window_keep_ratio are refused with
+  // FailedPrecondition.
   visitor.Bool("supports_window_evictions", abilities.supports_window_evictions,
                "Carry out evictions in layer groups with a window");
 }

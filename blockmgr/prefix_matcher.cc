@@ -10,8 +10,8 @@ namespace blockmgr {
 namespace {
 
 // The most compressed prefixes that a search tries, the longest first. The
-// search tries the next prefix only if the windows of the last one are no
-// longer cached.
+// search tries the next prefix only if pages in the windows of the last one are
+// no longer cached.
 constexpr int32_t kMaxRegionsWithoutWindows = 4;
 
 }  // namespace

@@ -36,7 +36,7 @@ inline constexpr uint8_t kSupersededPriority = kDefaultPriority - 1;
 struct Retention {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   uint8_t priority = kDefaultPriority;  // the lowest goes first
-  // After this time the priority is the default.
+  // From this time on, the priority is the default.
   int64_t expires_ms = kNever;
   friend bool operator==(const Retention&, const Retention&) = default;
 };

@@ -62,7 +62,7 @@ inline constexpr int32_t kNumSamplingFields = 13;
 
 // EngineSampling is what an engine announces of its sampling.
 struct EngineSampling {
-  uint32_t fields = 0;  // the bits of BitOf, one for each SamplingField
+  uint32_t fields = 0;  // BitOf of every field that the engine supports
   // 0 means that the size is unknown and token ids are not checked.
   int32_t vocabulary_size = 0;
   // The tokens that end every request without ignore_eos.

@@ -33,7 +33,7 @@ class StepCopies {
   size_t size() const { return copies_.size(); }
   // In the order of planning: [copying sequences, layer groups].
   std::span<const CopyOnWrite> all() const { return copies_; }
-  // Returns the copies of a sequence, at most one per group.
+  // Returns the copies of a sequence: one per group, or none at all.
   std::span<const CopyOnWrite> Of(SequenceSlot slot) const;
   // Returns who leaves a block. O(1).
   Leaving LeavingOf(BlockId source) const;

@@ -41,8 +41,8 @@ class Admission {
   enum class Verdict : uint8_t {
     kAdmitted,
     kDoesNotFit,      // later requests may pass it, max_bypasses times
-    kLetsOthersPass,  // another request is found to compute its prefix
-    kAwaits,          // the request waits for a prefix or for its parent
+    kLetsOthersPass,  // in this step, another request computes its prefix
+    kAwaits,          // it still waits for such a prefix, or for its parent
     kIsTooLong,       // max_long_prefills long prompts are being computed
     kLacksScorerState,
     kTenantIsFull,

@@ -35,8 +35,8 @@ int64_t CountExternalPages(const CompressionPoint& point,
 
 // Replaces a budget table by the budgets that it gives, and a protected
 // percentage by a number. Page counts and engines then need no table. `range`
-// is the range of the eviction. If the range is empty, the point stays as it
-// is.
+// is what the target is measured by: the range of the point, or the range of
+// the whole prompt. If `range` is empty, the point stays as it is.
 void ResolveTable(const std::shared_ptr<const BudgetTable>& table,
                   const EvictionRange& range, const ModelLayout& layout,
                   CompressionPoint* point) {

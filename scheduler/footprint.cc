@@ -47,8 +47,9 @@ class Walk {
 // out.
 //
 // Two simplifications count too many blocks, never too few. If a point frees
-// nothing, the engine keeps the smaller region before, which is not followed
-// here. If a table decides the totals, all regions count as the largest one.
+// nothing, the sequence keeps the smaller region before, which is not followed
+// here: then it holds no more blocks than the larger region has. If a table
+// decides the totals, all regions count as the largest one.
 void WalkDecode(const DecodeCompression& decode, int32_t begin, int32_t end,
                 const ModelLayout& layout, Walk* walk) {
   const int32_t first = NextLength(

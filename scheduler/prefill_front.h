@@ -47,8 +47,8 @@ class PrefillFront {
 // Returns the number of blocks from `begin` on that have equal keys in both
 // sequences. A key covers all blocks before its own, so equal keys at a block
 // mean equal keys before it, and a binary search finds the end. O(log blocks).
-inline int32_t CommonBlocks(std::span<const BlockKey> a,
-                            std::span<const BlockKey> b, int32_t begin) {
+inline int32_t CountCommonBlocks(std::span<const BlockKey> a,
+                                 std::span<const BlockKey> b, int32_t begin) {
   auto low = static_cast<size_t>(begin);
   size_t high = std::min(a.size(), b.size());
   if (low >= high) return 0;

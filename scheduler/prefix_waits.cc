@@ -21,8 +21,8 @@ PrefixWait PrefixWaits::Find(const RequestState& request,
   const int32_t num_matched = match.num_tokens / page_size;
   PrefixWait wait = FindRegionToCome(request);
   if (const RequestState* other = WhoComputes(request, match)) {
-    const int32_t num_common =
-        CommonBlocks(request.chain.keys(), other->chain.keys(), num_matched);
+    const int32_t num_common = CountCommonBlocks(
+        request.chain.keys(), other->chain.keys(), num_matched);
     const int32_t usable =
         std::min((num_matched + num_common) * page_size,
                  decision_.EvictionOf(request).MaxCachedTokens(

@@ -72,8 +72,8 @@ WaitingPlace RequestLifecycle::PlaceOf(const RequestState& request,
   if (state_.options().policy == SchedulingPolicy::kPriority) {
     place.rank = request.priority;
   } else if (state_.options().policy == SchedulingPolicy::kPrefix) {
-    // All waiting requests age at the same rate. So the time of submission
-    // decides their order, and no rank changes with time.
+    // All waiting requests age at the same rate. So a rank that counts the step
+    // of submission need not change as time goes on.
     place.rank = int64_t{state_.options().prefix_aging} *
                      static_cast<int64_t>(request.submit_step) -
                  num_cached_tokens;

@@ -139,7 +139,7 @@ struct RequestState;
 // sees the links: a const RequestState leads to no request that can be changed.
 class PrefixHintLinks {
   friend class PrefixHints;
-  // The list with this hint. Null if there is none.
+  // The list that the request is on. Null if the request is on no list.
   PrefixHintList* list_ = nullptr;
   RequestState* previous_ = nullptr;  // the neighbors on the list
   RequestState* next_ = nullptr;
@@ -209,7 +209,8 @@ struct alignas(64) RequestState {
   bool needs_prompt_logprobs = false;
   size_t index = 0;          // index in RequestTable, never changes
   int32_t num_in_cache = 0;  // positions not computed when it (re)started
-  // The number per layer, told to the engine when the request (re)started.
+  // The queries per layer that the engine keeps, as told to the engine when the
+  // request (re)started.
   int32_t num_queries_kept = 0;
   // The keys of full blocks of `tokens`. A waiting request has all of them; a
   // running request has at least those of the blocks that it has published.

@@ -114,8 +114,8 @@ class Scheduler {
   // their step.
   virtual void LoseEngine(Effects* effects) = 0;
   // Takes over what another engine of the same geometry can do. Live requests
-  // go on. REQUIRES: `abilities` are all of those that options() says, with as
-  // many scorer states and host blocks.
+  // go on. REQUIRES: `abilities` has at least all that options().engine has,
+  // and as many scorer states and host blocks.
   virtual void TakeAbilities(const EngineAbilities& abilities) = 0;
 
   // Drops all cached prefixes that no request uses.

@@ -137,7 +137,7 @@ class SchedulerState {
   WaitingQueue waiting;
   Tenants tenants;
   PrefixHints prefix_hints;    // hints of waiting requests, for kPrefix
-  PrefillFront prefill_front;  // prompts of running requests
+  PrefillFront prefill_front;  // next blocks of running prefills
   std::vector<StepInFlight> in_flight;    // oldest first, at most 4
   std::vector<StepInFlight> spare_steps;  // answered steps, kept for reuse
 
@@ -150,10 +150,10 @@ class SchedulerState {
   // The next plan tells the engine to release these slots and to drop these
   // regions and swaps. The lists are empty after that plan is written.
   std::vector<SequenceSlot> released;
-  std::vector<RegionId> dropped_regions;  // regions that nobody needs
+  std::vector<RegionId> dropped_regions;  // the engine keeps them in vain
   std::vector<SwapId> dropped_swaps;
 
-  // The time of the last SetTime.
+  // The time of the last SetTime. The minimum before the first call.
   int64_t now_ms = std::numeric_limits<int64_t>::min();
   uint64_t next_request = 1;
   uint64_t next_step = 1;

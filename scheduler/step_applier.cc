@@ -310,7 +310,7 @@ void StepApplier::WriteOrder(const StepDecision::Run& run, StepPlan* plan,
   const bool copies = order.num_fresh == order.CountFresh(/*copies=*/true);
   for (const StepDecision::GroupOrder& group : order.groups) {
     EvictionOrder out = OrderOf(request, order.point, group);
-    TakeDestinations(group.num_fresh(copies), &out, plan);
+    TakeDestinations(group.CountFresh(copies), &out, plan);
     // The name of group 0's region stands for the regions of all groups.
     if (group.group == 0 && order.point.is_shared &&
         state_.manager.prefix_caching()) {

@@ -47,7 +47,7 @@ struct StepDecision {
     // Returns how many destinations are fresh blocks: all of them if the
     // eviction copies, otherwise those that the sequence's own blocks cannot
     // provide.
-    int32_t num_fresh(bool copies) const {
+    int32_t CountFresh(bool copies) const {
       return copies ? num_destinations
                     : std::max(0, num_destinations - covered.num_own);
     }
@@ -78,7 +78,7 @@ struct StepDecision {
     int32_t CountFresh(bool copies) const {
       int32_t num_blocks = 0;
       for (const GroupOrder& group : groups) {
-        num_blocks += group.num_fresh(copies);
+        num_blocks += group.CountFresh(copies);
       }
       return num_blocks;
     }
@@ -174,7 +174,8 @@ struct StepDecision {
 // BlockBudget counts the blocks that are left while a step is decided.
 struct BlockBudget {
   int32_t available = 0;  // blocks that this step can take
-  // The blocks that are available once the steps in flight are answered.
+  // The further blocks that become available once the steps in flight are
+  // answered.
   int32_t coming = 0;
   // Blocks that come with the same answers only if all users of a block release
   // it, or only if the engine does not refuse a command or a squeeze.

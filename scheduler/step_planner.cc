@@ -11,7 +11,7 @@
 namespace blockmgr {
 namespace {
 
-// The most waiting requests that get shares of the budget.
+// The most waiting requests that count when the budget is shared.
 constexpr int32_t kMaxSharers = 16;
 
 }  // namespace

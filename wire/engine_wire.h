@@ -13,8 +13,9 @@
 
 namespace blockmgr {
 
-// Checks no ranges, because SchedulerOptions::Validate does. ToProto sets the
-// fields of abilities only.
+// FromProto checks sampling_fields and end_token_ids.
+// SchedulerOptions::Validate checks the other ranges. ToProto sets the fields
+// of abilities only.
 absl::StatusOr<EngineAbilities> FromProto(const v1::AttachRequest& proto);
 void ToProto(const EngineAbilities& abilities, v1::AttachRequest* proto);
 

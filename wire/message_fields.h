@@ -1,6 +1,6 @@
 // Visitors that read and write fields of a message by their names, for structs
-// whose members have rows under the same names: policies (policy_fields.h) and
-// options (scheduler_options.h).
+// whose members have rows under the same names: policies (policy_fields.h),
+// EngineAbilities and RequestEviction.
 #ifndef WIRE_MESSAGE_FIELDS_H_
 #define WIRE_MESSAGE_FIELDS_H_
 

@@ -53,8 +53,9 @@ enum class GroupKind : uint8_t {
 struct ModelLayout {
   // Far above any model.
   static constexpr int32_t kMaxWindowGroups = 64;
-  static constexpr int32_t kMaxWindow = 1 << 30;      // tokens
-  static constexpr int32_t kMaxQueryHeads = 1 << 20;  // query heads of a layer
+  static constexpr int32_t kMaxWindow = 1 << 30;  // tokens
+  // The most query heads of all layers of a group together.
+  static constexpr int32_t kMaxQueryHeads = 1 << 20;
 
   int32_t num_layers = 0;  // layers of each group
   int32_t num_heads = 0;   // KV heads of each layer
@@ -182,7 +183,7 @@ inline constexpr KvTensorOrder kAllKvTensorOrders[] = {
 // contiguous. The strides describe the memory of one shard: pass a
 // ShardLayout().
 struct KvPoolLayout {
-  int64_t layer_stride = 0;  // distance between the bases of two layers
+  int64_t layer_stride = 0;  // from the base of a layer to the next layer's
   int64_t block_stride = 0;
   int64_t head_stride = 0;
   int64_t kv_stride = 0;  // distance of a token's V row from its K row

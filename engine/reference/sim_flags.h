@@ -22,7 +22,7 @@ void AddSimModelFlags(CLI::App* app, SimModel* model);
 // Adds --num-shards in the same way, for engines of every kind.
 void AddShardsFlag(CLI::App* app, int32_t* num_shards);
 
-// Adds --num-host-blocks in the same way.
+// Adds --num-host-blocks in the same way, and returns the option.
 CLI::Option* AddHostBlocksFlag(CLI::App* app, int32_t* num_host_blocks);
 
 }  // namespace blockmgr

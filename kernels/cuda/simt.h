@@ -66,7 +66,8 @@
 // This header declares (blockmgr::simt):
 //   SIMT_KERNEL(threads, min_blocks_per_sm)   SIMT_DEVICE   SIMT_UNROLL
 //   uint32_t ThreadIndex(), Lane(), Warp(), num_threads();
-//   uint32_t BlockX(), BlockY(), BlockZ(), num_blocks_x(), -Y(), -Z();
+//   uint32_t BlockX(), BlockY(), BlockZ();
+//   uint32_t num_blocks_x(), num_blocks_y(), num_blocks_z();
 //   void AwaitEarlierKernels();      waits until all earlier work of the stream
 //     has ended and is visible, then lets the next kernel begin
 //   void SyncBlock();                all threads

@@ -41,7 +41,7 @@ int64_t DecodeBytes(const ModelLayout& layout, int64_t num_lists,
 }
 
 // Returns the tiles that a workspace of `bytes` has room for, for lists that
-// are cut in chunks: the inverse of DecodeWorkspaceSlots.
+// are cut in chunks: the inverse of CountDecodeWorkspaceSlots.
 int64_t CountTiles(const ModelLayout& layout, int64_t num_lists,
                    int64_t bytes) {
   const int64_t free_bytes = bytes - DecodeBytes(layout, num_lists, 0);
@@ -146,8 +146,8 @@ int64_t PyCudaKernels::DecodeWorkspaceBytes(int32_t num_sequences,
   const int64_t num_lists = int64_t{num_sequences} * layout_.num_heads;
   return DecodeBytes(
       layout_, num_lists,
-      DecodeWorkspaceSlots(num_tiles, num_lists, num_decode_ctas_,
-                           balanced ? 0 : kInvariantChunkTiles));
+      CountDecodeWorkspaceSlots(num_tiles, num_lists, num_decode_ctas_,
+                                balanced ? 0 : kInvariantChunkTiles));
 }
 
 void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
@@ -189,8 +189,8 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   const DecodeArrays arrays = TakeDecodeArrays(
       layout_, num_lists,
       balanced ? 2 * int64_t{num_decode_ctas_}
-               : DecodeWorkspaceSlots(params.max_tiles, num_lists, 0,
-                                      kInvariantChunkTiles),
+               : CountDecodeWorkspaceSlots(params.max_tiles, num_lists, 0,
+                                           kInvariantChunkTiles),
       &cursor);
   params.lists = lists.OfLayer(layer);
   params.pool = pool_;
@@ -282,7 +282,7 @@ PyPrefillPlan PyCudaKernels::PlanPrefill(IntsArgument query_offsets) const {
                    ", ", offsets[i + 1], " at ", i);
     }
     plan.num_blocks +=
-        ChunkBlocks(offsets[i + 1] - offsets[i], layout_.group_size());
+        CountChunkBlocks(offsets[i + 1] - offsets[i], layout_.group_size());
     plan.words.push_back(plan.num_blocks);
   }
   return plan;

@@ -211,7 +211,7 @@ struct EngineResult {
 // Tells that a step stream has ended. Nothing happens unless it is open.
 struct EngineLost {
   std::shared_ptr<EngineSink> sink;
-  // The reason for the log. Empty if the reason is not known.
+  // The reason, to be logged. Empty if the reason is not known.
   std::string why = {};
 };
 

@@ -129,7 +129,8 @@ class EngineSeat {
 
   std::shared_ptr<EngineSink> sink_;  // null while the seat is empty
   Engine engine_;                     // the engine of the last step stream
-  bool read_next_ = false;            // true after the last result was consumed
+  // A result has been consumed, and ReadNext has not been called since.
+  bool read_next_ = false;
   boost::circular_buffer<Issue> issues_;  // open plans, oldest first
   AwakeClock awake_;
 

@@ -192,8 +192,8 @@ class EngineStream final
   const bool may_replace_;
   RateLimitedWarning* const refusals_;
 
-  // Used by the core thread.
-  // The message is empty between plans, but keeps its memory.
+  // Used by the core thread. The message is empty between plans, but keeps its
+  // memory.
   v1::StepPlan plan_;
 
   // Used by the thread that reads. The core thread reads result_ between

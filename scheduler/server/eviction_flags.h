@@ -26,13 +26,14 @@ struct EvictionFlags {
   // --eviction-mode. If it is not given, the mode is every-chunk with a
   // compress_every, and after-prefill without one.
   std::optional<EvictionMode> mode = {};
-  // VisitRequestEviction has the meanings and ranges of the members that have a
-  // flag here. ResolveEviction sets the others.
+  // The flags set the members that VisitRequestEviction shows. A member is 0 or
+  // false if its flag is not given. A given --compress-every is at least 1.
+  // ResolveEviction returns a copy with target, policy and mode.
   RequestEviction eviction = {};
 };
 
-// Adds all of these flags, under the heading `group`. `flags` is borrowed
-// and must outlive the parsing.
+// Adds the flags of EvictionFlags, under the heading `group`. `flags` is
+// borrowed and must outlive the parsing.
 void AddEvictionFlags(CLI::App* app, EvictionFlags* flags,
                       const std::string& group = "Eviction");
 

@@ -258,7 +258,8 @@ class ScoreUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
 
-  std::shared_ptr<ScoreUpload> self_;  // from Start to OnDone
+  // The upload owns itself from Start to OnDone.
+  std::shared_ptr<ScoreUpload> self_;
 
   Mutex mutex_;
   // gRPC fills the buffer while a read is out.

@@ -114,7 +114,7 @@ void KvEventIndex::Reset(const PrefixCacheCursor& cursor) {
 }
 
 void KvEventIndex::Remove(EntrySerial serial) {
-  // No block or region of the scope is left.
+  // If this was a scope, no block or region of it is left.
   scopes_.erase(serial);
   const auto found = items_.find(serial);
   if (found == items_.end()) return;

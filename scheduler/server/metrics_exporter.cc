@@ -261,8 +261,8 @@ absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(
             "listening_ports", listen, "num_threads", "50", "connection_queue",
             "200", "listen_backlog", "1000", "request_timeout_ms", "1000"});
     exporter->exposer_->RegisterCollectable(exporter->collectable_);
-    // The exception's text says no more than this error.
   } catch (const std::exception&) {
+    // The exception's text says no more than this error.
     return absl::UnavailableError(absl::StrCat(
         "metrics_listen: cannot listen on ", listen,
         ": expected a free port of an address of this machine",

@@ -34,7 +34,7 @@ class PrefixCacheUpdates {
   int64_t AddPiece(v1::PrefixCacheUpdate* update);
 
   PrefixCacheReading reading_;
-  bool has_head_ = false;  // false before the head was added
+  bool has_head_ = false;  // true until the head is added
   size_t block_ = 0;       // index of the next block
   size_t region_ = 0;      // index of the next region, or the one of parts_
   // The parts of the region that are not added yet. The next part is the last

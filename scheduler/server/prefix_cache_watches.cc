@@ -84,7 +84,8 @@ class PrefixCacheWatches::Stream final
   void TakeLoad() {
     // After the end, the teller may refer to an object that is gone.
     if (finished()) return;
-    // Without a load, the command queue was full: more urgent commands wait.
+    // Without a load, the command queue may have been full: then more urgent
+    // commands wait.
     const google::protobuf::Message* const message =
         watches_->load_.ok()
             ? teller_->TakeLoad(*watches_->load_, watches_->load_age())

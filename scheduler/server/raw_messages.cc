@@ -297,7 +297,7 @@ absl::Status ParseMessage(grpc::ByteBuffer bytes, const MessageLimits& limits,
   if (!fits.ok()) return fits;
   grpc::ProtoBufferReader reader(&bytes);
   CodedInputStream input(&reader);
-  // ParseFrom is not used, because it would free the room that was made.
+  // ParseFrom is not used: it clears the message, and may free its room.
   if (reader.status().ok() && message->MergeFromCodedStream(&input) &&
       input.ConsumedEntireMessage()) {
     return absl::OkStatus();

@@ -44,9 +44,9 @@ constexpr int64_t kTokenDataBytes = int64_t{16} << 10;
 // 5 bytes, and as many floats.
 constexpr int64_t kMaxLogProbBytes = 256;
 
-// Returns a new random number in every call. The number is an epoch, by which
-// clients tell one daemon from the next. The number is never 0, because a
-// message without an epoch has 0 there.
+// Returns a new random number in every call. Clients tell one daemon from the
+// next by such a number, the epoch. The number is never 0, because a message
+// without an epoch has 0 there.
 uint64_t RandomNumber() {
   std::random_device device;
   return (uint64_t{device()} << 32 | device()) | 1;

@@ -14,7 +14,7 @@ void NotifyServiceManager(absl::string_view path, absl::string_view state) {
   if (path.size() < 2 || path.size() >= sizeof(address.sun_path)) return;
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
-  // The name belongs to no file and has no end mark.
+  // A path that begins with @ is a name without a file, and has no end mark.
   if (path.front() == '@') address.sun_path[0] = '\0';
   const auto length =
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());

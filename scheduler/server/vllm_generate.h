@@ -77,7 +77,8 @@ class GenerateStream final : public TokenStream {
   TokenLogProbs prompt_rows_;  // rows of the prompt that are not told yet
   bool lacks_rows_ = false;    // an engine has left out some rows
   size_t num_ended_ = 0;       // answers whose complete message was made
-  // The next output of the answer at hand that is in no chunk yet.
+  // The index of the first output of the answer at hand that is in no chunk
+  // yet.
   size_t next_output_ = 0;
   vllm::grpc::engine::GenerateResponse message_;
 };

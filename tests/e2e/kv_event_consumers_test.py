@@ -200,13 +200,20 @@ class KvEventConsumersTest(unittest.TestCase):
             seed += 1
         index = truth.index
 
+        # Events and stream may agree for a moment while both are behind. Without
+        # requests, the daemon's count of cached blocks is that of all it has.
+        admin = router.admin_pb2_grpc.AdminServiceStub(
+            router.grpc.insecure_channel(self.address))
+        stats = admin.GetStats(router.admin_pb2.GetStatsRequest(), timeout=60)
+        self.assertEqual((stats.num_running, stats.num_waiting), (0, 0))
+
         def is_settled():
             counter.read()
             with truth.lock:
-                return (index.current and
-                        len(counter.cached) == len(index.blocks) > 0)
+                return (index.current and len(counter.cached) ==
+                        len(index.blocks) == stats.cached_blocks)
 
-        wait_until("the events tell as much as the daemon's stream", is_settled)
+        wait_until("events and stream tell all that the daemon has", is_settled)
         wait_until("the indexer knows as many blocks",
                    lambda: self.tree_size() == len(index.blocks))
         with truth.lock:

@@ -112,13 +112,13 @@ TEST(CommonBlocksTest, CountsEqualNamesFromTheBeginning) {
     a.chain.Extend(tokens_a, 1);
     b.chain.Extend(tokens_b, 1);
     for (int32_t begin = 0; begin <= num_common; ++begin) {
-      EXPECT_EQ(CommonBlocks(a.chain.keys(), b.chain.keys(), begin),
+      EXPECT_EQ(CountCommonBlocks(a.chain.keys(), b.chain.keys(), begin),
                 num_common - begin);
     }
     const auto shorter = b.chain.keys().first(4);
-    EXPECT_EQ(CommonBlocks(a.chain.keys(), shorter, 0),
+    EXPECT_EQ(CountCommonBlocks(a.chain.keys(), shorter, 0),
               std::min(4, num_common));
-    EXPECT_EQ(CommonBlocks(a.chain.keys(), shorter, 9), 0);
+    EXPECT_EQ(CountCommonBlocks(a.chain.keys(), shorter, 9), 0);
   }
 }
 

@@ -24,6 +24,7 @@ constexpr auto kInternal = absl::StatusCode::kInternal;
 
 std::vector<int32_t> Lengths(const std::vector<CanaryEviction>& evictions) {
   std::vector<int32_t> lengths;
+  lengths.reserve(evictions.size());
   for (const CanaryEviction& eviction : evictions) {
     lengths.push_back(eviction.length);
   }

@@ -108,7 +108,12 @@ void CheckRefusal(const LedgerRequest& served, bool is_orphan,
                   const absl::Status& status, const LedgerBooks& books) {
   const Request& request = served.request;
   const bool in_use = books.names.contains(request.id);
-  if (in_use != absl::IsAlreadyExists(status)) {
+  // The scheduler looks for malformed fields before it looks for the name.
+  const bool is_sound = served.is_plain && !request.sampling.has_value() &&
+                        IsWellFormed(request, books.options);
+  const bool is_malformed = !is_sound && (absl::IsInvalidArgument(status) ||
+                                          absl::IsFailedPrecondition(status));
+  if (in_use != absl::IsAlreadyExists(status) && !(in_use && is_malformed)) {
     books.Fail("Submit of '", request.id, "', in use: ", in_use, ": ",
                status.ToString());
   }

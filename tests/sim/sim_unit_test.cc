@@ -9,12 +9,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/sim/audited_scheduler.h"
 #include "tests/sim/event.h"
 #include "tests/sim/options.h"
 #include "tests/sim/random.h"
+#include "tests/sim/report.h"
 #include "tests/sim/run.h"
 #include "tests/sim/transport.h"
 #include "tests/testing/sanitizers.h"
+#include "tests/testing/status_matchers.h"
 
 namespace blockmgr::sim {
 namespace {
@@ -55,6 +58,25 @@ TEST(TransportTest, KeepsTheOrderOfAChannelOnly) {
   while (transport.DeliverNext(5)) {
   }
   EXPECT_THAT(seen, ElementsAre(3, 4, 1, 2));
+}
+
+// A run of libFuzzer found that the ledger expected AlreadyExists there.
+TEST(LedgerTest, ARequestMayBeMalformedAndHaveANameInUse) {
+  const ModelLayout layout{.num_layers = 1,
+                           .num_heads = 1,
+                           .num_q_heads = 1,
+                           .head_dim = 8,
+                           .num_blocks = 100};
+  Report report;
+  AuditedScheduler scheduler(layout, {}, true, &report);
+  Request request{.id = "r", .prompt = {1, 2, 3}};
+  EXPECT_OK(scheduler.Submit(request));
+  EXPECT_EQ(scheduler.Submit(request).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  request.scope.media = {{.begin = 0, .length = 0}};
+  EXPECT_EQ(scheduler.Submit(request).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(report.message(), "");
 }
 
 TEST(ScriptTest, SurvivesItsTextForm) {

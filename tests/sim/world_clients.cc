@@ -17,7 +17,7 @@ class WorldClients::ClientSink : public TokenSink {
 
   bool Deliver(std::span<const TokenItem> items) override {
     Client& client = owner_.clients_[client_];
-    if (client.sink.get() != this) return false;  // It has hung up.
+    if (client.sink.get() != this) return false;  // the client hung up
     if (std::exchange(client.is_slow, false)) {
       owner_.HangUpNow(client_);
       return false;

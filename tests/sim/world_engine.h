@@ -45,7 +45,7 @@ class WorldEngine {
   void CheckBusy() const;
 
  private:
-  // What happens to an answer on its way.
+  // WireFault is an accident of an answer on its way.
   enum class WireFault : uint8_t { kNone, kLost, kTwice, kOvertaken };
   class StepSink;
 

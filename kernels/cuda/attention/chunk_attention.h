@@ -31,7 +31,7 @@ struct ChunkParams {
   // Sequence i has the tokens [query_offsets[i], query_offsets[i + 1]): the
   // last tokens of its tail, in order.
   const int32_t* query_offsets = nullptr;  // [num_sequences + 1]
-  // The exclusive prefix sums of ChunkBlocks over the sequences.
+  // The exclusive prefix sums of CountChunkBlocks over the sequences.
   const int32_t* block_offsets = nullptr;  // [num_sequences + 1]
   const void* queries = nullptr;           // [tokens, num_q_heads, head_dim]
   void* output = nullptr;                  // the same shape
@@ -41,7 +41,7 @@ struct ChunkParams {
 };
 
 // Returns the number of CTAs for the queries of one sequence and head.
-inline int32_t ChunkBlocks(int32_t num_queries, int32_t group_size) {
+inline int32_t CountChunkBlocks(int32_t num_queries, int32_t group_size) {
   return (num_queries * group_size + kChunkRows - 1) / kChunkRows;
 }
 

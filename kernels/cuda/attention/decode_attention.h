@@ -36,7 +36,7 @@ inline constexpr int32_t kInvariantChunkTiles = 8;
 struct DecodeParams {
   AttentionLists lists;
   PagedPool pool;
-  // The exclusive prefix sums of DecodeTiles over the lists.
+  // The exclusive prefix sums of CountDecodeTiles over the lists.
   const int32_t* tile_offsets = nullptr;  // [num_lists + 1]
   // In the pool's element type. Rows are 16-byte aligned.
   const void* queries = nullptr;  // [num_sequences, num_q_heads, head_dim]
@@ -49,8 +49,8 @@ struct DecodeParams {
   // ranks are not written. The rows of a list begin at 64 * its tile offset.
   // May be null. REQUIRES: null with a window.
   float* logits = nullptr;  // [64 * max_tiles, group_size]
-  // The workspace of DecodeWorkspaceSlots slots, for max_tiles. A slot has a
-  // row for each q_head of a group, rounded up to 8 rows.
+  // The workspace of CountDecodeWorkspaceSlots slots, for max_tiles. A slot has
+  // a row for each q_head of a group, rounded up to 8 rows.
   float* partial_output = nullptr;  // [slots, q_rows, head_dim]
   float* partial_stats = nullptr;   // [slots, q_rows, {max, sum}] in log2
   int32_t group_size = 1;           // 1 .. 16
@@ -68,8 +68,8 @@ struct DecodeParams {
 // Returns the number of tiles of a list. Without a region, tiles before the
 // window do not count. Tiles begin at multiples of their size also with a
 // window. An empty list has one tile, because its output must be written.
-inline int32_t DecodeTiles(int32_t region_length, int32_t tail_length,
-                           int32_t page_size, int32_t window = 0) {
+inline int32_t CountDecodeTiles(int32_t region_length, int32_t tail_length,
+                                int32_t page_size, int32_t window = 0) {
   const int32_t region_slots =
       (region_length + page_size - 1) / page_size * page_size;
   const int32_t num_ranks = region_slots + tail_length;
@@ -95,8 +95,9 @@ struct DecodePlanParams {
 // Returns the number of workspace slots. Chunk c of a list whose first tile is
 // t has the slot t / chunk_tiles + list + c. The slots of two lists never meet,
 // because a list of n tiles has at most n / chunk_tiles + 1 chunks.
-inline int64_t DecodeWorkspaceSlots(int64_t num_tiles, int64_t num_lists,
-                                    int32_t num_ctas, int32_t chunk_tiles) {
+inline int64_t CountDecodeWorkspaceSlots(int64_t num_tiles, int64_t num_lists,
+                                         int32_t num_ctas,
+                                         int32_t chunk_tiles) {
   return chunk_tiles == 0 ? 2 * int64_t{num_ctas}
                           : num_tiles / chunk_tiles + num_lists + 1;
 }

@@ -35,17 +35,18 @@ void CudaBackend::SplitBatch(const AttentionBatch& batch) {
     set.sequences.push_back(s);
     set.query_offsets.push_back(set.query_offsets.back() + num_queries);
     if (&set == &chunk_) {
-      set.work_offsets.push_back(set.work_offsets.back() +
-                                 ChunkBlocks(num_queries, shape.group_size()));
+      set.work_offsets.push_back(
+          set.work_offsets.back() +
+          CountChunkBlocks(num_queries, shape.group_size()));
       continue;
     }
     for (int32_t head = 0; head < shape.num_heads; ++head) {
       const int32_t region_length =
           sequence.region_pages == nullptr ? 0 : sequence.region_lengths[head];
-      set.work_offsets.push_back(set.work_offsets.back() +
-                                 DecodeTiles(region_length,
-                                             sequence.tail_length,
-                                             shape.page_size, batch.window));
+      set.work_offsets.push_back(
+          set.work_offsets.back() +
+          CountDecodeTiles(region_length, sequence.tail_length, shape.page_size,
+                           batch.window));
     }
   }
 }
@@ -292,7 +293,7 @@ CudaBackend::DecodeCall CudaBackend::AddDecode() {
   call.tile_offsets =
       memory_.InputOf(std::span<const int32_t>(decode_.work_offsets));
   const int64_t num_lists = std::ssize(decode_.work_offsets) - 1;
-  const int64_t num_slots = DecodeWorkspaceSlots(
+  const int64_t num_slots = CountDecodeWorkspaceSlots(
       num_tiles, num_lists, call.num_ctas, call.chunk_tiles);
   const int32_t q_rows = layout().group_size() > 8 ? 16 : 8;
   call.partial_output =

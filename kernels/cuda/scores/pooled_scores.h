@@ -28,7 +28,8 @@ struct PoolParams {
   // False means the average, in which padding counts as zeros.
   bool max_pool = true;
   int32_t kernel = 7;  // odd, at most kMaxPoolKernel
-  // True (order=kvpress) means that each q_head's row is pooled.
+  // True (order=kvpress) means that the row of each q_head is pooled before the
+  // group is reduced. False means that the group is reduced first.
   bool pool_first = false;
   bool group_max = false;   // false means the mean
   float* scores = nullptr;  // [offsets[num_lists]]

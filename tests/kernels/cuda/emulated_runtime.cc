@@ -1,6 +1,7 @@
 #include "tests/kernels/cuda/emulated_runtime.h"
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -84,16 +85,17 @@ bool EmulatedRuntime::CheckRange(const char* begin, int64_t bytes) {
 
 void EmulatedRuntime::Upload(char* to, std::span<const std::byte> host) {
   if (!CheckRange(to, std::ssize(host))) return;
-  std::memcpy(to, host.data(), host.size());
+  std::ranges::copy(host, reinterpret_cast<std::byte*>(to));
 }
 
 void EmulatedRuntime::Download(std::span<std::byte> host, const char* from) {
   if (!CheckRange(from, std::ssize(host))) return;
-  std::memcpy(host.data(), from, host.size());
+  std::copy_n(reinterpret_cast<const std::byte*>(from), host.size(),
+              host.begin());
 }
 
 void EmulatedRuntime::Fill(char* to, uint8_t byte, int64_t bytes) {
-  if (CheckRange(to, bytes)) std::memset(to, byte, bytes);
+  if (CheckRange(to, bytes)) std::fill_n(to, bytes, static_cast<char>(byte));
 }
 
 int32_t EmulatedRuntime::CountDecodeCtas(const RowShape&, int32_t) {

@@ -89,7 +89,7 @@ std::string ChunkRunner<T>::RunPart(const std::vector<int32_t>& begins,
     const int32_t count = ends[s] - begins[s];
     offsets.push_back(offsets.back() + count);
     block_offsets.push_back(block_offsets.back() +
-                            ChunkBlocks(count, shape.group_size));
+                            CountChunkBlocks(count, shape.group_size));
     const auto first =
         queries_.begin() + (query_offsets_[s] + begins[s]) * token_size;
     queries.insert(queries.end(), first, first + count * token_size);

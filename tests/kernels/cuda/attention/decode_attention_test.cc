@@ -341,8 +341,9 @@ TEST_F(DecodeAttentionTest, DevicePlansAsTheHostDoes) {
     for (int32_t list = 0; list < kSequences * 3; ++list) {
       ASSERT_EQ(offsets[list], expected) << list;
       const int32_t slot = slots[list / 3];
-      expected += DecodeTiles(with_regions ? regions[slot * 3 + list % 3] : 0,
-                              tails[slot], 16, params.lists.window);
+      expected +=
+          CountDecodeTiles(with_regions ? regions[slot * 3 + list % 3] : 0,
+                           tails[slot], 16, params.lists.window);
     }
     EXPECT_EQ(offsets.back(), expected);
   }

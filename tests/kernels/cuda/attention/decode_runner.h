@@ -97,10 +97,11 @@ DecodeParams DecodeRunner<T>::Params(const DecodeOptions& options) {
   tile_offsets_ = {0};
   for (int32_t list = 0; list < num_lists; ++list) {
     const int32_t i = first * shape.num_heads + list;
-    tile_offsets_.push_back(tile_offsets_.back() +
-                            DecodeTiles(test_.region_length(i),
-                                        shape.tail_lengths[i / shape.num_heads],
-                                        shape.page_size, shape.window));
+    tile_offsets_.push_back(
+        tile_offsets_.back() +
+        CountDecodeTiles(test_.region_length(i),
+                         shape.tail_lengths[i / shape.num_heads],
+                         shape.page_size, shape.window));
   }
   params.tile_offsets = tile_offsets_.data();
   output_.assign(queries_.size(), T{0x7FFF});
@@ -113,7 +114,7 @@ DecodeParams DecodeRunner<T>::Params(const DecodeOptions& options) {
   logits_.assign(int64_t{num_tiles} * kDecodeTileRanks * shape.group_size,
                  kNan);
   if (options.with_logits) params.logits = logits_.data();
-  const int64_t slots = DecodeWorkspaceSlots(
+  const int64_t slots = CountDecodeWorkspaceSlots(
       num_tiles, num_lists, options.num_ctas, options.chunk_tiles);
   const int32_t q_rows = shape.group_size > 8 ? 16 : 8;
   partial_output_.assign(slots * q_rows * shape.head_dim, kNan);

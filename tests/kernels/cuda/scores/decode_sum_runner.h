@@ -37,7 +37,7 @@ class DecodeSumRunner {
     for (const int32_t length : tail_lengths) {
       for (int32_t head = 0; head < num_heads_; ++head) {
         tile_offsets_.push_back(tile_offsets_.back() +
-                                DecodeTiles(0, length, 16));
+                                CountDecodeTiles(0, length, 16));
       }
     }
   }
