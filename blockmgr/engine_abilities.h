@@ -42,7 +42,7 @@ void VisitEngineAbilities(Abilities& abilities, Visitor&& visitor) {
   visitor.Number("num_scorer_states", abilities.num_scorer_states, 0, INT32_MAX,
                  "Sequences for which the engine can accumulate scores at a "
                  "time");
-  // With 0, all preempted requests are computed again.
+  // 0 means that all preempted requests are computed again.
   visitor.Number("num_host_blocks", abilities.num_host_blocks, 0,
                  EngineAbilities::kMaxHostBlocks,
                  "Blocks of host memory for the KV of preempted requests; "
