@@ -12,8 +12,9 @@
 namespace blockmgr {
 namespace {
 
-// One call of Apportion: claims whose quota breaks a bound are settled there
-// and leave, until the quotas of the others all fit.
+// One call of Apportion. Each round gives claims whose quota breaks a bound
+// that bound, and takes them out. The rounds end when the quotas of all other
+// claims are within their bounds.
 class Apportioner {
  public:
   Apportioner(int64_t total, std::span<const Claim> claims)
@@ -41,7 +42,7 @@ class Apportioner {
   absl::int128 Weight(size_t claim) const {
     return equal_weights_ ? 1 : claims_[claim].weight;
   }
-  // Quota times sum_weights_.
+  // Returns the quota times sum_weights_, which is a whole number.
   absl::int128 ScaledQuota(size_t claim) const { return Weight(claim) * rest_; }
 
   void SumWeights() {
@@ -51,9 +52,10 @@ class Apportioner {
     if (equal_weights_) sum_weights_ = static_cast<int64_t>(open_.size());
   }
 
-  // If clamping would hand out more than there is, the claims raised to their
-  // minimum stay there whatever the final lambda is (it can only be smaller);
-  // if less, those cut to their maximum. Returns whether any claim left.
+  // Takes out claims whose quota breaks a bound, and returns whether there were
+  // any. If the clamped quotas add up to more than the rest, later quotas can
+  // only be smaller: claims below their minimum get it for good. If they add up
+  // to less, claims above their maximum get it for good.
   bool SettleAtBounds() {
     absl::int128 excess = 0;  // of the clamped quotas, times sum_weights_
     for (const size_t claim : open_) {

@@ -26,16 +26,18 @@
 namespace blockmgr {
 namespace {
 
-// Weights are in multiples of 10^-9 entries, coarser if one would not fit.
+// Weights count units of 10^-9 entries. The unit is larger if a weight would
+// exceed kMaxWeight.
 constexpr double kTableUnit = 1e9;
 constexpr double kMaxWeight = 0x1p61;
 
-// Released code: of the mean, 1 / share is a pool that scores divide, the rest
-// is everybody's. Protected entries are nobody's choice and stay out of it.
+// HeadKV's budgets, as its authors' program has them. The protected entries of
+// a head stay out. Of the rest of the mean, every head gives 1 / share into a
+// pool, which is shared in proportion to the scores, and keeps the other part.
 std::vector<double> HeadKvIdeals(const BudgetSpec& spec, double mean,
                                  double num_protected,
                                  std::span<const float> scores) {
-  // Relative to the largest, so that no power of all vanishes.
+  // Scores are divided by the largest one. So their powers cannot all become 0.
   const double largest = *std::max_element(scores.begin(), scores.end());
   std::vector<double> parts;
   parts.reserve(scores.size());
@@ -46,8 +48,8 @@ std::vector<double> HeadKvIdeals(const BudgetSpec& spec, double mean,
   const double past = std::max(mean - num_protected, 0.0);
   const auto num_heads = static_cast<double>(parts.size());
   for (double& ideal : parts) {
-    // Constant factors, none negative: rounded as they are, they make no ideal
-    // fall when the mean grows.
+    // A factor does not depend on the mean, and none is negative. So no ideal
+    // falls when the mean grows, in spite of rounding.
     const double factor =
         ideal / sum * num_heads / spec.share + (1.0 - 1.0 / spec.share);
     ideal = factor * past + (mean - past);
@@ -69,8 +71,8 @@ std::vector<Claim> MakeClaims(std::span<const double> ideals, int64_t min_units,
   return claims;
 }
 
-// Gives every head `least`, and to the heads with the best scores (ties: the
-// lower index) as much as there is, `most`, until `total` is spent.
+// Gives every head `least`. Then raises heads to `most`, those with the best
+// scores first (ties: the lower index), until `total` is spent.
 std::vector<int64_t> DuoAmounts(std::span<const float> scores, int64_t total,
                                 int64_t least, int64_t most) {
   std::vector<int64_t> amounts(scores.size(), std::min(least, most));
@@ -195,10 +197,11 @@ std::vector<double> IdealTableBudgets(const EvictionPolicy& policy,
   return ideals;
 }
 
-// Without what heads hold: those that kept the budgets of an earlier cut hold
-// these, but for rounding (of the mean too, where it grows with the cut) and
-// for what the minima of others took from them. What a head that holds less (an
-// engine may keep less than it is told) leaves of its budget is not handed on.
+// These budgets do not depend on what heads hold. A head that kept its budget
+// of an earlier cut holds its budget of this cut, except for rounding (the mean
+// is rounded, too, if it grows with the cut) and for what the minima of other
+// heads took from it. An engine may keep less than it is told. What such a head
+// leaves of its budget does not go to other heads.
 std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
                                   const EvictionTarget& target,
                                   const HeadShape& shape,
@@ -212,8 +215,8 @@ std::vector<int32_t> TableBudgets(const EvictionPolicy& policy,
   const bool by_page = policy.rounding == Rounding::kPage;
   const int64_t unit = by_page ? shape.page_size : 1;
   const int64_t max_units = CeilDiv(int64_t{range.cut}, unit);
-  // Under round(token) less than what is protected is allowed; then all get the
-  // same.
+  // With round(token) the mean may be below the number of protected entries.
+  // Then all heads get the mean.
   const int64_t min_units =
       by_page ? MinHeadPages(policy, shape, range)
               : std::min(std::max(int64_t{1}, num_protected), mean);

@@ -14,24 +14,24 @@
 namespace blockmgr {
 namespace {
 
-// Weights are in multiples of 10^-9 entries, the resolution of alpha.
+// Weights count units of 10^-9 entries. alpha has this resolution, too.
 constexpr int64_t kWeightUnit = 1'000'000'000;
 
-// One head should get `fixed` entries. What is left of the scope's total is
-// shared in proportion to `weight`.
+// The ideal budget of one head: `fixed` entries, and a part, in proportion to
+// `weight`, of the scope's other entries.
 struct Ideal {
   int64_t fixed = 0;
   int64_t weight = 0;
 };
 
-// The inputs of ideals by score, for the helpers of one scope.
+// The inputs of budgets that depend on scores.
 struct Request {
   const EvictionPolicy& policy;
   const EvictionRange& range;
   const EntriesView& entries;
 };
 
-// The scope's heads split by protection.
+// Returns how protection splits the entries of each head of the scope.
 std::vector<HeadSplit> SplitHeads(const Request& request,
                                   const BudgetScope& scope) {
   const ProtectedPositions positions(request.policy, request.range);
@@ -99,17 +99,20 @@ std::vector<int64_t> CountTop(const Request& request, const BudgetScope& scope,
   return counts;
 }
 
-// By share of the scope's best scores. With C_h slots for the past of head h
-// under equal budgets, and f_h of the scope's top sum(C_h) past entries:
+// Ideals by the scope's best scores. C_h is the number of slots that equal
+// budgets would leave to the past (the unprotected entries) of head h. f_h is
+// the number of entries of head h among the best sum(C_h) past entries of the
+// scope. The weights are:
 //   global  f_h
-//   blend   f_h * (1 - alpha) + C_h * alpha, Ada-KV's released code without its
-//           rounding (arXiv 2407.11550)
-//   floor   f_h, counted when every head takes its floor(C_h * alpha) best
-//           first
-// Where f_h is all a head without protected entries gets (global, floor, blend
-// with alpha = 0), it first takes its best one. Every head keeps one in any
-// case; counted here, it costs the worst of the others' entries, which is why
-// no such budgets hold less of the scores than equal ones do.
+//   blend   f_h * (1 - alpha) + C_h * alpha, as in Ada-KV's released code, but
+//           without its rounding (arXiv 2407.11550)
+//   floor   f_h, counted after every head has taken its floor(C_h * alpha)
+//           best entries
+// If the weight is f_h alone (global, floor, blend with alpha = 0), a head
+// without protected entries first takes its best entry. Every head keeps one
+// entry in any case. Because that entry is counted here, it displaces the worst
+// entry of the other heads. So these budgets never hold less of the scores than
+// equal budgets do.
 std::vector<Ideal> ScoredIdeals(const Request& request,
                                 const BudgetScope& scope,
                                 std::span<const HeadSplit> splits) {
@@ -151,7 +154,7 @@ std::vector<Ideal> MakeIdeals(const Request& request, const BudgetScope& scope,
       return ScoredIdeals(request, scope, splits);
     case BudgetKind::kUniform:
     case BudgetKind::kPyramid:
-      // Nothing fixed, equal weights.
+      // All heads have the same part, and none has fixed entries.
       return std::vector<Ideal>(splits.size(), Ideal{0, 1});
     case BudgetKind::kHeadKv:
     case BudgetKind::kLuKv:
@@ -170,8 +173,9 @@ struct Terms {
   const EvictionRange& range;
 };
 
-// Whole pages: the scope's page total by largest remainder of the ideals.
-// held: entries of its heads.
+// Appends budgets in whole pages. The scope's pages are shared by largest
+// remainder, in proportion to the ideals. `held` is the number of entries of
+// each head of the scope.
 void RoundToPages(const Terms& terms, const BudgetScope& scope,
                   std::span<const int32_t> held, std::span<const Ideal> ideals,
                   std::vector<int32_t>* budgets) {
@@ -192,7 +196,8 @@ void RoundToPages(const Terms& terms, const BudgetScope& scope,
   }
 }
 
-// Whole entries: the scope's entry total by largest remainder of the ideals.
+// Appends budgets in whole entries. The scope's entries that are not fixed are
+// shared by largest remainder, in proportion to the weights.
 void RoundToTokens(const BudgetScope& scope, std::span<const int32_t> held,
                    std::span<const Ideal> ideals,
                    std::vector<int32_t>* budgets) {
@@ -212,7 +217,7 @@ void RoundToTokens(const BudgetScope& scope, std::span<const int32_t> held,
   }
 }
 
-// Appends what the heads of a scope get.
+// Appends the budgets of the heads of a scope.
 void Round(const Terms& terms, const BudgetScope& scope,
            std::span<const int32_t> held, std::span<const Ideal> ideals,
            std::vector<int32_t>* budgets) {
@@ -223,8 +228,9 @@ void Round(const Terms& terms, const BudgetScope& scope,
   }
 }
 
-// The caller's budgets, clipped to what heads hold; under round(page) filled up
-// to whole pages, enough for what is protected. 0 is a budget like any other.
+// Returns the caller's budgets, but no more than heads hold. With round(page)
+// they are rounded up to whole pages, at least as many as the protected entries
+// need. A budget may be 0.
 std::vector<int32_t> ExternalBudgets(const Terms& terms,
                                      std::span<const int32_t> held,
                                      std::span<const int32_t> external) {
@@ -250,8 +256,8 @@ std::span<const int32_t> OfScope(std::span<const int32_t> heads,
                        static_cast<size_t>(scope.num_heads));
 }
 
-// Under adaptive budgets every head gets what is protected of it; the rest of
-// the scope's total is in proportion to the weights.
+// With adaptive budgets every head gets its protected entries. The rest of the
+// scope's total is shared in proportion to the weights.
 std::vector<Ideal> WeighedIdeals(const EvictionPolicy& policy,
                                  const EvictionRange& range,
                                  const BudgetScope& scope,
@@ -360,7 +366,7 @@ std::vector<double> IdealBudgets(const EvictionPolicy& policy,
       rest -= ideal.fixed;
       weights += ideal.weight;
     }
-    // Nobody has a claim: equal parts, as Apportion has it.
+    // If all weights are 0, the parts are equal, as in Apportion.
     const bool equal = weights == 0;
     const double lambda =
         static_cast<double>(rest) /

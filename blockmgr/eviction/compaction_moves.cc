@@ -27,7 +27,7 @@ bool Borrows(const Compaction& compaction, int32_t head) {
          compaction.page_offsets[head + 1] - compaction.page_offsets[head];
 }
 
-// Adds the group of one head.
+// Appends the moves of one head as one group.
 void AppendGroup(const ModelLayout& layout, const Compaction& compaction,
                  const absl::flat_hash_set<PageId>& pages, int32_t head,
                  CompactionMoves* moves) {

@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kBlock = 8;
 
-// A subnormal mass has lost its digits, and its inverse is infinite.
+// Returns whether a mass can be divided by. A subnormal mass has too few
+// digits, and its inverse is infinite.
 bool HasWeight(double kept_mass) {
   return kept_mass >= std::numeric_limits<double>::min();
 }
@@ -54,14 +55,14 @@ double AdaKvBound(const AttentionLoss& loss, double max_size) {
 
 double CriticalKvBound(const AttentionLoss& loss) {
   if (!HasWeight(loss.kept_mass)) return loss.lost_size + loss.kept_size;
-  // The paper's form, rearranged: 1 / sigma - 1 = (1 - sigma) / sigma.
+  // The paper has 1 / sigma - 1, which is (1 - sigma) / sigma.
   return loss.lost_size + loss.kept_size * (loss.lost_mass / loss.kept_mass);
 }
 
 double CriticalKvRelaxedBound(const AttentionLoss& loss,
                               double stage_one_mass) {
   BM_CHECK(stage_one_mass > 0.0);
-  // A mass of 1 may have come out a little larger.
+  // Rounding may have made a mass of 1 a little larger.
   const double gain = std::max(0.0, 1.0 / stage_one_mass - 1.0);
   return loss.lost_size + loss.kept_size * gain;
 }
@@ -75,7 +76,7 @@ void AttentionChange(std::span<const double> attention,
   for (size_t j = 0; j < attention.size(); ++j) {
     (kept[j] != 0 ? kept_mass : lost_mass) += attention[j];
   }
-  // A - A / sigma = -A (1 - sigma) / sigma, without the cancellation.
+  // A - A / sigma is computed as -A (1 - sigma) / sigma, without cancellation.
   const double gain = HasWeight(kept_mass) ? lost_mass / kept_mass : -1.0;
   for (size_t j = 0; j < attention.size(); ++j) {
     change[j] = kept[j] != 0 ? -gain * attention[j] : attention[j];
@@ -86,7 +87,8 @@ void AddWeightedRows(std::span<const double> weights,
                      std::span<const float> rows, std::span<double> sum) {
   const size_t width = sum.size();
   BM_CHECK(rows.size() == weights.size() * width);
-  // Four rows at a time, so that `sum` is read and written a quarter as often.
+  // Rows are added four at a time. So `sum` is read and written a quarter as
+  // often.
   size_t count = 0;
   std::array<double, 4> weight;
   std::array<const float*, 4> row;
@@ -106,7 +108,8 @@ void AddWeightedRows(std::span<const double> weights,
     if (++count == weight.size()) add();
   }
   for (; count > 0 && count < weight.size(); ++count) {
-    // Repeats a row with the weight 0; where that is no number, so is the sum.
+    // The last row is repeated with the weight 0. If it has an infinity or a
+    // NaN, the sum becomes NaN.
     weight[count] = 0.0;
     row[count] = row[count - 1];
   }

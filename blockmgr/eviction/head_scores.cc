@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Characters of a file's text that an error message shows.
+// The number of characters of a file's text that an error message shows.
 constexpr size_t kMaxShown = 120;
 
 std::string Shown(absl::string_view text) {
@@ -43,7 +43,7 @@ absl::Status BadCounts(absl::string_view field, absl::string_view expected,
                  got);
 }
 
-// A number >= 0; NaN is none.
+// Reads a number >= 0. NaN is refused.
 absl::StatusOr<double> ReadScore(absl::string_view field, const Json& value) {
   if (!value.is_number()) {
     return BadScores(field, "a number", value.type_name());
@@ -53,7 +53,8 @@ absl::StatusOr<double> ReadScore(absl::string_view field, const Json& value) {
   return BadScores(field, "a number >= 0", absl::StrCat(score));
 }
 
-// One layer's row: as many scores as KV heads, or a group of query heads each.
+// Adds the row of one layer. The row has a score for each KV head, or for each
+// query head. The score of a KV head is then the sum over its group.
 absl::Status AddRow(const Json& row, HeadScores* table) {
   const int64_t layer = std::ssize(table->scores) / table->num_heads;
   const std::string field = absl::StrCat("scores[", layer, "]");
@@ -117,7 +118,7 @@ struct HeadName {
   std::string ToKey() const { return absl::StrCat(layer, "-", q_head); }
 };
 
-// Nothing but what ToKey writes.
+// Accepts exactly the texts that ToKey writes.
 std::optional<HeadName> ParseHeadName(absl::string_view key) {
   const size_t dash = key.find('-');
   HeadName name;
@@ -193,12 +194,12 @@ absl::StatusOr<HeadScores> FromHeadNames(const Json& object) {
   return table;
 }
 
-// Thrown while a document is parsed that has an object inside another value.
+// Thrown when the parser meets an object inside another value.
 struct NestedObject {};
 
-// Parses the document: an object without a key that occurs twice, and without
-// objects inside. (At the end of such an object the parser would look at all
-// elements of the value around it, which takes quadratic time.)
+// Parses the document, which must be one object. An object inside it and a key
+// that occurs twice are errors. (At the end of an inner object the parser would
+// look at all elements of the value around it, which takes quadratic time.)
 absl::StatusOr<Json> ParseObject(absl::string_view json) {
   std::set<std::string> keys;
   std::optional<std::string> twice;
@@ -220,9 +221,10 @@ absl::StatusOr<Json> ParseObject(absl::string_view json) {
     return BadScores("file", "numbers and lists of numbers",
                      "an object inside");
   } catch (const Json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax
-    // error while parsing value - invalid literal; last read: 'N'", of which
-    // the last part is as long as the file likes.
+    // An example is "[json.exception.parse_error.101] parse error at line 1,
+    // column 2: syntax error while parsing value - invalid literal; last read:
+    // 'N'". The file decides how long the part after "last read" is, so that
+    // part is left out.
     absl::string_view what = error.what();
     what = what.substr(0, what.find("; last read"));
     what.remove_prefix(std::min(what.size(), what.find(' ') + 1));
@@ -300,7 +302,7 @@ absl::Status HeadScores::Validate() const {
   }
   float largest = 0.0f;
   for (size_t i = 0; i < scores.size(); ++i) {
-    // Also true for NaN.
+    // The condition is also true for NaN.
     if (!(scores[i] >= 0.0f) || !std::isfinite(scores[i])) {
       return BadScores(absl::StrCat("scores[", i, "]"), "a finite number >= 0",
                        absl::StrCat(scores[i]));
@@ -327,7 +329,8 @@ std::vector<float> HeadScores::OfKvHeads(int32_t kv_heads, double temp) const {
     const size_t size = size_t{1} * num_layers * kv_heads;
     return of_query_heads ? std::vector<float>(size, 1.0f) : scores;
   }
-  // Relative to the largest: no mean is too small or too large for a float.
+  // Scores are divided by the largest one, so that no mean is too small or too
+  // large for a float.
   const double largest = *std::max_element(scores.begin(), scores.end());
   const auto group_size = static_cast<size_t>(num_heads / kv_heads);
   std::vector<float> means;

@@ -66,7 +66,7 @@ absl::StatusOr<KeepRatio> KeepRatio::Parse(absl::string_view text) {
 }
 
 absl::StatusOr<KeepRatio> KeepRatio::FromDouble(double value) {
-  // Also false for NaN.
+  // The condition is also false for NaN.
   if (!(value > 0.0 && value <= 1.0)) return BadRatio(absl::StrCat(value));
   // A double nearest to a decimal of 9 places is within 1e-16 of it, so the
   // rounding finds that decimal.

@@ -41,8 +41,8 @@ absl::Status BadProfile(absl::string_view field, absl::string_view expected,
   return Invalid(kProfile, ": ", field, ": expected ", expected, ", got ", got);
 }
 
-// num_rows * num_layers * num_heads, or -1 if it is no size of an array that a
-// file could hold.
+// Returns num_rows * num_layers * num_heads, or -1 if no file could hold an
+// array of that size.
 int64_t CountRates(int64_t num_rows, int64_t num_layers, int64_t num_heads) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const int64_t heads = num_layers * num_heads;  // of int32: no overflow
@@ -70,7 +70,7 @@ absl::Status CheckSizes(const LuKvProfile& profile) {
                         absl::StrCat(text->size()));
     }
   }
-  // Also false for NaN.
+  // The condition is also false for NaN.
   if (!(profile.min_keep >= 0.0f && profile.min_keep <= 1.0f)) {
     return BadProfile("min_keep", "0 to 1", absl::StrCat(profile.min_keep));
   }
@@ -105,7 +105,7 @@ absl::Status CheckGrid(const std::vector<float>& rho) {
   return absl::OkStatus();
 }
 
-// One row of r, given the one before it.
+// Checks one row of r against the row before it.
 absl::Status CheckRow(size_t row, float rho, std::span<const float> before,
                       std::span<const float> rates) {
   double sum = 0.0;
@@ -206,7 +206,7 @@ absl::StatusOr<LuKvProfile> DecodeLuKvProfile(absl::string_view bytes) {
   BM_RETURN_IF_ERROR(CheckNumber("num_layers", profile.num_layers, 1));
   BM_RETURN_IF_ERROR(CheckNumber("num_heads", profile.num_heads, 1));
   BM_RETURN_IF_ERROR(CheckNumber("size of rho", num_rows, 2));
-  // Before anything is allocated for them.
+  // The size is checked before anything is allocated.
   const int64_t rates =
       CountRates(num_rows, profile.num_layers, profile.num_heads);
   if (rates < 0) return BadProfile("r", "less than 2^31 values", "more");

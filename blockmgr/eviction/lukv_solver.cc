@@ -13,8 +13,8 @@
 namespace blockmgr {
 namespace {
 
-// Pools adjacent violators into `stack`, which has room for every gain; returns
-// how many blocks there are. Averages are compared by cross-multiplication,
+// Pools adjacent violators into `stack`, which has room for every gain, and
+// returns the number of blocks. Averages are compared by cross-multiplication,
 // which is exact for integers and needs no division.
 size_t Pool(std::span<const float> gains, GainBlock* stack) {
   size_t size = 0;
@@ -31,30 +31,31 @@ size_t Pool(std::span<const float> gains, GainBlock* stack) {
   return size;
 }
 
-// Orders as finite doubles do, -0 equal to +0; never 0.
+// Returns a key that is never 0. Keys are ordered as finite doubles are, and -0
+// and +0 have the same key.
 uint64_t SlopeKey(double slope) {
   constexpr uint64_t kSign = uint64_t{1} << 63;
   const auto bits = std::bit_cast<uint64_t>(slope + 0.0);
   return (bits & kSign) != 0 ? ~bits : bits | kSign;
 }
 
-// The blocks of all heads, one run per head, in order within each.
+// The blocks of all heads. Each head has one run, with its blocks in order.
 struct BlockRuns {
   std::vector<uint64_t> keys;  // of the slopes
   std::vector<int32_t> counts;
   std::vector<size_t> ends;  // by run
 };
 
-// Takes the blocks of several runs, greatest key first, ties to the lower run:
-// a tournament in which every node remembers its loser, so that one block costs
-// log2(runs) comparisons.
+// Takes the blocks of several runs, the greatest key first. Ties go to the
+// lower run. The runs play a tournament, and every node of its tree remembers
+// its loser. So a block costs log2(runs) comparisons.
 class RunMerger {
  public:
   explicit RunMerger(const BlockRuns& runs)
       : runs_(runs), num_leaves_(std::bit_ceil(runs.ends.size())) {
     next_.push_back(0);
     next_.insert(next_.end(), runs.ends.begin(), runs.ends.end() - 1);
-    // Node i has the children 2i and 2i + 1, the leaves come last.
+    // Node i has the children 2i and 2i + 1. Leaves have the highest numbers.
     losers_.resize(num_leaves_);
     std::vector<Entrant> winners(2 * num_leaves_);
     for (size_t run = 0; run < next_.size(); ++run) {
@@ -78,9 +79,9 @@ class RunMerger {
       take(run, runs_.counts[next_[run]++]);
       Entrant entrant = Next(run);
       for (size_t node = num_leaves_ + run; node > 1; node /= 2) {
-        // The rival comes from the sibling: from lower runs, which win ties,
-        // if this node is the right one. Who wins is a coin toss, which would
-        // be a costly branch.
+        // The rival comes from the sibling. If this node is the right one, the
+        // rival is from a lower run and wins ties. The exchange has no branch,
+        // because nobody could predict it.
         Entrant& rival = losers_[node / 2];
         const bool lost = rival.key + (node & 1) > entrant.key;
         const uint64_t mask = uint64_t{0} - static_cast<uint64_t>(lost);

@@ -52,7 +52,7 @@ std::vector<int64_t> PyramidMeans(const BudgetSpec& budget, int64_t mean,
   return means;
 }
 
-// `total` units shared out to the layers by weight.
+// Returns the parts of the layers of `total` units, shared by weight.
 std::vector<int64_t> ShareLayers(int64_t total,
                                  const std::vector<int64_t>& weights,
                                  int64_t min, int64_t max) {
@@ -152,7 +152,8 @@ int64_t PageTotal(const EvictionPolicy& policy, const EvictionTarget& target,
   BM_CHECK(policy.budget.kind != BudgetKind::kExternal);
   BM_CHECK(!policy.needs_table());
   if (policy.rounding == Rounding::kPage) {
-    // The sum over BudgetScopes: a pyramid only moves pages between layers.
+    // This is the sum over BudgetScopes, because a pyramid only moves pages
+    // between layers.
     const BudgetKind kind = policy.budget.kind;
     const bool of_model = kind == BudgetKind::kGlobal ||
                           kind == BudgetKind::kPyramid ||

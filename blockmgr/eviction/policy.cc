@@ -12,7 +12,7 @@
 namespace blockmgr {
 namespace {
 
-// kTableNameText names it.
+// kTableNameText says this number, too.
 constexpr size_t kMaxTableName = 64;
 
 template <typename... Pieces>
@@ -20,7 +20,7 @@ absl::Status BadPolicy(const Pieces&... pieces) {
   return Invalid("policy: ", pieces...);
 }
 
-// Checks the fields of one stage; the first finding sticks.
+// Checks the fields of one stage and keeps the first error.
 class RangeChecker {
  public:
   RangeChecker(absl::string_view stage, absl::Status* status)
@@ -35,7 +35,7 @@ class RangeChecker {
          absl::StrCat(value));
   }
   void Real(absl::string_view key, double value, double min, double max) {
-    // Written so that NaN fails.
+    // NaN fails this condition.
     if (value >= min && value <= max) return;
     Fail(key, absl::StrCat("a number in [", min, ", ", max, "]"),
          absl::StrCat(value));
@@ -64,7 +64,8 @@ class RangeChecker {
   absl::Status* status_;
 };
 
-// The scorer's row without its name and keys. No row: every default.
+// Returns the traits of the scorer's row in kScorers, or the defaults if the
+// scorer has no row.
 const ScorerTraits& TraitsOf(const ScorerSpec& scorer) {
   static constexpr auto kTraits = policy_internal::Column(
       policy_internal::kScorers, [](const auto& row) { return row.traits; });

@@ -21,16 +21,17 @@
 namespace blockmgr {
 namespace {
 
-// Ten times the longest sensible policy; bounds the work on hostile text.
+// This is ten times the length of the longest sensible policy. It bounds the
+// work on hostile text.
 constexpr size_t kMaxPolicyText = 2048;
 
-// "a, b, c": the names of an enum's values.
+// Returns the names of an enum's values as "a, b, c".
 template <typename E>
 std::string Choices() {
   return absl::StrJoin(EnumNames<E>(), ", ");
 }
 
-// Two keys of protect, of which the text has one.
+// Two keys of VisitProtection. The text writes recent_percent=10 as recent=10%.
 constexpr absl::string_view kRecent = "recent";
 constexpr absl::string_view kRecentPercent = "recent_percent";
 
@@ -39,14 +40,15 @@ absl::Status BadText(const Pieces&... pieces) {
   return Invalid("policy: ", pieces...);
 }
 
-// One stage as written: name(key=value, ...). Views into the caller's text.
+// One stage as it is written: name(key=value, ...). The fields are views of the
+// caller's text.
 struct Stage {
   absl::string_view name;
   std::vector<std::pair<absl::string_view, absl::string_view>> arguments;
 };
 
-// A visitor that takes the arguments of one stage by key; the first error
-// sticks, and what no field asked for is an unknown key. Ranges are Validate's.
+// A visitor that takes the arguments of one stage by key and keeps the first
+// error. A key that no field asked for is unknown. Validate checks the ranges.
 class ArgumentReader {
  public:
   explicit ArgumentReader(const Stage& stage) : stage_(stage) {}
@@ -73,7 +75,7 @@ class ArgumentReader {
     const absl::string_view* text = Lookup(key);
     if (text == nullptr) return;
     value = std::string(*text);
-    // An empty name in the struct stands for none.
+    // An empty name in the struct means that there is none.
     if (value.empty()) Fail(key, kTableNameText, value);
   }
   template <typename E>
@@ -116,7 +118,8 @@ class ArgumentReader {
   absl::Status status_;
 };
 
-// A word without "=", as in round(page), becomes a key without a value.
+// Parses one stage. A word without "=", as in round(page), becomes a key
+// without a value.
 absl::StatusOr<Stage> ParseStage(absl::string_view text) {
   text = absl::StripAsciiWhitespace(text);
   Stage stage;
@@ -188,7 +191,7 @@ absl::Status ReadRounding(const Stage& stage, Rounding* rounding) {
                  "'");
 }
 
-// recent=10% is the field recent_percent=10.
+// Renames recent=10% to recent_percent=10.
 Stage ReadPercent(Stage stage) {
   for (auto& [key, value] : stage.arguments) {
     if (key != kRecent || !absl::ConsumeSuffix(&value, "%")) continue;
@@ -232,7 +235,7 @@ absl::Status ReadLaterStage(const Stage& stage, EvictionPolicy* policy,
                  Choices<SelectorKind>(), "), protect or round");
 }
 
-// The shortest text that reads back as `value`.
+// Returns the shortest text that reads back as `value`.
 std::string ShortestText(double value) {
   std::array<char, 32> text;
   const std::to_chars_result end =
@@ -240,8 +243,7 @@ std::string ShortestText(double value) {
   return std::string(text.data(), end.ptr);
 }
 
-// A visitor that collects key=value of the fields that differ from those of
-// `defaults`, a visitor's record of the same stage.
+// A visitor that records the fields of a stage as key=value.
 class ArgumentWriter {
  public:
   void Int(absl::string_view key, int32_t value, int32_t /*min*/,
@@ -265,8 +267,8 @@ class ArgumentWriter {
     arguments_.push_back(absl::StrCat(key, "=", EnumName(value)));
   }
 
-  // name(key=value,...), without what `defaults` says too. The records name
-  // the same keys in the same order.
+  // Returns name(key=value,...) without the fields that `defaults` records as
+  // well. Both have the same keys in the same order.
   std::string Finish(absl::string_view name,
                      const ArgumentWriter& defaults) const {
     std::vector<absl::string_view> kept;
@@ -283,7 +285,8 @@ class ArgumentWriter {
   std::vector<std::string> arguments_;
 };
 
-// The text of one stage: `visit` shows the fields of a spec to a visitor.
+// Returns the text of one stage. `visit` shows the fields of a spec to a
+// visitor.
 template <typename Spec, typename Visit>
 std::string FormatStage(absl::string_view name, const Spec& spec,
                         const Spec& defaults, Visit visit) {
@@ -294,7 +297,7 @@ std::string FormatStage(absl::string_view name, const Spec& spec,
   return writer.Finish(name, default_writer);
 }
 
-// A spec of the same kind with every other field at its default.
+// Returns a spec of the same kind, with every other field at its default.
 template <typename Spec>
 Spec DefaultsOf(const Spec& spec) {
   Spec defaults;

@@ -32,8 +32,8 @@ namespace {
 
 constexpr absl::string_view kStats = "query statistics";
 constexpr absl::string_view kStatsMagic = "QSTATS01";
-// A hundred times what models have. A key of 10^4 then has a finite score, with
-// any number of elements.
+// The bounds are a hundred times what models have. Within them a key of 10^4
+// has a finite score, whatever the number of elements.
 constexpr float kMaxMean = 1e6f;
 constexpr float kMaxCovariance = 1e12f;
 constexpr int32_t kMaxDim = 1 << 14;
@@ -43,8 +43,8 @@ absl::Status BadTable(absl::string_view field, absl::string_view expected,
   return Invalid(kStats, ": ", field, ": expected ", expected, ", got ", got);
 }
 
-// num_layers * num_q_heads, or -1 if their floats are no arrays that a file
-// could hold.
+// Returns num_layers * num_q_heads, or -1 if no file could hold the arrays of
+// so many heads.
 int64_t CountHeads(const QueryStatsTable& table) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const int64_t heads = int64_t{table.num_layers} * table.num_q_heads;
@@ -60,7 +60,7 @@ absl::Status CheckNumber(absl::string_view field, int64_t value) {
 absl::Status CheckHeader(const QueryStatsTable& table) {
   BM_RETURN_IF_ERROR(CheckNumber("num_layers", table.num_layers));
   BM_RETURN_IF_ERROR(CheckNumber("num_q_heads", table.num_q_heads));
-  // Rotation turns pairs of elements.
+  // Rotary embedding turns pairs of elements.
   if (table.head_dim < 2 || table.head_dim > kMaxDim ||
       table.head_dim % 2 != 0) {
     return BadTable("head_dim",
@@ -94,7 +94,7 @@ std::string FieldOf(absl::string_view array, int64_t head,
 absl::Status CheckMean(const QueryStatsTable& table, int64_t head,
                        std::span<const float> mean) {
   for (size_t i = 0; i < mean.size(); ++i) {
-    // Also false for NaN.
+    // The condition is also false for NaN.
     if (std::abs(mean[i]) <= kMaxMean) continue;
     return BadTable(
         absl::StrCat(FieldOf("means", head, table), "[", i, "]"),
@@ -111,7 +111,7 @@ absl::Status CheckCovariance(const QueryStatsTable& table, int64_t head,
     for (int32_t column = row; column < table.head_dim; ++column, ++at) {
       const float value = triangle[at];
       const float least = row == column ? 0.0f : -kMaxCovariance;
-      // Also false for NaN.
+      // The condition is also false for NaN.
       if (value >= least && value <= kMaxCovariance) continue;
       return BadTable(
           absl::StrCat(FieldOf("covariances", head, table), "(", row, ", ",
@@ -182,11 +182,11 @@ absl::StatusOr<QueryStatsTable> DecodeQueryStats(absl::string_view bytes) {
   table.num_layers = reader.Count();
   table.num_q_heads = reader.Count();
   table.head_dim = reader.Count();
-  // A number that does not fit becomes negative, which is no number of queries.
+  // A number that does not fit becomes negative, and CheckHeader refuses it.
   table.num_queries = static_cast<int64_t>(reader.Value<uint64_t>());
   table.model = reader.Text();
   BM_RETURN_IF_ERROR(CheckHeader(table));
-  // Before anything is allocated for them.
+  // Sizes are checked before anything is allocated.
   const int64_t num_means = CountHeads(table) * table.head_dim;
   const int64_t num_covariances = CountHeads(table) * table.covariance_size();
   const int64_t expected =

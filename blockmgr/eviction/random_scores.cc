@@ -6,7 +6,7 @@
 namespace blockmgr {
 namespace {
 
-// One key out of two, none of whose bits are lost.
+// Mixes a value into a key. Different values always give different keys.
 uint64_t Mix(uint64_t key, int32_t value) {
   return SplitMix64(key ^ static_cast<uint32_t>(value));
 }
@@ -18,7 +18,7 @@ void RandomScores(int32_t seed, int32_t layer, int32_t head,
   BM_CHECK(positions.size() == scores.size());
   const uint64_t key = Mix(Mix(Mix(0, seed), layer), head);
   for (size_t i = 0; i < positions.size(); ++i) {
-    // 24 bits: every value is exact, and none rounds to 1.
+    // A score has 24 bits. So each value is exact, and none rounds to 1.
     scores[i] = static_cast<float>(Mix(key, positions[i]) >> 40) * 0x1p-24f;
   }
 }

@@ -20,7 +20,8 @@ void AppendRanks(int32_t begin, int32_t end, std::vector<int32_t>* ranks) {
             begin);
 }
 
-// A budget below the protected set: the first sinks, then the most recent.
+// Appends the ranks that are kept if the budget is below the number of
+// protected entries: first the sinks, then the most recent entries.
 void KeepFewest(const HeadSplit& split, int32_t budget,
                 std::vector<int32_t>* ranks) {
   const int32_t num_sinks = std::min(split.num_sinks, budget);
@@ -29,7 +30,8 @@ void KeepFewest(const HeadSplit& split, int32_t budget,
   AppendRanks(split.num_entries() - num_recent, split.num_entries(), ranks);
 }
 
-// Picks among the unprotected entries of one head; reused from head to head.
+// Picks among the unprotected entries of one head. All heads use one picker,
+// and with it its buffers.
 class PastPicker {
  public:
   PastPicker(const SelectorSpec& selector, const EntriesView& entries)
@@ -49,7 +51,8 @@ class PastPicker {
   }
 
  private:
-  // `first` in multiples of 10^-9, so that the stages' sizes are exact.
+  // Returns first * count, rounded down. `first` counts as a multiple of 10^-9,
+  // so that the sizes of the stages are exact.
   static int64_t FirstStage(double first, int64_t count) {
     constexpr int64_t kUnit = 1'000'000'000;
     return count * std::llround(first * kUnit) / kUnit;

@@ -17,8 +17,9 @@ float StartOf(bool max) {
   return 0.0f;
 }
 
-// Stride 1, padding kernel / 2. The average counts the padding as zeros; the
-// maximum ignores it. One pass per tap, taps in ascending order of position.
+// Pools with stride 1 and padding kernel / 2. An average counts the padding as
+// zeros, a maximum ignores it. There is one pass for each tap, in ascending
+// order of position.
 void Pool(const ScorerSpec& scorer, std::span<const float> input,
           std::span<float> output) {
   const int64_t size = static_cast<int64_t>(input.size());

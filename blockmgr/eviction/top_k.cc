@@ -12,8 +12,8 @@ namespace blockmgr {
 
 namespace {
 
-// Digits of a key, from the top: 11, 11 and 10 bits. Three passes, and two
-// tables of counts that fit an L1 cache.
+// The digits of a key, from the top: 11, 11 and 10 bits. Three passes are
+// enough then, and two tables of counts fit into an L1 cache.
 struct Digit {
   int shift;
   uint32_t mask;
@@ -27,13 +27,13 @@ TopCut FindTopCut(std::span<const uint32_t> keys, int64_t k) {
   BM_CHECK(k > 0);
   BM_CHECK(k <= static_cast<int64_t>(keys.size()));
   BM_CHECK(keys.size() < UINT32_MAX);
-  // Digit by digit: of the keys that share the threshold's digits so far,
-  // `wanted` belong to the k best.
+  // The threshold is found digit by digit. Of the keys that share its digits so
+  // far, `wanted` belong to the k best.
   uint32_t threshold = 0;
   uint32_t known = 0;  // mask of the digits found
   int64_t wanted = k;
-  // Neighbours often share a digit: two tables, so that one increment does not
-  // wait for the other.
+  // Neighbours often have the same digit. With two tables, one increment need
+  // not wait for the one before it.
   std::array<std::array<uint32_t, 2048>, 2> counts;
   for (const Digit& digit : kDigits) {
     counts[0].fill(0);
@@ -83,8 +83,8 @@ void AppendTop(std::span<const uint32_t> keys, int64_t k, int32_t first_rank,
   }
   const TopCut cut = FindTopCut(keys, k);
   int64_t num_equal = cut.num_equal;
-  // Every key is written; those that do not count are written over. One more
-  // than k, for the last of them.
+  // Every rank is written. The next one overwrites it if it was not taken. The
+  // array has one place more than k, for the ranks behind the last one taken.
   ranks->resize(end + static_cast<size_t>(k) + 1);
   int32_t* out = ranks->data();
   for (size_t i = 0; i < size; ++i) {
