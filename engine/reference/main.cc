@@ -493,8 +493,9 @@ absl::Status Pace(std::chrono::steady_clock::time_point begin, double seconds,
   if (seconds > kMaxStepSeconds) {
     return Invalid(
         "a step would take ", seconds, " s: expected at most ", kMaxStepSeconds,
-        " with --sim-params, --sim-flops, --sim-bandwidth, "
-        "--sim-host-bandwidth, --sim-step-overhead and --time-scale");
+        " with --sim-layer-params, --sim-output-params, --sim-flops, "
+        "--sim-bandwidth, --sim-host-bandwidth, --sim-step-overhead and "
+        "--time-scale");
   }
   const auto duration =
       std::chrono::duration_cast<std::chrono::steady_clock::duration>(

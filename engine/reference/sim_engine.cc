@@ -82,7 +82,8 @@ absl::Status SimModel::Validate() const {
     double most;
   };
   for (const Field& field :
-       {Field{"num_params", num_params, 1, kMaxParams},
+       {Field{"layer_params", layer_params, 1, kMaxParams},
+        Field{"output_params", output_params, 0, kMaxParams},
         Field{"weight_bytes", static_cast<double>(weight_bytes), 1, 8},
         Field{"flops", flops, 1, kMaxPerSecond},
         Field{"bandwidth", bandwidth, 1, kMaxPerSecond},
@@ -200,7 +201,7 @@ void SimEngine::Sample(const StepPlan& plan, StepResult* result) {
 double SimEngine::StepSeconds(const StepPlan& plan) const {
   double slowest = 0;
   for (int32_t shard = 0; shard < layout_.num_shards; ++shard) {
-    slowest = std::max(slowest, ShardSeconds(plan, shard));
+    slowest = std::max(slowest, AttentionSeconds(plan, shard));
   }
   // Blocks are copied to the host before their memory is written again, and
   // back before they are read: nothing hides it. Each rank has its own link.
@@ -209,20 +210,39 @@ double SimEngine::StepSeconds(const StepPlan& plan) const {
   const double copied = num_transfers *
                         static_cast<double>(layout_.block_bytes()) /
                         layout_.num_shards;
-  return slowest + copied / model_.host_bandwidth + model_.step_overhead_s;
+  return ProductSeconds(plan) + slowest + copied / model_.host_bandwidth +
+         model_.step_overhead_s;
 }
 
-double SimEngine::ShardSeconds(const StepPlan& plan, int32_t shard) const {
+double SimEngine::Roofline(double flops, double bytes) const {
+  return std::max(flops / model_.flops, bytes / model_.bandwidth);
+}
+
+double SimEngine::ProductSeconds(const StepPlan& plan) const {
+  double tokens = 0;
+  double outputs = 0;
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    tokens += plan.num_tokens[i];
+    if (plan.samples[i] == 0) continue;
+    outputs += 1 + (plan.num_drafts.empty() ? 0 : plan.num_drafts[i]);
+  }
+  if (tokens == 0) return 0;
+  const double read =
+      model_.layer_params + (outputs > 0 ? model_.output_params : 0);
+  const double multiplied =
+      model_.layer_params * tokens + model_.output_params * outputs;
+  return Roofline(2.0 * multiplied, read * model_.weight_bytes) /
+         layout_.num_shards;
+}
+
+double SimEngine::AttentionSeconds(const StepPlan& plan, int32_t shard) const {
   // Totals over layers and heads; doubles hold them exactly below 2^53.
   const double num_heads = layout_.shard_pages_per_block();
-  const double num_params = model_.num_params / layout_.num_shards;
-  double tokens = 0;
   double live = 0;
   double attended = 0;
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const SequenceTable& table = tables_.row(plan.slots[i]);
     const double n = plan.num_tokens[i];
-    tokens += n;
     for (int32_t group = 0; group < layout_.num_groups(); ++group) {
       const TableRegion* region =
           table.groups[static_cast<size_t>(group)].attended_region();
@@ -239,12 +259,8 @@ double SimEngine::ShardSeconds(const StepPlan& plan, int32_t shard) const {
       attended += n * kept + num_heads * reads.attended;
     }
   }
-  if (tokens == 0) return 0;
-  const double flops = 2.0 * num_params * tokens +
-                       4.0 * layout_.head_dim * layout_.group_size() * attended;
-  const double bytes = num_params * model_.weight_bytes +
-                       live * 2.0 * static_cast<double>(layout_.row_bytes());
-  return std::max(flops / model_.flops, bytes / model_.bandwidth);
+  return Roofline(4.0 * layout_.head_dim * layout_.group_size() * attended,
+                  live * 2.0 * static_cast<double>(layout_.row_bytes()));
 }
 
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,

@@ -2,17 +2,23 @@
 //
 // Per step, with the sums over the scheduled sequences, n query tokens each:
 //
-//   flops  = 2 * num_params * sum(n)
-//            + 4 * head_dim * group_size * sum(entries attended)
-//   bytes  = num_params * weight_bytes + sum(entries live) * 2 * row_bytes
-//   time   = max(flops / model.flops, bytes / model.bandwidth)
-//            + step_overhead_s                                  [seconds]
+//   products:   flops = 2 * (layer_params * sum(n)
+//                            + output_params * sum(tokens sampled from))
+//               bytes = (layer_params + output_params) * weight_bytes
+//   attention:  flops = 4 * head_dim * group_size * sum(entries attended)
+//               bytes = sum(entries live) * 2 * row_bytes
+//   time = sum over both of max(flops / model.flops, bytes / model.bandwidth)
+//          + step_overhead_s                                    [seconds]
 //
-// This is the roofline model (Williams, Waterman, Patterson 2009). The live
-// entries of a sequence, summed over layers and heads, are its region's kept
-// entries plus num_layers * num_heads * (tail tokens after the step). A step
-// reads them once, for any n. A query attends to the region and to the tail up
-// to itself. A step that schedules no tokens costs the overhead alone.
+// Each of the two is a roofline (Williams, Waterman, Patterson 2009). They add
+// up, because a layer's products wait for its attention, and the other way
+// round. A token is sampled from if logits are computed for it: the last token
+// of a run that samples, and its drafts. A step without such tokens does not
+// read the output layer. The live entries of a sequence, summed over layers and
+// heads, are its region's kept entries plus num_layers * num_heads * (tail
+// tokens after the step). A step reads them once, for any n. A query attends to
+// the region and to the tail up to itself. A step that schedules no tokens
+// costs the overhead alone.
 //
 // Each of several shards is such a GPU, with its heads and an even part of the
 // parameters. A step takes as long as its slowest shard. Communication between
@@ -60,7 +66,11 @@ struct SimModel {
   // See ModelLayout. With group_windows, every group has num_layers layers.
   int32_t window = 0;
   std::vector<int32_t> group_windows = {};
-  double num_params = 8.03e9;
+  // The parameters that every token is multiplied by, and those of the output
+  // layer, which makes logits. A table of embeddings that is not the output
+  // layer counts as neither, because only a row of it is read for a token.
+  double layer_params = 6.98e9;
+  double output_params = 0.525e9;
   int32_t weight_bytes = 2;   // per parameter
   double flops = 400e12;      // FLOP/s
   double bandwidth = 3.0e12;  // bytes/s
@@ -104,8 +114,12 @@ class SimEngine {
 
  private:
   double StepSeconds(const StepPlan& plan) const;
-  // Returns the time of one shard, without the overhead.
-  double ShardSeconds(const StepPlan& plan, int32_t shard) const;
+  // Returns the time of the products with parameters, in one shard.
+  double ProductSeconds(const StepPlan& plan) const;
+  // Returns the time of the attention of one shard's heads.
+  double AttentionSeconds(const StepPlan& plan, int32_t shard) const;
+  // Returns the roofline's time of so much work.
+  double Roofline(double flops, double bytes) const;
   void Sample(const StepPlan& plan, StepResult* result);
   // Returns the token of a request at a position.
   int32_t TokenAt(RequestId request, int32_t position) const;

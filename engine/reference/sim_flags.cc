@@ -47,8 +47,13 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
       ->delimiter(',')
       ->check(CLI::Range(1, ModelLayout::kMaxWindow))
       ->group(kSimModelGroup);
-  add("--sim-params", &model->num_params, "Parameters of the model")
+  add("--sim-layer-params", &model->layer_params,
+      "Parameters of all layers: every token is multiplied by them")
       ->check(NumberIn(1, SimModel::kMaxParams));
+  add("--sim-output-params", &model->output_params,
+      "Parameters of the output layer (vocabulary times width): every token "
+      "that is sampled from is multiplied by them")
+      ->check(NumberIn(0, SimModel::kMaxParams));
   add("--sim-weight-bytes", &model->weight_bytes, "Bytes of one parameter")
       ->check(CLI::Range(1, 8));
   add("--sim-flops", &model->flops, "Effective compute, FLOP/s")

@@ -126,13 +126,14 @@ TEST_P(HostileFlagTest, NumbersAreRefusedByNameOrRun) {
 }
 
 TEST(HostileFlagsTest, TheModelTakesWhatTheFlagsTake) {
-  for (const char* flag : {"--sim-params", "--sim-flops", "--sim-bandwidth",
-                           "--sim-host-bandwidth", "--sim-weight-bytes"}) {
+  for (const char* flag :
+       {"--sim-layer-params", "--sim-output-params", "--sim-flops",
+        "--sim-bandwidth", "--sim-host-bandwidth", "--sim-weight-bytes"}) {
     EXPECT_OK(Command().Run({flag, "1"})) << flag;
   }
   EXPECT_OK(Command().Run({"--sim-step-overhead", "1e6"}));
   EXPECT_OK(Command().Run({"--sim-flops", "1e24"}));
-  EXPECT_OK(Command().Run({"--sim-params", "1e18", "--sim-flops", "1"}));
+  EXPECT_OK(Command().Run({"--sim-layer-params", "1e18", "--sim-flops", "1"}));
 }
 
 }  // namespace

@@ -13,7 +13,8 @@ inline SimOptions SmallSim() {
   sim.model.num_heads = 2;
   sim.model.num_q_heads = 4;
   sim.model.head_dim = 64;
-  sim.model.num_params = 1e8;
+  sim.model.layer_params = 1e8;
+  sim.model.output_params = 0;
   sim.model.step_overhead_s = 0.001;
   sim.num_blocks = 400;
   sim.scheduler.max_num_batched_tokens = 512;

@@ -95,14 +95,15 @@ TEST_F(SimEngineTest, LayoutIsThatOfTheModel) {
   EXPECT_EQ(layout_.token_bytes(), 131072);
 }
 
-// By hand: 2 * 8.03e9 * 4096 + 4 * 128 * 4 * 256 * (4096 * 4097 / 2) flops at
-// 400e12 per second; the bytes take far less.
+// By hand: 2 * (6.98e9 * 4096 + 0.525e9) flops of products and
+// 4 * 128 * 4 * 256 * (4096 * 4097 / 2) of attention, at 400e12 per second. The
+// bytes take far less.
 TEST_F(SimEngineTest, PrefillIsComputeBound) {
   EXPECT_NEAR(Prefill(&engine_, kSlot, 1, 4096),
-              (65781760000000.0 + 4399120252928.0) / 400e12, 1e-12);
+              (57181210000000.0 + 4399120252928.0) / 400e12, 1e-12);
 }
 
-// By hand: 16.06e9 bytes of weights and 131072 per live token at 3e12 per
+// By hand: 15.01e9 bytes of weights and 131072 per live token at 3e12 per
 // second.
 TEST_F(SimEngineTest, DecodeIsMemoryBound) {
   Prefill(&engine_, kSlot, 1, 1000);
@@ -110,7 +111,51 @@ TEST_F(SimEngineTest, DecodeIsMemoryBound) {
   StepPlan plan;
   AddSequence(kSlot, 1000, 1, 0, &plan);
   AddSequence(SequenceSlot{1}, 500, 1, 0, &plan);
-  EXPECT_NEAR(engine_.Run(plan, &result_), (16.06e9 + 1502 * 131072.0) / 3e12,
+  EXPECT_NEAR(engine_.Run(plan, &result_), (15.01e9 + 1502 * 131072.0) / 3e12,
+              1e-12);
+}
+
+// By hand: a chunk of 512 tokens that samples nothing, beside a sequence of
+// 60,000 that decodes. The products are bound by arithmetic, attention by the
+// 60,513 tokens that it reads.
+TEST_F(SimEngineTest, ProductsAndAttentionAddUp) {
+  Prefill(&engine_, kSlot, 1, 60'000);
+  StepPlan plan;
+  plan.starts = {
+      {.slot = SequenceSlot{1}, .request = RequestId{2}, .num_tokens = 512}};
+  plan.start_tokens.assign(512, 1);
+  AddSequence(kSlot, 60'000, 1, 1, &plan);
+  AddSequence(SequenceSlot{1}, 0, 512, 32, &plan);
+  plan.samples[1] = 0;
+  const double products = 2 * (6.98e9 * 513 + 0.525e9) / 400e12;
+  EXPECT_NEAR(engine_.Run(plan, &result_), products + 60'513 * 131072.0 / 3e12,
+              1e-12);
+}
+
+// By hand: logits of the last token and of its three drafts in one step, none
+// in the other, which does not read the output layer either.
+TEST_F(SimEngineTest, TheOutputLayerServesTokensThatAreSampledFrom) {
+  SimModel model;
+  model.bandwidth = 1e24;
+  model.num_drafts = 3;
+  SimEngine engine(layout_, model, 1);
+  Prefill(&engine, kSlot, 1, 100);
+  StepPlan drafts;
+  AddSequence(kSlot, 100, 4, 0, &drafts);
+  drafts.num_drafts = {3};
+  const double attended = 4 * 104 - 6;
+  EXPECT_NEAR(
+      engine.Run(drafts, &result_),
+      (2 * 4 * (6.98e9 + 0.525e9) + 4.0 * 128 * 4 * 256 * attended) / 400e12,
+      1e-12);
+  StepPlan chunk;
+  chunk.starts = {
+      {.slot = SequenceSlot{1}, .request = RequestId{2}, .num_tokens = 1}};
+  chunk.start_tokens = {1};
+  AddSequence(SequenceSlot{1}, 0, 1, 1, &chunk);
+  chunk.samples = {0};
+  SimEngine slow_memory(layout_, SimModel{}, 1);
+  EXPECT_NEAR(slow_memory.Run(chunk, &result_), (2 * 6.98e9 + 131072.0) / 3e12,
               1e-12);
 }
 
@@ -126,7 +171,7 @@ TEST_F(SimEngineTest, EvictedEntriesAreNotRead) {
   StepPlan plan;
   AddSequence(kSlot, 1001, 1, 0, &plan);
   const double entries = num_pages * 16 + 10.0 * kNumHeads;
-  EXPECT_NEAR(engine_.Run(plan, &result_), (16.06e9 + entries * 512) / 3e12,
+  EXPECT_NEAR(engine_.Run(plan, &result_), (15.01e9 + entries * 512) / 3e12,
               1e-12);
 }
 
@@ -147,7 +192,8 @@ TEST_F(SimEngineTest, NoMoreThanTheWindowsIsRead) {
     return engine.Run(plan, &result_);
   };
   const auto expected = [](double attended) {
-    return (2 * 8.03e9 * 2000 + 4 * 128 * 4 * 256 * attended) / 400e12;
+    return (2 * (6.98e9 * 2000 + 0.525e9) + 4 * 128 * 4 * 256 * attended) /
+           400e12;
   };
   SimModel model;
   model.window = 1000;
@@ -188,7 +234,7 @@ TEST_F(SimEngineTest, AStepTakesAsLongAsItsSlowestShard) {
   StepPlan decode;
   AddSequence(kSlot, 1001, 1, 0, &decode);
   EXPECT_NEAR(engine.Run(decode, &result_),
-              (16.06e9 / 8 + 32 * (320 + 10) * 512.0) / 3e12, 1e-12);
+              (15.01e9 / 8 + 32 * (320 + 10) * 512.0) / 3e12, 1e-12);
 }
 
 // The sequence has 1,000 tokens when the order comes. Its window has tokens 489
@@ -406,7 +452,8 @@ TEST(SimModelTest, NamesTheBadField) {
     EXPECT_THAT(model.Validate(), IsInvalid(field));
   };
   EXPECT_OK(SimModel().Validate());
-  refuses({.num_params = 0}, "num_params");
+  refuses({.layer_params = 0}, "layer_params");
+  refuses({.output_params = -1}, "output_params");
   refuses({.weight_bytes = 0}, "weight_bytes");
   refuses({.flops = -1}, "flops");
   refuses({.bandwidth = 0}, "bandwidth");
@@ -421,7 +468,8 @@ TEST(SimFlagsTest, FillTheModel) {
   CLI::App app;
   AddSimModelFlags(&app, &model);
   app.parse(
-      "--sim-layers 80 --sim-params 70e9 --head-concentration 0 "
+      "--sim-layers 80 --sim-layer-params 68e9 --sim-output-params 1e9 "
+      "--head-concentration 0 "
       "--sim-drafts 4 --sim-draft-acceptance 0.5 --sim-window 0 "
       "--sim-group-windows 512,1024");
   EXPECT_EQ(model.window, 0);
@@ -429,7 +477,8 @@ TEST(SimFlagsTest, FillTheModel) {
   EXPECT_EQ(model.num_drafts, 4);
   EXPECT_EQ(model.draft_acceptance, 0.5);
   EXPECT_EQ(model.num_layers, 80);
-  EXPECT_EQ(model.num_params, 70e9);
+  EXPECT_EQ(model.layer_params, 68e9);
+  EXPECT_EQ(model.output_params, 1e9);
   EXPECT_EQ(model.head_concentration, 0);
   EXPECT_EQ(model.num_heads, 8);
   EXPECT_THROW(app.parse("--sim-layers 0"), CLI::ValidationError);
