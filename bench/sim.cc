@@ -266,6 +266,7 @@ void AddConfig(const SimOptions& options, RunResult* result) {
       {"output_params", model.output_params},
       {"weight_bytes", model.weight_bytes},
       {"flops", model.flops},
+      {"attention_flops", model.attention_flops},
       {"bandwidth", model.bandwidth},
       {"step_overhead_s", model.step_overhead_s},
       {"host_bandwidth", model.host_bandwidth},

@@ -86,6 +86,7 @@ absl::Status SimModel::Validate() const {
         Field{"output_params", output_params, 0, kMaxParams},
         Field{"weight_bytes", static_cast<double>(weight_bytes), 1, 8},
         Field{"flops", flops, 1, kMaxPerSecond},
+        Field{"attention_flops", attention_flops, 1, kMaxPerSecond},
         Field{"bandwidth", bandwidth, 1, kMaxPerSecond},
         Field{"host_bandwidth", host_bandwidth, 1, kMaxPerSecond},
         Field{"step_overhead_s", step_overhead_s, 0, kMaxStepOverhead},
@@ -214,10 +215,6 @@ double SimEngine::StepSeconds(const StepPlan& plan) const {
          model_.step_overhead_s;
 }
 
-double SimEngine::Roofline(double flops, double bytes) const {
-  return std::max(flops / model_.flops, bytes / model_.bandwidth);
-}
-
 double SimEngine::ProductSeconds(const StepPlan& plan) const {
   double tokens = 0;
   double outputs = 0;
@@ -231,7 +228,8 @@ double SimEngine::ProductSeconds(const StepPlan& plan) const {
       model_.layer_params + (outputs > 0 ? model_.output_params : 0);
   const double multiplied =
       model_.layer_params * tokens + model_.output_params * outputs;
-  return Roofline(2.0 * multiplied, read * model_.weight_bytes) /
+  return std::max(2.0 * multiplied / model_.flops,
+                  read * model_.weight_bytes / model_.bandwidth) /
          layout_.num_shards;
 }
 
@@ -259,8 +257,9 @@ double SimEngine::AttentionSeconds(const StepPlan& plan, int32_t shard) const {
       attended += n * kept + num_heads * reads.attended;
     }
   }
-  return Roofline(4.0 * layout_.head_dim * layout_.group_size() * attended,
-                  live * 2.0 * static_cast<double>(layout_.row_bytes()));
+  const double flops = 4.0 * layout_.head_dim * layout_.group_size() * attended;
+  const double bytes = live * 2.0 * static_cast<double>(layout_.row_bytes());
+  return std::max(flops / model_.attention_flops, bytes / model_.bandwidth);
 }
 
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,

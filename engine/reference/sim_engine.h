@@ -7,8 +7,9 @@
 //               bytes = (layer_params + output_params) * weight_bytes
 //   attention:  flops = 4 * head_dim * group_size * sum(entries attended)
 //               bytes = sum(entries live) * 2 * row_bytes
-//   time = sum over both of max(flops / model.flops, bytes / model.bandwidth)
+//   time = sum over both of max(flops / rate, bytes / model.bandwidth)
 //          + step_overhead_s                                    [seconds]
+//   where rate is model.flops for products, model.attention_flops for attention
 //
 // Each of the two is a roofline (Williams, Waterman, Patterson 2009). They add
 // up, because a layer's products wait for its attention, and the other way
@@ -71,8 +72,9 @@ struct SimModel {
   // layer counts as neither, because only a row of it is read for a token.
   double layer_params = 6.98e9;
   double output_params = 0.525e9;
-  int32_t weight_bytes = 2;   // per parameter
-  double flops = 400e12;      // FLOP/s
+  int32_t weight_bytes = 2;  // per parameter
+  double flops = 400e12;     // FLOP/s, of products
+  double attention_flops = 400e12;
   double bandwidth = 3.0e12;  // bytes/s
   double step_overhead_s = 0.0;
   double host_bandwidth = 50e9;  // bytes/s to host memory, or back
@@ -118,8 +120,6 @@ class SimEngine {
   double ProductSeconds(const StepPlan& plan) const;
   // Returns the time of the attention of one shard's heads.
   double AttentionSeconds(const StepPlan& plan, int32_t shard) const;
-  // Returns the roofline's time of so much work.
-  double Roofline(double flops, double bytes) const;
   void Sample(const StepPlan& plan, StepResult* result);
   // Returns the token of a request at a position.
   int32_t TokenAt(RequestId request, int32_t position) const;

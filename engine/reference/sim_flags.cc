@@ -56,7 +56,10 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
       ->check(NumberIn(0, SimModel::kMaxParams));
   add("--sim-weight-bytes", &model->weight_bytes, "Bytes of one parameter")
       ->check(CLI::Range(1, 8));
-  add("--sim-flops", &model->flops, "Effective compute, FLOP/s")
+  add("--sim-flops", &model->flops, "Effective compute of products, FLOP/s")
+      ->check(NumberIn(1, SimModel::kMaxPerSecond));
+  add("--sim-attention-flops", &model->attention_flops,
+      "Effective compute of attention, FLOP/s")
       ->check(NumberIn(1, SimModel::kMaxPerSecond));
   add("--sim-bandwidth", &model->bandwidth,
       "Effective memory bandwidth, bytes/s")

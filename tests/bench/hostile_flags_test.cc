@@ -127,8 +127,9 @@ TEST_P(HostileFlagTest, NumbersAreRefusedByNameOrRun) {
 
 TEST(HostileFlagsTest, TheModelTakesWhatTheFlagsTake) {
   for (const char* flag :
-       {"--sim-layer-params", "--sim-output-params", "--sim-flops",
-        "--sim-bandwidth", "--sim-host-bandwidth", "--sim-weight-bytes"}) {
+       {"--sim-layer-params", "--sim-output-params", "--sim-attention-flops",
+        "--sim-flops", "--sim-bandwidth", "--sim-host-bandwidth",
+        "--sim-weight-bytes"}) {
     EXPECT_OK(Command().Run({flag, "1"})) << flag;
   }
   EXPECT_OK(Command().Run({"--sim-step-overhead", "1e6"}));

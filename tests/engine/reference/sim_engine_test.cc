@@ -115,6 +115,14 @@ TEST_F(SimEngineTest, DecodeIsMemoryBound) {
               1e-12);
 }
 
+TEST_F(SimEngineTest, AttentionHasItsOwnRate) {
+  SimModel model;
+  model.attention_flops = 100e12;
+  SimEngine engine(layout_, model, 1);
+  EXPECT_NEAR(Prefill(&engine, kSlot, 1, 4096),
+              57181210000000.0 / 400e12 + 4399120252928.0 / 100e12, 1e-12);
+}
+
 // By hand: a chunk of 512 tokens that samples nothing, beside a sequence of
 // 60,000 that decodes. The products are bound by arithmetic, attention by the
 // 60,513 tokens that it reads.
@@ -456,6 +464,7 @@ TEST(SimModelTest, NamesTheBadField) {
   refuses({.output_params = -1}, "output_params");
   refuses({.weight_bytes = 0}, "weight_bytes");
   refuses({.flops = -1}, "flops");
+  refuses({.attention_flops = 0}, "attention_flops");
   refuses({.bandwidth = 0}, "bandwidth");
   refuses({.step_overhead_s = -1}, "step_overhead_s");
   refuses({.head_concentration = 5}, "head_concentration");
