@@ -161,6 +161,9 @@ TEST_F(ServeTest, SendsPromptsLimitsAndEviction) {
     EXPECT_TRUE(request.eviction().policy().has_adakv());
     EXPECT_EQ(request.eviction().target().keep_ratio(), "0.2");
     EXPECT_EQ(request.prompt_token_ids_size(), 20);
+    EXPECT_TRUE(request.sampling().ignore_eos());
+    EXPECT_TRUE(request.sampling().has_temperature());
+    EXPECT_EQ(request.sampling().temperature(), 0);
   }
   const std::vector<int32_t> expected =
       SynthesizeTokens(plan.workload.requests[0].prompt, plan.vocab_size);
