@@ -494,8 +494,8 @@ absl::Status Pace(std::chrono::steady_clock::time_point begin, double seconds,
     return Invalid(
         "a step would take ", seconds, " s: expected at most ", kMaxStepSeconds,
         " with --sim-layer-params, --sim-output-params, --sim-flops, "
-        "--sim-attention-flops, --sim-bandwidth, --sim-host-bandwidth, "
-        "--sim-step-overhead and --time-scale");
+        "--sim-bandwidth, --sim-attention-flops, --sim-attention-bandwidth, "
+        "--sim-host-bandwidth, --sim-step-overhead and --time-scale");
   }
   const auto duration =
       std::chrono::duration_cast<std::chrono::steady_clock::duration>(

@@ -88,6 +88,7 @@ absl::Status SimModel::Validate() const {
         Field{"flops", flops, 1, kMaxPerSecond},
         Field{"attention_flops", attention_flops, 1, kMaxPerSecond},
         Field{"bandwidth", bandwidth, 1, kMaxPerSecond},
+        Field{"attention_bandwidth", attention_bandwidth, 1, kMaxPerSecond},
         Field{"host_bandwidth", host_bandwidth, 1, kMaxPerSecond},
         Field{"step_overhead_s", step_overhead_s, 0, kMaxStepOverhead},
         Field{"head_concentration", head_concentration, 0, kMaxConcentration},
@@ -259,7 +260,8 @@ double SimEngine::AttentionSeconds(const StepPlan& plan, int32_t shard) const {
   }
   const double flops = 4.0 * layout_.head_dim * layout_.group_size() * attended;
   const double bytes = live * 2.0 * static_cast<double>(layout_.row_bytes());
-  return std::max(flops / model_.attention_flops, bytes / model_.bandwidth);
+  return std::max(flops / model_.attention_flops,
+                  bytes / model_.attention_bandwidth);
 }
 
 absl::Status SimEngine::Evict(const StepPlan& plan, const EvictionOrder& order,

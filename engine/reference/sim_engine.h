@@ -7,9 +7,10 @@
 //               bytes = (layer_params + output_params) * weight_bytes
 //   attention:  flops = 4 * head_dim * group_size * sum(entries attended)
 //               bytes = sum(entries live) * 2 * row_bytes
-//   time = sum over both of max(flops / rate, bytes / model.bandwidth)
+//   time = max(flops / model.flops, bytes / model.bandwidth)  of products
+//          + max(flops / model.attention_flops, bytes /
+//                model.attention_bandwidth)                   of attention
 //          + step_overhead_s                                    [seconds]
-//   where rate is model.flops for products, model.attention_flops for attention
 //
 // Each of the two is a roofline (Williams, Waterman, Patterson 2009). They add
 // up, because a layer's products wait for its attention, and the other way
@@ -73,9 +74,11 @@ struct SimModel {
   double layer_params = 6.98e9;
   double output_params = 0.525e9;
   int32_t weight_bytes = 2;  // per parameter
-  double flops = 400e12;     // FLOP/s, of products
+  // The rates of the products, and those of attention: FLOP/s and bytes/s.
+  double flops = 400e12;
+  double bandwidth = 3.0e12;
   double attention_flops = 400e12;
-  double bandwidth = 3.0e12;  // bytes/s
+  double attention_bandwidth = 3.0e12;
   double step_overhead_s = 0.0;
   double host_bandwidth = 50e9;  // bytes/s to host memory, or back
   // The sigma of the lognormal weights of the heads. With 0.55, the largest of

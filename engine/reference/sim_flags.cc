@@ -61,8 +61,11 @@ void AddSimModelFlags(CLI::App* app, SimModel* model) {
   add("--sim-attention-flops", &model->attention_flops,
       "Effective compute of attention, FLOP/s")
       ->check(NumberIn(1, SimModel::kMaxPerSecond));
+  add("--sim-attention-bandwidth", &model->attention_bandwidth,
+      "Effective bandwidth at which attention reads K and V, bytes/s")
+      ->check(NumberIn(1, SimModel::kMaxPerSecond));
   add("--sim-bandwidth", &model->bandwidth,
-      "Effective memory bandwidth, bytes/s")
+      "Effective bandwidth at which products read parameters, bytes/s")
       ->check(NumberIn(1, SimModel::kMaxPerSecond));
   add("--sim-host-bandwidth", &model->host_bandwidth,
       "Effective bandwidth to host memory, bytes/s")

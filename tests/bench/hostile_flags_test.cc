@@ -128,8 +128,8 @@ TEST_P(HostileFlagTest, NumbersAreRefusedByNameOrRun) {
 TEST(HostileFlagsTest, TheModelTakesWhatTheFlagsTake) {
   for (const char* flag :
        {"--sim-layer-params", "--sim-output-params", "--sim-attention-flops",
-        "--sim-flops", "--sim-bandwidth", "--sim-host-bandwidth",
-        "--sim-weight-bytes"}) {
+        "--sim-attention-bandwidth", "--sim-flops", "--sim-bandwidth",
+        "--sim-host-bandwidth", "--sim-weight-bytes"}) {
     EXPECT_OK(Command().Run({flag, "1"})) << flag;
   }
   EXPECT_OK(Command().Run({"--sim-step-overhead", "1e6"}));

@@ -115,12 +115,17 @@ TEST_F(SimEngineTest, DecodeIsMemoryBound) {
               1e-12);
 }
 
-TEST_F(SimEngineTest, AttentionHasItsOwnRate) {
+TEST_F(SimEngineTest, AttentionHasItsOwnRates) {
   SimModel model;
   model.attention_flops = 100e12;
+  model.attention_bandwidth = 1e12;
   SimEngine engine(layout_, model, 1);
   EXPECT_NEAR(Prefill(&engine, kSlot, 1, 4096),
               57181210000000.0 / 400e12 + 4399120252928.0 / 100e12, 1e-12);
+  StepPlan plan;
+  AddSequence(kSlot, 4096, 1, 1, &plan);
+  EXPECT_NEAR(engine.Run(plan, &result_),
+              15.01e9 / 3e12 + 4097 * 131072.0 / 1e12, 1e-12);
 }
 
 // By hand: a chunk of 512 tokens that samples nothing, beside a sequence of
@@ -145,6 +150,7 @@ TEST_F(SimEngineTest, ProductsAndAttentionAddUp) {
 TEST_F(SimEngineTest, TheOutputLayerServesTokensThatAreSampledFrom) {
   SimModel model;
   model.bandwidth = 1e24;
+  model.attention_bandwidth = 1e24;
   model.num_drafts = 3;
   SimEngine engine(layout_, model, 1);
   Prefill(&engine, kSlot, 1, 100);
@@ -466,6 +472,7 @@ TEST(SimModelTest, NamesTheBadField) {
   refuses({.flops = -1}, "flops");
   refuses({.attention_flops = 0}, "attention_flops");
   refuses({.bandwidth = 0}, "bandwidth");
+  refuses({.attention_bandwidth = 0}, "attention_bandwidth");
   refuses({.step_overhead_s = -1}, "step_overhead_s");
   refuses({.head_concentration = 5}, "head_concentration");
   refuses({.num_drafts = -1}, "num_drafts");
