@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""scripts/pack_gpu.sh and scripts/run_gpu.sh: what is packed runs elsewhere.
+"""scripts/gpu.sh: what it packs runs elsewhere.
 
-  pack_gpu_test.py SOURCE_FOLDER BUILD_FOLDER
+  gpu_pack_test.py SOURCE_FOLDER BUILD_FOLDER
 """
 import pathlib
 import re
@@ -22,19 +22,19 @@ def run(*words, **options):
                           check=False, **options)
 
 
-class PackGpuTest(unittest.TestCase):
+class GpuPackTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         folder = pathlib.Path(cls.folder.name)
         packed = folder / "bundle.tar.xz"
-        done = run(SOURCE / "scripts/pack_gpu.sh", "--built", BUILD,
+        done = run(SOURCE / "scripts/gpu.sh", "pack", "--built", BUILD,
                    "--output", packed)
         assert done.returncode == 0, done.stdout
         done = run("tar", "-C", folder, "-xf", packed)
         assert done.returncode == 0, done.stdout
         cls.bundle = folder / "blockmgr-gpu"
-        cls.script = cls.bundle / "run.sh"
+        cls.script = cls.bundle / "gpu.sh"
         cls.out = folder / "out"
 
     @classmethod
@@ -56,7 +56,7 @@ class PackGpuTest(unittest.TestCase):
                     self.assertEqual(words[2], str(self.bundle / "lib" / name))
 
     def test_tests_run_or_say_that_there_is_no_gpu(self):
-        done = run(self.script, "--out", self.out, "--shards", "1", "tests",
+        done = run(self.script, "run", "--out", self.out, "--shards", "1", "tests",
                    env={"PATH": "/usr/bin:/bin", "GTEST_FILTER": "Row*"})
         if done.returncode != 0:
             self.assertIn("no GPU: tests have skipped themselves", done.stdout)
@@ -65,30 +65,39 @@ class PackGpuTest(unittest.TestCase):
         self.assertRegex(log, r"\[==========\] [1-9][0-9]* test")
 
     def test_a_job_that_fails_fails_the_run(self):
-        done = run(self.script, "--out", self.out / "missing", "figures",
+        done = run(self.script, "run", "--out", self.out / "missing", "figures",
                    env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""})
         self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn("run.sh: figures: FAILED", done.stdout)
+        self.assertIn("gpu.sh: figures: FAILED", done.stdout)
 
     def test_a_model_without_a_gpu_says_so(self):
-        done = run(self.script, "--out", self.out / "model", "--model",
+        done = run(self.script, "run", "--out", self.out / "model", "--model",
                    self.script, "model",
                    env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""})
         self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn("run.sh: model: FAILED", done.stdout)
+        self.assertIn("gpu.sh: model: FAILED", done.stdout)
 
     def test_python_without_a_wheel_says_so(self):
-        done = run(self.script, "--out", self.out / "python", "python",
+        done = run(self.script, "run", "--out", self.out / "python", "python",
                    env={"PATH": "/usr/bin:/bin"})
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("expected a bundle with a wheel", done.stdout)
 
+    def test_programs_understand_their_command_lines(self):
+        done = run(self.script, "run", "--out", self.out / "kernels", "figures",
+                   "compare", "kernels",
+                   env={"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(done.stdout.count("expected a CUDA device"), 3)
+        self.assertNotIn("--help", done.stdout)
+
     def test_wrong_command_lines(self):
-        for words in ([], ["speed"], ["--shards", "0", "tests"], ["--out"],
-                      ["--model", "/missing.gguf", "model"]):
-            done = run(self.script, *words)
+        for words in (["speed"], ["--shards", "0", "tests"], ["--out"],
+                      ["--model", "/missing.gguf", "model"],
+                      ["--built", BUILD, "tests"]):
+            done = run(self.script, "run", *words)
             self.assertEqual(done.returncode, 2, done.stdout)
-            self.assertIn("run.sh --help", done.stdout)
+            self.assertIn("gpu.sh --help", done.stdout)
 
 
 if __name__ == "__main__":
