@@ -59,8 +59,8 @@ HELP
 
 Options of pack:
   --wheel FILE     packs this wheel, built with the CUDA kernels (pip wheel .),
-                   and the tests of blockmgr.cuda and blockmgr.hf. They need the
-                   Python that the wheel is for, numpy and pytest there
+                   and the tests of blockmgr.cuda. They need the Python that the
+                   wheel is for, numpy and pytest there
   --lengths FILE   packs how many entries each head keeps, for the job profiles:
                    MODEL_ANYTHING.npy, of a model that the job knows; may be
                    repeated
@@ -122,10 +122,13 @@ source_hash() {
 # Prints a line for each job: its name, the hash of what it measures, and the
 # devices of which bench/results has a result with this hash.
 list_jobs() {
-  local job hash file
+  local job sources hash file
+  local -A hashes
   for job in "${job_names[@]}"; do
+    sources=${job_sources[${job}]}
     # shellcheck disable=SC2086  # Several paths.
-    hash=$(set -f && source_hash ${job_sources[${job}]})
+    hash=${hashes[${sources}]:-$(set -f && source_hash ${sources})}
+    hashes[${sources}]=${hash}
     printf '%s %s' "${job}" "${hash}"
     for file in bench/results/*_*_*_"${job}".source; do
       if [[ -f ${file} && ${hash} != unknown && $(<"${file}") == "${hash}" ]]; then
@@ -258,8 +261,9 @@ write_summary() {
     printf '\n  ]\n}\n'
   } >"${out}/summary.json"
   if [[ -n ${archive} ]]; then
-    tar -C "$(dirname "${out}")" -czf "${archive}.part" "$(basename "${out}")"
-    mv "${archive}.part" "${archive}"
+    tar -C "$(dirname "${out}")" --exclude="${archive##*/}*" \
+      -czf "${archive}.part" "$(basename "${out}")" &&
+      mv "${archive}.part" "${archive}" || echo "--archive: not written"
   fi
 }
 
@@ -323,7 +327,8 @@ run() {
         ;;
       --rehearse) rehearse=1 ;;
       *)
-        [[ -v job_usual[$1] ]] || wrong_usage "run: unknown argument: $1"
+        [[ " ${job_names[*]} " == *" $1 "* ]] ||
+          wrong_usage "run: unknown argument: $1"
         named+=("$1")
         ;;
     esac
@@ -336,6 +341,7 @@ run() {
   out=$(realpath "${out}")
   shards=${shards:-$(nproc)}
   device=$(name_device)
+  if [[ -n ${rehearse} ]]; then device=rehearsal; fi
   date=$(date --utc +%F)
   cd "${root}"
   if ((bundled)); then

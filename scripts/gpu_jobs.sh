@@ -36,8 +36,10 @@ add_job python 60 20 "kernels blockmgr python tests/python" \
   "tests of blockmgr.cuda, if the bundle has a wheel"
 add_job kernels 150 30 "${kernel_sources}" \
   "every kernel, in all sizes, next to what the memory gives"
-add_job model 300 90 "${line_sources} scripts/gpu_jobs.sh" \
-  "Llama-3.1-8B's shape with random weights serves requests"
+add_job model 420 90 "${line_sources} scripts/gpu_jobs.sh" \
+  "Llama-3.1-8B's shape serves; measured beside simulated"
+add_job papers 300 90 "${line_sources} python scripts/gpu_jobs.sh" \
+  "papers' figures: time and memory by context and chunk"
 for tool in memcheck racecheck synccheck; do
   add_job "${tool}" 180 60 "kernels blockmgr tests/kernels" \
     "tests of kernels under compute-sanitizer"
@@ -62,7 +64,8 @@ model_of_lengths() {
 
 # Scripts that jobs call. In a bundle they are beside the programs.
 scripts_of_jobs=(bench/compare_pytorch.py bench/compare_flashinfer.py
-  tests/kernels/cuda/sanitize_gpu_tests.py)
+  bench/compare_sim.py tests/kernels/cuda/sanitize_gpu_tests.py
+  python/bench/hf_memory.py)
 
 # Prints where a script is.
 path_of_script() {
@@ -239,21 +242,64 @@ run_python() {
     python3 -m pytest --quiet -p no:cacheprovider "${root}/tests/python/device"
 }
 
-# A daemon and an engine on the GPU. Returns when the engine is attached, or 1
-# if it is not within five minutes.
+# Scheduler flags of daemons and of simulations.
+scheduler_flags=(--max-num-batched-tokens 8192 --max-num-seqs 256)
+# Seconds that a workload may take: an engine that has died answers none.
+readonly workload_limit=240
+
+# scaled N: a number of tokens; in a rehearsal fewer, of whole pages, and no
+# fewer than snapkv observes.
+scaled() {
+  if [[ -n ${rehearse} ]]; then
+    echo $((16 * (2 + $1 / 1024)))
+  else
+    echo "$1"
+  fi
+}
+
+# requests N: a number of requests; in a rehearsal a few.
+requests() {
+  if [[ -n ${rehearse} && $1 -gt 4 ]]; then echo 4; else echo "$1"; fi
+}
+
+# Prints how many blocks of Llama-3.1-8B (2 MiB in bf16, 16 tokens) this GPU has
+# room for beside its weights. A tenth of the memory is for what a step needs.
+count_blocks() {
+  local free weights=15400
+  if [[ -n ${rehearse} ]]; then
+    echo 2048
+    return
+  fi
+  free=$(nvidia-smi --query-gpu=memory.free --format=csv,noheader,nounits |
+    head --lines=1) || free=
+  if [[ ! ${free} =~ ^[0-9]+$ ]] || ((free * 9 / 10 - weights < 4096)); then
+    echo "expected a GPU with 22 GiB free, nvidia-smi says '${free} MiB'" >&2
+    return 1
+  fi
+  echo $(((free * 9 / 10 - weights) / 2))
+}
+
+# start_engine NAME FLAG..: a daemon with scheduler_flags, and an engine, in a
+# rehearsal a tiny one. Returns when the engine is attached, or 1 if it is not
+# within five minutes.
 start_engine() {
   local name=$1 waited
   shift
-  "${bin}/blockmgrd" --listen "${address}" --max-num-batched-tokens 8192 \
-    --max-num-seqs 256 2>"${out}/${name}.daemon.log" &
+  if [[ -n ${rehearse} ]]; then
+    set -- --mode tiny --num-blocks 2048
+  else
+    set -- --mode llama --backend cuda "$@"
+  fi
+  "${bin}/blockmgrd" --listen "${address}" "${scheduler_flags[@]}" \
+    2>"${out}/${name}.daemon.log" &
   children+=($!)
-  "${bin}/blockmgr-engine" --mode llama --backend cuda --address "${address}" \
-    "$@" 2>"${out}/${name}.engine.log" &
+  "${bin}/blockmgr-engine" --address "${address}" "$@" \
+    2>"${out}/${name}.engine.log" &
   local engine=$!
   children+=("${engine}")
   for ((waited = 0; waited < 1500; ++waited)); do
     if grep --quiet 'attached to' "${out}/${name}.engine.log"; then
-      grep 'matrix products' "${out}/${name}.engine.log"
+      grep 'matrix products' "${out}/${name}.engine.log" || true
       return 0
     fi
     kill -0 "${engine}" 2>/dev/null || break
@@ -263,38 +309,244 @@ start_engine() {
   return 1
 }
 
-# What the engine's requests take, without eviction and with it.
-serve_twice() {
-  local name=$1 label
+# start_llama NAME: start_engine with the shape of Llama-3.1-8B, and as many
+# blocks as there is room for.
+start_llama() {
+  blocks=$(count_blocks) || return 1
+  echo "${blocks} blocks"
+  start_engine "$1" --random-weights llama-3.1-8b --num-blocks "${blocks}" \
+    --cuda-decode balanced
+}
+
+# measure NAME FLAG..: a workload, served by the engine.
+measure() {
+  local name=$1
   shift
-  local -a evicts=()
-  for label in full evicted; do
-    "${bin}/blockmgr-bench" serve --address "${address}" \
-      --dataset-name random --random-input-len 2048 --random-output-len 128 \
-      --random-range-ratio 0.5 --num-prompts 128 --request-rate inf \
-      --save-result --result-dir "${out}" \
-      --result-filename "$(basename "${results}")model_${name}-${label}.json" \
-      --label "${name}-${label}" "$@" ${evicts[@]+"${evicts[@]}"} || return 1
-    evicts=(--eviction "keydiff | adakv" --keep-ratio 0.2)
+  timeout --foreground "${workload_limit}" "${bin}/blockmgr-bench" serve \
+    --address "${address}" --disable-tqdm --label "${name}" --save-result \
+    --result-dir "${out}" --result-filename "${results##*/}${name}.json" "$@" \
+    >/dev/null || {
+    echo "${name}: no result"
+    return 1
+  }
+  echo "${name}: measured"
+}
+
+# table NAME RUN..: what was measured, and simulated where it was, of these runs.
+table() {
+  local name=$1 run
+  local -a runs=()
+  shift
+  for run in "$@"; do
+    if [[ ! -f ${results}${run}.json ]]; then continue; fi
+    if [[ -f ${results}${run}_sim.json ]]; then
+      runs+=("${results}${run}.json=${results}${run}_sim.json")
+    else
+      runs+=("${results}${run}.json")
+    fi
   done
+  if ((${#runs[@]} == 0)); then return; fi
+  python3 "$(path_of_script compare_sim.py)" table "${runs[@]}" \
+    --output "${results}${name}.json" >"${results}${name}.txt"
+}
+
+# Sets `rates` to the simulator's flags for this machine, by a run of one
+# request at a time.
+calibrate() {
+  local ceilings=${results}model_ceilings.json
+  measure model_one --num-prompts 4 --max-concurrency 1 --request-rate inf \
+    --random-input-len "$(scaled 8192)" --random-output-len "$(scaled 128)" ||
+    return 1
+  # shellcheck disable=SC2207  # Words without spaces.
+  rates=($(python3 "$(path_of_script compare_sim.py)" rates \
+    --ceilings "${ceilings}" --calibration "${results}model_one.json"))
+  ((${#rates[@]} > 0)) && echo "simulated: ${rates[*]}"
+}
+
+# measure_and_simulate NAME FLAG..: adds a line to the table.
+measure_and_simulate() {
+  local name=model_$1
+  shift
+  measure "${name}" "$@" || return 1
+  models+=("${name}")
+  if ((${#rates[@]} > 0)); then
+    "${bin}/blockmgr-bench" sim "${scheduler_flags[@]}" "${rates[@]}" \
+      --num-blocks "${blocks}" --label "${name}" --disable-tqdm --save-result \
+      --result-dir "${out}" --result-filename "${results##*/}${name}_sim.json" \
+      "$@" >/dev/null || return 1
+  fi
+  table model "${models[@]}"
+}
+
+# Prints a trace of conversations of several turns, each with all that was said
+# before it, in Mooncake's form.
+make_turns() {
+  local turns=4
+  if [[ -n ${rehearse} ]]; then turns=2; fi
+  awk -v conversations="$(requests 64)" -v turns="${turns}" \
+    -v output="$(scaled 128)" '
+    BEGIN {
+      for (turn = 1; turn <= turns; ++turn) {
+        for (c = 0; c < conversations; ++c) {
+          ids = ""
+          for (i = 0; i < 2 * turn; ++i) ids = ids (i ? ", " : "") c * 64 + i
+          printf "{\"timestamp\": %d, \"input_length\": %d, " \
+                 "\"output_length\": %d, \"hash_ids\": [%s]}\n",
+                 1000 * turn, 1024 * turn, output, ids
+        }
+      }
+    }'
+}
+
+# The workloads of the job model, those that tell most first.
+serve_workloads() {
+  local status=0 file set
+  local -a flags
+  local -a keydiff=(--eviction "keydiff | adakv" --keep-ratio 0.2)
+  local -a snapkv=(--eviction "snapkv | adakv" --keep-ratio 0.2)
+  local -a decode=(--eviction-mode decode --compress-every "$(scaled 512)")
+  # A closed loop with more than the pool holds without eviction.
+  flags=(--request-rate inf --num-prompts "$(requests 256)"
+    --max-concurrency "$(requests 256)" --random-range-ratio 0.5
+    --random-input-len "$(scaled 4096)" --random-output-len "$(scaled 256)")
+  measure_and_simulate closed_full "${flags[@]}" || status=1
+  measure_and_simulate closed_keydiff "${flags[@]}" "${keydiff[@]}" || status=1
+  measure_and_simulate closed_snapkv "${flags[@]}" "${snapkv[@]}" || status=1
+  flags=(--request-rate inf --num-prompts "$(requests 128)"
+    --max-concurrency "$(requests 128)" --random-input-len "$(scaled 512)"
+    --random-output-len "$(scaled 2048)")
+  measure_and_simulate long_full "${flags[@]}" || status=1
+  measure_and_simulate long_keydiff "${flags[@]}" "${keydiff[@]}" "${decode[@]}" ||
+    status=1
+  measure_and_simulate long_snapkv "${flags[@]}" "${snapkv[@]}" "${decode[@]}" ||
+    status=1
+  make_turns >"${out}/turns.jsonl"
+  flags=(--dataset-name mooncake --dataset-path "${out}/turns.jsonl"
+    --request-rate inf --max-concurrency "$(requests 64)")
+  measure_and_simulate turns_full "${flags[@]}" || status=1
+  measure_and_simulate turns_keydiff "${flags[@]}" "${keydiff[@]}" \
+    --share-compressed-prefixes --share-multiple 512 || status=1
+  for file in "${root}"/trace.*; do
+    if [[ ! -f ${file} ]]; then
+      echo "no trace was packed (gpu.sh pack --trace FILE): none is served"
+      continue
+    fi
+    set=azure
+    if [[ ${file} == *.jsonl ]]; then set=mooncake; fi
+    head --lines="$(requests 256)" "${file}" >"${out}/${file##*/}"
+    flags=(--dataset-name "${set}" --dataset-path "${out}/${file##*/}"
+      --request-rate inf --max-concurrency "$(requests 128)")
+    measure_and_simulate trace_full "${flags[@]}" || status=1
+    measure_and_simulate trace_keydiff "${flags[@]}" "${keydiff[@]}" || status=1
+  done
+  return "${status}"
+}
+
+# A language model of a file answers, and serves.
+serve_file() {
+  local -a flags=(--request-rate inf --num-prompts 128 --random-range-ratio 0.5
+    --random-input-len 2048 --random-output-len 128)
+  start_engine file --model "${model}" --dtype float16 --num-blocks 8192 &&
+    "${bin}/blockmgr-bench" generate --address "${address}" --model "${model}" \
+      --prompt "What is the capital of France?" \
+      --prompt "Write one sentence about the sea." --max-tokens 40 &&
+    measure model_file_full "${flags[@]}" &&
+    measure model_file_keydiff "${flags[@]}" --eviction "keydiff | adakv" \
+      --keep-ratio 0.2
 }
 
 run_model() {
-  local folder status=0
-  folder=$(mktemp --directory)
-  address=unix:${folder}/blockmgr.sock
-  if [[ -n ${model} ]]; then
-    start_engine file --model "${model}" --dtype float16 --num-blocks 8192 &&
-      "${bin}/blockmgr-bench" generate --address "${address}" --model "${model}" \
-        --prompt "What is the capital of France?" \
-        --prompt "Write one sentence about the sea." --max-tokens 40 &&
-      serve_twice file || status=1
+  local status=0 blocks
+  local -a rates=() models=()
+  if [[ -n ${model} && -z ${rehearse} ]]; then
+    serve_file || status=1
     stop_children
   fi
-  start_engine llama-8b --random-weights llama-3.1-8b --num-blocks 20480 \
-    --cuda-decode balanced && serve_twice llama-8b || status=1
+  if [[ -n ${rehearse} ]]; then
+    echo '{"results": [{"kernel": "read_ceiling", "gb_per_s": 1e6}]}' \
+      >"${results}model_ceilings.json"
+  else
+    bench_kernels model_ceilings --kv-mib 1024 --distribution uniform \
+      --group-size 4 --kernels decode || return 1
+  fi
+  start_llama llama-8b || return 1
+  calibrate || status=1
+  serve_workloads || status=1
+  cat "${results}model.txt" || status=1
+  return "${status}"
+}
+
+# The efficiency figures of the papers, each with the same engine.
+serve_papers() {
+  local status=0 name size context
+  local -a flags names=()
+  # CriticalKV (2502.03805): batches of 4, 32k, 40 %.
+  flags=(--request-rate inf --num-prompts 4 --max-concurrency 4
+    --random-input-len "$(scaled 32768)" --random-output-len "$(scaled 256)")
+  for name in full adakv critical; do
+    names+=("papers_32k_${name}")
+    case "${name}" in
+      full) measure "papers_32k_${name}" "${flags[@]}" ;;
+      adakv)
+        measure "papers_32k_${name}" "${flags[@]}" --keep-ratio 0.4 \
+          --eviction "snapkv | adakv"
+        ;;
+      critical)
+        measure "papers_32k_${name}" "${flags[@]}" --keep-ratio 0.4 \
+          --eviction "snapkv | adakv | critical"
+        ;;
+    esac || status=1
+    table papers "${names[@]}"
+  done
+  # KeyDiff (2504.15364): long prompts in chunks, with a fixed budget.
+  local -a every=(--eviction "keydiff | uniform" --eviction-mode every-chunk
+    --keep-tokens "$(scaled 8192)")
+  flags=(--request-rate inf --num-prompts 1 --random-output-len "$(scaled 64)")
+  for size in 1024 2048 4096 8192; do
+    names+=("papers_128k_chunks_${size}")
+    measure "papers_128k_chunks_${size}" "${flags[@]}" "${every[@]}" \
+      --random-input-len "$(scaled 128000)" --compress-every "$(scaled "${size}")" ||
+      status=1
+    table papers "${names[@]}"
+  done
+  for context in 32000 64000 256000 429000; do
+    names+=("papers_context_${context}")
+    measure "papers_context_${context}" "${flags[@]}" "${every[@]}" \
+      --random-input-len "$(scaled "${context}")" \
+      --compress-every "$(scaled 4096)" || status=1
+    table papers "${names[@]}"
+  done
+  names+=(papers_128k_full)
+  measure papers_128k_full "${flags[@]}" --random-input-len "$(scaled 128000)" ||
+    status=1
+  table papers "${names[@]}"
+  return "${status}"
+}
+
+# blockmgr.hf beside dense caches and masks of kvpress.
+run_hf() {
+  local -a flags=(--device cuda --layers 32 --heads 32 --kv-heads 8
+    --head-dim 128 --chunk 4096 --contexts "4096,32768,131072")
+  if [[ -n ${rehearse} ]]; then flags=(--layers 2 --contexts 64); fi
+  if ((bundled)); then export PYTHONPATH=${root}/python; fi
+  if ! LD_LIBRARY_PATH=${system_libraries} python3 -c \
+    "import kvpress, torch, blockmgr.hf"; then
+    echo "blockmgr.hf: not measured, expected a bundle with a wheel, and the" \
+      "packages of python/requirements-hf.txt on this machine"
+    return
+  fi
+  LD_LIBRARY_PATH=${system_libraries} python3 "$(path_of_script hf_memory.py)" \
+    "${flags[@]}" | tee "${results}papers_hf.txt"
+}
+
+run_papers() {
+  local status=0 blocks
+  scheduler_flags+=(--max-model-len 524288)
+  start_llama papers || return 1
+  serve_papers || status=1
+  cat "${results}papers.txt" || status=1
   stop_children
-  rm -rf "${folder}"
+  run_hf || status=1
   return "${status}"
 }
 
@@ -304,7 +556,11 @@ run_job() {
   if ((bundled)); then
     export LD_LIBRARY_PATH=${root}/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}
   fi
-  trap stop_children EXIT
+  local folder
+  folder=$(mktemp --directory)
+  address=unix:${folder}/blockmgr.sock
+  # shellcheck disable=SC2064  # The folder is local.
+  trap "stop_children; rm -rf '${folder}'" EXIT
   trap 'exit 143' TERM
   case "$1" in
     tests) BLOCKMGR_TEST_SMALL=1 run_tests ;;
@@ -315,6 +571,7 @@ run_job() {
     profiles) run_profiles ;;
     layouts) run_layouts ;;
     model) run_model ;;
+    papers) run_papers ;;
     python) run_python ;;
     memcheck | racecheck | synccheck) run_sanitizer "$1" ;;
   esac

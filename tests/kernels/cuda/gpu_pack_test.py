@@ -28,8 +28,12 @@ class GpuPackTest(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         folder = pathlib.Path(cls.folder.name)
         packed = folder / "bundle.tar.xz"
+        trace = folder / "trace.csv"
+        trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                         "2023-11-16 18:15:46.6805900,74,14\n"
+                         "2023-11-16 18:15:50.9951690,96,19\n")
         done = run(SOURCE / "scripts/gpu.sh", "pack", "--built", BUILD,
-                   "--output", packed)
+                   "--output", packed, "--trace", trace)
         assert done.returncode == 0, done.stdout
         done = run("tar", "-C", folder, "-xf", packed)
         assert done.returncode == 0, done.stdout
@@ -90,6 +94,21 @@ class GpuPackTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertEqual(done.stdout.count("expected a CUDA device"), 3)
         self.assertNotIn("--help", done.stdout)
+
+    def test_workloads_run_on_the_cpu(self):
+        out = self.out / "rehearsal"
+        done = run(self.script, "run", "--rehearse", "--out", out, "model",
+                   "papers")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        for job, names in (("model", ("closed_snapkv", "long_keydiff",
+                                      "turns_full", "trace_keydiff")),
+                           ("papers", ("32k_critical", "128k_chunks_1024",
+                                       "context_429000", "128k_full"))):
+            table, = out.glob(f"rehearsal_*_{job}.txt")
+            self.assertRegex(table.read_text(), "".join(
+                rf"(?s:.*){job}_{name} " for name in names))
+            # Figures that mean nothing are nobody's results.
+            self.assertEqual(list(out.glob("*.source")), [])
 
     def test_wrong_command_lines(self):
         for words in (["speed"], ["--shards", "0", "tests"], ["--out"],

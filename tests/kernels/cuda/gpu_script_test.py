@@ -2,7 +2,7 @@
 """scripts/gpu.sh in a small checkout, with programs that only say how they were
 called: order, limits of time, what is up to date, results, exit status.
 
-  gpu_script_test.py SOURCE_FOLDER
+  gpu_script_test.py SOURCE_FOLDER [TEST]
 """
 import json
 import pathlib
@@ -18,7 +18,7 @@ import unittest
 
 SOURCE = pathlib.Path(sys.argv[1])
 JOBS = ["tests", "figures", "compare", "profiles", "layouts", "python",
-        "kernels", "model", "memcheck", "racecheck", "synccheck", "long"]
+        "kernels", "model", "papers", "memcheck", "racecheck", "synccheck", "long"]
 
 # Logs how it was called. HANG and FAIL are patterns of command lines that never
 # end, or fail.
@@ -54,6 +54,7 @@ case "${line}" in
     ;;
   blockmgrd*) exec sleep 100 ;;
   *_test*) echo "[==========] 3 tests ran" ;;
+  python3*compare_sim.py\ rates*) echo --sim-flops 7 ;;
   python3*compare_*) echo '{}' ;;
 esac
 """
@@ -74,7 +75,9 @@ def is_running(pid):
     return stat.rsplit(")", 1)[1].split()[0] != "Z"
 
 
-class GpuScriptTest(unittest.TestCase):
+class Checkout(unittest.TestCase):
+    """Each test has a checkout, programs and a folder of results."""
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -172,6 +175,8 @@ class GpuScriptTest(unittest.TestCase):
             shutil.copy(path, results)
         self.commit("results")
 
+
+class GpuScriptTest(Checkout):
     def test_all_jobs_run_in_order(self):
         status, jobs = self.run_jobs()
         self.assertEqual(jobs, [(job, "ok") for job in JOBS])
@@ -212,40 +217,6 @@ class GpuScriptTest(unittest.TestCase):
         status, _ = self.run_jobs("compare", FAIL="compare_pytorch")
         self.assertEqual(status, 1)
 
-    def test_the_limit_stops_a_job_and_keeps_what_it_has_measured(self):
-        for stubborn in ("", "1"):
-            began = time.monotonic()
-            status, jobs = self.run_jobs(
-                "--time-limit", "4", "figures", "kernels", HANG="--check",
-                STUBBORN=stubborn)
-            self.assertEqual([job for job, _ in jobs], ["figures", "kernels"])
-            self.assertEqual(jobs[0][1], "stopped at the limit")
-            self.assertRegex(jobs[1][1], "^not started: -?[0-9]+ s left, takes")
-            self.assertEqual(status, 1)
-            self.assertLess(time.monotonic() - began, 30)
-            self.assertIn("figures.json", self.result_files())
-            self.assertNotIn("figures.source", self.result_files())
-            for pid in (self.folder / "log.hung").read_text().split():
-                self.assertFalse(is_running(pid))
-
-    def test_a_signal_ends_the_job_and_keeps_results(self):
-        process = subprocess.Popen(
-            [self.root / "scripts/gpu.sh", "run", "--out", self.out, "figures",
-             "kernels"], env={**self.environment, "HANG": "kernels --output"},
-            stdout=subprocess.DEVNULL)
-        hung = self.folder / "log.hung"
-        while not hung.exists() or not hung.read_text().strip():
-            self.assertIsNone(process.poll())
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(20), 143)
-        deadline = time.monotonic() + 20
-        while is_running(hung.read_text().strip()):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.1)
-        summary = json.loads((self.out / "summary.json").read_text())
-        self.assertEqual(summary["jobs"][0]["result"], "ok")
-
     def test_jobs_with_committed_results_are_up_to_date(self):
         self.run_jobs("figures", "python")
         self.commit_results()
@@ -279,6 +250,50 @@ class GpuScriptTest(unittest.TestCase):
         self.commit_results()
         _, jobs = self.run_jobs()
         self.assertEqual(dict(jobs)["figures"], "ok")
+
+    def test_what_is_served_is_simulated(self):
+        status, _ = self.run_jobs("model")
+        self.assertEqual(status, 0)
+        # Nine tenths of 80,000 MiB, without weights, in blocks of 2 MiB.
+        self.assertEqual(len(self.calls(
+            "^blockmgr-engine .*--mode llama --backend cuda --random-weights "
+            "llama-3.1-8b --num-blocks 28300 ")), 1)
+        served, simulated = ([re.search(r"--label (\S+) ", line)[1]
+                              for line in self.calls(f"^blockmgr-bench {word} ")]
+                             for word in ("serve", "sim"))
+        self.assertEqual(served[0], "model_one")
+        self.assertEqual(served[1:], simulated)
+        self.assertGreaterEqual(len(simulated), 8)
+        for name in simulated:
+            self.assertLessEqual({f"{name}.json", f"{name}_sim.json"},
+                                 self.result_files())
+        for line in self.calls("^blockmgr-bench sim "):
+            self.assertIn(" --sim-flops 7 --num-blocks 28300 ", line)
+        scheduler = re.search("--max-num-batched-tokens .*",
+                              self.calls("^blockmgrd ")[0])[0]
+        self.assertIn(scheduler, self.calls("^blockmgr-bench sim ")[0])
+
+    def test_a_workload_that_fails_leaves_the_others(self):
+        status, _ = self.run_jobs("model", FAIL="serve .*closed_snapkv")
+        self.assertEqual(status, 1)
+        self.assertIn("model_closed_snapkv: no result",
+                      (self.out / "model.log").read_text())
+        self.assertIn("model_turns_full_sim.json", self.result_files())
+        self.assertNotIn("model_closed_snapkv_sim.json", self.result_files())
+
+    def test_an_engine_without_memory_is_not_begun(self):
+        (self.folder / "tools/nvidia-smi").unlink()
+        status, output = self.gpu("run", "--out", self.out, "model", "papers")
+        self.assertEqual(status, 1)
+        self.assertIn("expected a GPU with 22 GiB free", output)
+        self.assertEqual(self.calls("^blockmgr-engine"), [])
+
+    def test_a_model_of_a_file_answers(self):
+        file = self.folder / "m.gguf"
+        file.touch()
+        self.assertEqual(self.run_jobs("--model", file, "model")[0], 0)
+        self.assertEqual(
+            len(self.calls(f"^blockmgr-bench generate .*--model {file} ")), 1)
 
     def test_the_archive_has_the_results(self):
         archive = self.folder / "all.tar.gz"
@@ -340,6 +355,51 @@ class GpuScriptTest(unittest.TestCase):
             self.assertEqual(status, 2, (words, output))
             self.assertIn("gpu.sh --help", output)
         self.assertEqual(self.calls("gpu_test"), [])
+
+
+class GpuLimitTest(Checkout):
+    """What waits."""
+
+    def test_the_limit_stops_a_job_and_keeps_what_it_has_measured(self):
+        for stubborn in ("", "1"):
+            status, jobs = self.run_jobs(
+                "--time-limit", "12", "figures", "kernels", HANG="--check",
+                STUBBORN=stubborn)
+            self.assertEqual([job for job, _ in jobs], ["figures", "kernels"])
+            self.assertEqual(jobs[0][1], "stopped at the limit")
+            self.assertRegex(jobs[1][1], "^not started: -?[0-9]+ s left, takes")
+            self.assertEqual(status, 1)
+            self.assertIn("figures.json", self.result_files())
+            self.assertNotIn("figures.source", self.result_files())
+            for pid in (self.folder / "log.hung").read_text().split():
+                self.assertFalse(is_running(pid))
+
+    def test_the_limit_leaves_what_was_served(self):
+        _, jobs = self.run_jobs("--time-limit", "20", "model",
+                                HANG="serve .*long_full")
+        self.assertEqual(jobs, [("model", "stopped at the limit")])
+        self.assertIn("model_closed_snapkv_sim.json", self.result_files())
+        self.assertTrue(self.calls("compare_sim.py table .*_closed_snapkv.json="
+                                   ".*_model.json$"))
+        self.assertFalse(is_running((self.folder / "log.hung").read_text()))
+
+    def test_a_signal_ends_the_job_and_keeps_results(self):
+        process = subprocess.Popen(
+            [self.root / "scripts/gpu.sh", "run", "--out", self.out, "figures",
+             "kernels"], env={**self.environment, "HANG": "kernels --output"},
+            stdout=subprocess.DEVNULL)
+        hung = self.folder / "log.hung"
+        while not hung.exists() or not hung.read_text().strip():
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(20), 143)
+        deadline = time.monotonic() + 20
+        while is_running(hung.read_text().strip()):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.1)
+        summary = json.loads((self.out / "summary.json").read_text())
+        self.assertEqual(summary["jobs"][0]["result"], "ok")
 
 
 if __name__ == "__main__":
