@@ -4,14 +4,18 @@
   bench/compare_sim.py rates --ceilings kernels.json --calibration one.json
   bench/compare_sim.py table full.json=full_sim.json kept.json=kept_sim.json
 
-rates prints the flags of `blockmgr-bench sim` that describe this machine:
+rates prints the flags of `blockmgr-bench sim` that describe this machine, one a
+line. The first three are of a report of `blockmgr-bench kernels --kernels decode,chunk`:
 
-  --sim-bandwidth      the reading ceiling of a report of `blockmgr-bench kernels`
-  --sim-step-overhead  what a decode step of one sequence takes beyond reading
-                       the parameters and its K and V at that speed
-  --sim-flops          the FLOP of a prompt over what is left of its TTFT
+  --sim-bandwidth            the reading ceiling
+  --sim-attention-bandwidth  what decode attention reads
+  --sim-attention-flops      what attention of a prompt computes
+  --sim-step-overhead        what a decode step of one sequence takes beyond
+                             reading parameters, K and V at these rates
+  --sim-flops                the FLOP of a prompt's products over what is left
+                             of its TTFT without attention and overhead
 
-The last two are from one run: requests of one length, one at a time, the prompt
+The last two are of one run of requests of one length, one at a time, the prompt
 in one step. So the simulator is told nothing of batches, queues and evictions,
 which are what it predicts.
 
@@ -52,24 +56,22 @@ def number(report, path, key):
     return value
 
 
-def read_ceiling(path):
-    """Bytes per second, the best of all sizes."""
-    rates = [number(row, path, "gb_per_s")
-             for row in load(path).get("results", [])
-             if row.get("kernel") == "read_ceiling"]
+def best_of(report, path, kernel, key):
+    """The highest of a kernel's rates of all sizes."""
+    rates = [number(row, path, key) for row in report.get("results", [])
+             if row.get("kernel") == kernel]
     if not rates:
-        sys.exit(f"compare_sim.py: {path}: results: expected a read_ceiling")
-    return max(rates) * 1e9
-
-
-def prompt_flop(model, tokens):
-    """As engine/reference/sim_engine.h has it."""
-    attended = model.layers * model.q_heads * tokens * (tokens + 1) / 2
-    return 2 * model.params * tokens + 4 * model.head_dim * attended
+        sys.exit(f"compare_sim.py: {path}: results: expected a {kernel}")
+    return max(rates)
 
 
 def print_rates(arguments):
-    bandwidth = read_ceiling(arguments.ceilings)
+    """A step is what engine/reference/sim_engine.h says."""
+    path = arguments.ceilings
+    report = load(path)
+    bandwidth = best_of(report, path, "read_ceiling", "gb_per_s") * 1e9
+    attention_bandwidth = best_of(report, path, "decode", "gb_per_s") * 1e9
+    attention_flops = best_of(report, path, "chunk", "tflop_per_s") * 1e12
     path = arguments.calibration
     run = load(path)
     prompt = number(run, path, "random_input_len")
@@ -79,17 +81,25 @@ def print_rates(arguments):
                  "at a time (--random-range-ratio 0 --max-concurrency 1)")
     entry_bytes = (2 * BYTES_PER_NUMBER * arguments.layers * arguments.heads *
                    arguments.head_dim)
-    step_bytes = (BYTES_PER_NUMBER * arguments.params +
-                  entry_bytes * (prompt + output / 2))
+    params = arguments.layer_params + arguments.output_params
+    reading = (BYTES_PER_NUMBER * params / bandwidth +
+               entry_bytes * (prompt + output / 2) / attention_bandwidth)
     tpot = number(run, path, "median_tpot_ms") / 1e3
-    overhead = max(0.0, tpot - step_bytes / bandwidth)
-    prefill = number(run, path, "median_ttft_ms") / 1e3 - overhead
-    if prefill <= 0:
-        sys.exit(f"compare_sim.py: {path}: median_ttft_ms: expected more than "
-                 f"the {overhead * 1e3:.3g} ms that a step takes beside its work")
-    print(f"--sim-bandwidth {bandwidth:.6g} "
-          f"--sim-flops {prompt_flop(arguments, prompt) / prefill:.6g} "
-          f"--sim-step-overhead {overhead:.6g}")
+    overhead = max(0.0, tpot - reading)
+    attention = (4 * arguments.head_dim * arguments.layers * arguments.q_heads *
+                 prompt * (prompt + 1) / 2 / attention_flops)
+    products = number(run, path, "median_ttft_ms") / 1e3 - overhead - attention
+    if products <= 0:
+        sys.exit(
+            f"compare_sim.py: {path}: median_ttft_ms: expected more than the "
+            f"{(overhead + attention) * 1e3:.3g} ms that attention and what a "
+            "step takes beside its work are")
+    flop = 2 * (arguments.layer_params * prompt + arguments.output_params)
+    print(f"--sim-bandwidth {bandwidth:.6g}\n"
+          f"--sim-attention-bandwidth {attention_bandwidth:.6g}\n"
+          f"--sim-attention-flops {attention_flops:.6g}\n"
+          f"--sim-step-overhead {overhead:.6g}\n"
+          f"--sim-flops {flop / products:.6g}")
 
 
 def compare(measured_path, simulated_path, percent):
@@ -157,7 +167,8 @@ def main():
     rates.add_argument("--ceilings", required=True, metavar="FILE")
     rates.add_argument("--calibration", required=True, metavar="FILE")
     # Llama-3.1-8B, as the flags of the simulated model.
-    rates.add_argument("--params", type=float, default=8.03e9)
+    rates.add_argument("--layer-params", type=float, default=6.98e9)
+    rates.add_argument("--output-params", type=float, default=0.525e9)
     rates.add_argument("--layers", type=int, default=32)
     rates.add_argument("--heads", type=int, default=8)
     rates.add_argument("--q-heads", type=int, default=32)

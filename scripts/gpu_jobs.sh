@@ -36,7 +36,7 @@ add_job python 60 20 "kernels blockmgr python tests/python" \
   "tests of blockmgr.cuda, if the bundle has a wheel"
 add_job kernels 150 30 "${kernel_sources}" \
   "every kernel, in all sizes, next to what the memory gives"
-add_job model 420 90 "${line_sources} scripts/gpu_jobs.sh" \
+add_job model 480 90 "${line_sources} scripts/gpu_jobs.sh" \
   "Llama-3.1-8B's shape serves; measured beside simulated"
 add_job papers 300 90 "${line_sources} python scripts/gpu_jobs.sh" \
   "papers' figures: time and memory by context and chunk"
@@ -192,13 +192,13 @@ run_compare() {
   for name in "${!model_shapes[@]}"; do
     if find_lengths "${name}"; then
       compare_problem "compare_${name}" --lengths "${files[0]}" "${shape[@]}" \
-        --kernels decode || status=1
+        --kv-mib 256 --kernels decode || status=1
     fi
   done
   return "${status}"
 }
 
-# Of each model all lengths, and even ones to compare with.
+# Of each model all lengths, and what is promised of decode on them.
 run_profiles() {
   local status=0 found=0 name file
   local -a files shape flags
@@ -207,10 +207,8 @@ run_profiles() {
     found=1
     flags=()
     for file in "${files[@]}"; do flags+=(--lengths "${file}"); done
-    bench_kernels "profiles_${name}_even" --distribution uniform \
-      --kv-mib 256,1024 --kernels decode,compact "${shape[@]}" || status=1
-    bench_kernels "profiles_${name}" "${flags[@]}" --kernels decode,compact \
-      "${shape[@]}" || status=1
+    bench_kernels "profiles_${name}" --check "${flags[@]}" "${shape[@]}" ||
+      status=1
   done
   if ((!found)); then
     echo "profiles: expected a bundle with lengths (gpu.sh pack --lengths)"
@@ -357,9 +355,13 @@ calibrate() {
   measure model_one --num-prompts 4 --max-concurrency 1 --request-rate inf \
     --random-input-len "$(scaled 8192)" --random-output-len "$(scaled 128)" ||
     return 1
-  # shellcheck disable=SC2207  # Words without spaces.
-  rates=($(python3 "$(path_of_script compare_sim.py)" rates \
-    --ceilings "${ceilings}" --calibration "${results}model_one.json"))
+  local help flag value
+  help=$("${bin}/blockmgr-bench" sim --help)
+  while read -r flag value; do
+    # Older simulators have one rate for products and attention.
+    if [[ ${help} == *"${flag} "* ]]; then rates+=("${flag}" "${value}"); fi
+  done < <(python3 "$(path_of_script compare_sim.py)" rates \
+    --ceilings "${ceilings}" --calibration "${results}model_one.json")
   ((${#rates[@]} > 0)) && echo "simulated: ${rates[*]}"
 }
 
@@ -405,16 +407,16 @@ serve_workloads() {
   local -a keydiff=(--eviction "keydiff | adakv" --keep-ratio 0.2)
   local -a snapkv=(--eviction "snapkv | adakv" --keep-ratio 0.2)
   local -a decode=(--eviction-mode decode --compress-every "$(scaled 512)")
-  # A closed loop with more than the pool holds without eviction.
   flags=(--request-rate inf --num-prompts "$(requests 256)"
     --max-concurrency "$(requests 256)" --random-range-ratio 0.5
-    --random-input-len "$(scaled 4096)" --random-output-len "$(scaled 256)")
+    --random-input-len "$(scaled 2048)" --random-output-len "$(scaled 512)")
   measure_and_simulate closed_full "${flags[@]}" || status=1
   measure_and_simulate closed_keydiff "${flags[@]}" "${keydiff[@]}" || status=1
   measure_and_simulate closed_snapkv "${flags[@]}" "${snapkv[@]}" || status=1
-  flags=(--request-rate inf --num-prompts "$(requests 128)"
-    --max-concurrency "$(requests 128)" --random-input-len "$(scaled 512)"
-    --random-output-len "$(scaled 2048)")
+  # Of an H200, the pool is full without eviction.
+  flags=(--request-rate inf --num-prompts "$(requests 256)"
+    --max-concurrency "$(requests 256)" --random-input-len "$(scaled 512)"
+    --random-output-len "$(scaled 3072)")
   measure_and_simulate long_full "${flags[@]}" || status=1
   measure_and_simulate long_keydiff "${flags[@]}" "${keydiff[@]}" "${decode[@]}" ||
     status=1
@@ -435,7 +437,7 @@ serve_workloads() {
     if [[ ${file} == *.jsonl ]]; then set=mooncake; fi
     head --lines="$(requests 256)" "${file}" >"${out}/${file##*/}"
     flags=(--dataset-name "${set}" --dataset-path "${out}/${file##*/}"
-      --request-rate inf --max-concurrency "$(requests 128)")
+      --request-rate inf --max-concurrency "$(requests 256)")
     measure_and_simulate trace_full "${flags[@]}" || status=1
     measure_and_simulate trace_keydiff "${flags[@]}" "${keydiff[@]}" || status=1
   done
@@ -463,11 +465,13 @@ run_model() {
     stop_children
   fi
   if [[ -n ${rehearse} ]]; then
-    echo '{"results": [{"kernel": "read_ceiling", "gb_per_s": 1e6}]}' \
-      >"${results}model_ceilings.json"
+    printf '{"results": [%s, %s, %s]}\n' \
+      '{"kernel": "read_ceiling", "gb_per_s": 1e6}' \
+      '{"kernel": "decode", "gb_per_s": 1e6}' \
+      '{"kernel": "chunk", "tflop_per_s": 1e6}' >"${results}model_ceilings.json"
   else
     bench_kernels model_ceilings --kv-mib 1024 --distribution uniform \
-      --group-size 4 --kernels decode || return 1
+      --group-size 4 --kernels decode,chunk || return 1
   fi
   start_llama llama-8b || return 1
   calibrate || status=1

@@ -37,36 +37,43 @@ class CompareSimTest(unittest.TestCase):
         return self.write("one.json", {
             "random_input_len": 1000, "random_output_len": 100,
             "random_range_ratio": 0, "max_concurrency": 1,
-            "median_ttft_ms": 52.0, "median_tpot_ms": 22.084, **changes})
+            "median_ttft_ms": 53.001, "median_tpot_ms": 20.168, **changes})
 
     def ceilings(self):
         return self.write("ceilings.json", {"results": [
             {"kernel": "read_ceiling", "gb_per_s": 900.0},
             {"kernel": "read_ceiling", "gb_per_s": 1000.0},
-            {"kernel": "decode", "gb_per_s": 5000.0}]})
+            {"kernel": "decode", "gb_per_s": 500.0},
+            {"kernel": "chunk", "gb_per_s": 0.0, "tflop_per_s": 80.08}]})
 
     def rates(self, calibration):
         return self.run_script(
             "rates", "--ceilings", self.ceilings(), "--calibration", calibration,
-            "--params", "1e10", "--layers", "10", "--heads", "4", "--q-heads",
-            "8", "--head-dim", "500")
+            "--layer-params", "8e9", "--output-params", "1e9", "--layers", "10",
+            "--heads", "4", "--q-heads", "8", "--head-dim", "500")
 
     def test_rates_explain_the_calibration(self):
         done = self.rates(self.calibration())
         self.assertEqual(done.returncode, 0, done.stderr)
         words = done.stdout.split()
-        self.assertEqual(words[::2], ["--sim-bandwidth", "--sim-flops",
-                                      "--sim-step-overhead"])
-        bandwidth, flops, overhead = map(float, words[1::2])
-        self.assertEqual(bandwidth, 1e12)
-        # A step reads 2e10 bytes of parameters and 1,050 tokens of 80 kB.
-        self.assertAlmostEqual(overhead, 22.084e-3 - 20.084e-3, places=9)
-        # 2e13 FLOP of parameters, 4 * 500 * 10 * 8 * 500,500 of attention.
-        self.assertAlmostEqual(flops / ((2e13 + 8.008e10) / 50e-3), 1, places=5)
+        rates = dict(zip(words[::2], map(float, words[1::2])))
+        self.assertEqual(list(rates), [
+            "--sim-bandwidth", "--sim-attention-bandwidth",
+            "--sim-attention-flops", "--sim-step-overhead", "--sim-flops"])
+        self.assertEqual(rates["--sim-bandwidth"], 1e12)
+        self.assertEqual(rates["--sim-attention-bandwidth"], 5e11)
+        self.assertEqual(rates["--sim-attention-flops"], 8.008e13)
+        # A step reads 1.8e10 bytes of parameters in 18 ms, and 1,050 tokens of
+        # 80 kB in 0.168 ms.
+        self.assertAlmostEqual(rates["--sim-step-overhead"], 2e-3, places=9)
+        # Attention, 4 * 500 * 10 * 8 * 500,500 FLOP, takes 1 ms. The rest of
+        # 50 ms has 1.6e13 FLOP for the prompt and 2e9 for the first token.
+        self.assertAlmostEqual(rates["--sim-flops"] / (1.6002e13 / 50.001e-3), 1,
+                               places=5)
 
     def test_a_step_faster_than_the_ceiling_has_no_overhead(self):
         done = self.rates(self.calibration(median_tpot_ms=15.0))
-        self.assertTrue(done.stdout.endswith("--sim-step-overhead 0\n"))
+        self.assertIn("--sim-step-overhead 0\n", done.stdout)
 
     def test_rates_refuse_other_runs(self):
         for changes, words in (

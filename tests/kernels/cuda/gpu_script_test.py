@@ -54,7 +54,8 @@ case "${line}" in
     ;;
   blockmgrd*) exec sleep 100 ;;
   *_test*) echo "[==========] 3 tests ran" ;;
-  python3*compare_sim.py\ rates*) echo --sim-flops 7 ;;
+  python3*compare_sim.py\ rates*) printf '%s\n' '--sim-flops 7' '--sim-new 8' ;;
+  *sim\ --help) echo "  --sim-flops FLOAT" ;;
   python3*compare_*) echo '{}' ;;
 esac
 """
@@ -190,16 +191,17 @@ class GpuScriptTest(Checkout):
              "profiles_gpt-oss-20b.json", "layouts_nhd-pairs.json"},
             self.result_files())
         self.assertEqual(len(self.calls("^kernels_gpu_test --gtest")), 4)
-        self.assertEqual(len(self.calls(r"^blockmgr-bench kernels --check")), 1)
+        self.assertEqual(
+            len(self.calls("^blockmgr-bench kernels --check --output")), 1)
         self.assertEqual(
             len(self.calls(r"--lengths \S*llama-3.1-8b-instruct_a.npy --lengths "
-                           r"\S*_b.npy .*--group-size 4 --head-dim 128")), 1)
+                           r"\S*_b.npy --group-size 4 --head-dim 128")), 1)
         self.assertEqual(
-            len(self.calls(r"--lengths \S*gpt-oss-20b_a.npy --kernels "
-                           r"decode,compact --group-size 8 --head-dim 64")), 1)
+            len(self.calls(r"kernels --check --lengths \S*gpt-oss-20b_a.npy "
+                           r"--group-size 8 --head-dim 64 --output")), 1)
 
     def test_a_job_that_fails_fails_the_run(self):
-        status, jobs = self.run_jobs("figures", "kernels", FAIL="--check")
+        status, jobs = self.run_jobs("figures", "kernels", FAIL="--check --output")
         self.assertEqual(jobs, [("figures", "FAILED"), ("kernels", "ok")])
         self.assertEqual(status, 1)
         self.assertIn("broken", (self.out / "figures.log").read_text())
@@ -246,7 +248,7 @@ class GpuScriptTest(Checkout):
         self.assertEqual(dict(jobs)["figures"], "ok")
 
     def test_a_failed_job_is_not_up_to_date(self):
-        self.run_jobs("figures", FAIL="--check")
+        self.run_jobs("figures", FAIL="--check --output")
         self.commit_results()
         _, jobs = self.run_jobs()
         self.assertEqual(dict(jobs)["figures"], "ok")
@@ -259,7 +261,8 @@ class GpuScriptTest(Checkout):
             "^blockmgr-engine .*--mode llama --backend cuda --random-weights "
             "llama-3.1-8b --num-blocks 28300 ")), 1)
         served, simulated = ([re.search(r"--label (\S+) ", line)[1]
-                              for line in self.calls(f"^blockmgr-bench {word} ")]
+                              for line in self.calls(
+                                  f"^blockmgr-bench {word} .*--label")]
                              for word in ("serve", "sim"))
         self.assertEqual(served[0], "model_one")
         self.assertEqual(served[1:], simulated)
@@ -267,11 +270,11 @@ class GpuScriptTest(Checkout):
         for name in simulated:
             self.assertLessEqual({f"{name}.json", f"{name}_sim.json"},
                                  self.result_files())
-        for line in self.calls("^blockmgr-bench sim "):
+        for line in self.calls("^blockmgr-bench sim .*--label"):
             self.assertIn(" --sim-flops 7 --num-blocks 28300 ", line)
         scheduler = re.search("--max-num-batched-tokens .*",
                               self.calls("^blockmgrd ")[0])[0]
-        self.assertIn(scheduler, self.calls("^blockmgr-bench sim ")[0])
+        self.assertIn(scheduler, self.calls("^blockmgr-bench sim .*--label")[0])
 
     def test_a_workload_that_fails_leaves_the_others(self):
         status, _ = self.run_jobs("model", FAIL="serve .*closed_snapkv")
@@ -363,7 +366,7 @@ class GpuLimitTest(Checkout):
     def test_the_limit_stops_a_job_and_keeps_what_it_has_measured(self):
         for stubborn in ("", "1"):
             status, jobs = self.run_jobs(
-                "--time-limit", "12", "figures", "kernels", HANG="--check",
+                "--time-limit", "12", "figures", "kernels", HANG="--check --output",
                 STUBBORN=stubborn)
             self.assertEqual([job for job, _ in jobs], ["figures", "kernels"])
             self.assertEqual(jobs[0][1], "stopped at the limit")
