@@ -38,7 +38,7 @@ add_job kernels 150 30 "${kernel_sources}" \
   "every kernel, in all sizes, next to what the memory gives"
 add_job model 480 90 "${line_sources} scripts/gpu_jobs.sh" \
   "Llama-3.1-8B's shape serves; measured beside simulated"
-add_job papers 300 90 "${line_sources} python scripts/gpu_jobs.sh" \
+add_job papers 360 90 "${line_sources} python scripts/gpu_jobs.sh" \
   "papers' figures: time and memory by context and chunk"
 for tool in memcheck racecheck synccheck; do
   add_job "${tool}" 180 60 "kernels blockmgr tests/kernels" \
@@ -529,7 +529,7 @@ serve_papers() {
 
 # blockmgr.hf beside dense caches and masks of kvpress.
 run_hf() {
-  local -a flags=(--device cuda --layers 32 --heads 32 --kv-heads 8
+  local -a flags=(--device cuda --layers 8 --heads 32 --kv-heads 8
     --head-dim 128 --chunk 4096 --contexts "4096,32768,131072")
   if [[ -n ${rehearse} ]]; then flags=(--layers 2 --contexts 64); fi
   if ((bundled)); then export PYTHONPATH=${root}/python; fi

@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import time
 import unittest
+import zipfile
 
 SOURCE = pathlib.Path(sys.argv[1])
 JOBS = ["tests", "figures", "compare", "profiles", "layouts", "python",
@@ -125,8 +126,10 @@ class Checkout(unittest.TestCase):
                 r"scripts_of_jobs=\((.*?)\)", text, re.DOTALL)[1]):
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / name, self.root / name)
-        for name in ("kernels/a.cu", "python/a.py", "docs/a.md"):
-            (self.root / name).parent.mkdir(exist_ok=True)
+        for name in ("kernels/a.cu", "python/a.py", "docs/a.md",
+                     "docs/python.md", "tests/python/device_tensors.py",
+                     "tests/python/device/test_a.py"):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text("one")
         (self.root / ".gitignore").write_text("/build/\n/lengths/\n")
 
@@ -336,6 +339,32 @@ class GpuScriptTest(Checkout):
         # There is no wheel.
         self.assertEqual(results["python"], "FAILED")
         self.assertEqual(run(bundle / "gpu.sh", "pack").returncode, 2)
+
+    def test_a_wheel_brings_its_tests(self):
+        for path in (self.root / "build/dev/bin").iterdir():
+            shutil.copy("/bin/true", path)
+        wheel = self.folder / "blockmgr-1-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as file:
+            file.write("/bin/true", "blockmgr/_core.abi3.so")
+        (self.folder / "tools/python3").unlink()
+        (self.folder / "tools/python3").symlink_to(sys.executable)
+        packed = self.folder / "bundle.tar.xz"
+        status, output = self.gpu("pack", "--built", "build/dev", "--output",
+                                  packed, "--wheel", wheel)
+        self.assertEqual(status, 0, output)
+        run("tar", "-C", self.folder, "-xf", packed)
+        (self.folder / "tools/python3").unlink()
+        (self.folder / "tools/python3").write_text(
+            PROGRAM + 'echo "${PYTHONPATH:-} ${BLOCKMGR_TEST_DEVICE:-}"')
+        (self.folder / "tools/python3").chmod(0o755)
+        bundle = self.folder / "blockmgr-gpu"
+        self.assertTrue((bundle / "python/blockmgr/_core.abi3.so").exists())
+        done = run(bundle / "gpu.sh", "run", "--out", self.out, "python",
+                   env=self.environment)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn(f"{bundle}/python cuda", done.stdout)
+        tests = re.search("pytest .* (.*)", self.calls("pytest")[0])[1]
+        self.assertTrue((pathlib.Path(tests) / "test_a.py").exists())
 
     def test_help_has_all_jobs(self):
         for words in (["--help"], ["run", "--help"], ["pack", "-h"]):
