@@ -4,8 +4,8 @@
   bench/compare_sim.py rates --ceilings kernels.json --calibration one.json
   bench/compare_sim.py table full.json=full_sim.json kept.json=kept_sim.json
 
-rates prints the flags of `blockmgr-bench sim` that describe this machine, one a
-line. The first three are of a report of `blockmgr-bench kernels --kernels decode,chunk`:
+rates prints the flags of `blockmgr-bench sim` that describe this machine. The
+first three are of a report of `blockmgr-bench kernels --kernels decode,chunk`:
 
   --sim-bandwidth            the reading ceiling
   --sim-attention-bandwidth  what decode attention reads
@@ -95,10 +95,10 @@ def print_rates(arguments):
             f"{(overhead + attention) * 1e3:.3g} ms that attention and what a "
             "step takes beside its work are")
     flop = 2 * (arguments.layer_params * prompt + arguments.output_params)
-    print(f"--sim-bandwidth {bandwidth:.6g}\n"
-          f"--sim-attention-bandwidth {attention_bandwidth:.6g}\n"
-          f"--sim-attention-flops {attention_flops:.6g}\n"
-          f"--sim-step-overhead {overhead:.6g}\n"
+    print(f"--sim-bandwidth {bandwidth:.6g} "
+          f"--sim-attention-bandwidth {attention_bandwidth:.6g} "
+          f"--sim-attention-flops {attention_flops:.6g} "
+          f"--sim-step-overhead {overhead:.6g} "
           f"--sim-flops {flop / products:.6g}")
 
 

@@ -355,13 +355,9 @@ calibrate() {
   measure model_one --num-prompts 4 --max-concurrency 1 --request-rate inf \
     --random-input-len "$(scaled 8192)" --random-output-len "$(scaled 128)" ||
     return 1
-  local help flag value
-  help=$("${bin}/blockmgr-bench" sim --help)
-  while read -r flag value; do
-    # Older simulators have one rate for products and attention.
-    if [[ ${help} == *"${flag} "* ]]; then rates+=("${flag}" "${value}"); fi
-  done < <(python3 "$(path_of_script compare_sim.py)" rates \
-    --ceilings "${ceilings}" --calibration "${results}model_one.json")
+  # shellcheck disable=SC2207  # Words without spaces.
+  rates=($(python3 "$(path_of_script compare_sim.py)" rates \
+    --ceilings "${ceilings}" --calibration "${results}model_one.json"))
   ((${#rates[@]} > 0)) && echo "simulated: ${rates[*]}"
 }
 

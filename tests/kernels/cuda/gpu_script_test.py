@@ -55,8 +55,7 @@ case "${line}" in
     ;;
   blockmgrd*) exec sleep 100 ;;
   *_test*) echo "[==========] 3 tests ran" ;;
-  python3*compare_sim.py\ rates*) printf '%s\n' '--sim-flops 7' '--sim-new 8' ;;
-  *sim\ --help) echo "  --sim-flops FLOAT" ;;
+  python3*compare_sim.py\ rates*) echo --sim-flops 7 ;;
   python3*compare_*) echo '{}' ;;
 esac
 """
