@@ -23,7 +23,7 @@ readonly grace=10
 usage() {
   cat <<HELP
 Usage: gpu.sh pack [--output FILE] [--built FOLDER] [--wheel FILE]
-                   [--lengths FILE].. [--trace FILE]
+                   [--lengths FILE..] [--trace FILE]
        gpu.sh run [--time-limit SECONDS] [--out FOLDER] [--archive FILE]
                   [--shards N] [--model FILE] [--built FOLDER] [JOB..]
 
@@ -61,9 +61,9 @@ Options of pack:
   --wheel FILE     packs this wheel, built with the CUDA kernels (pip wheel .),
                    and the tests of blockmgr.cuda. They need the Python that the
                    wheel is for, numpy and pytest there
-  --lengths FILE   packs how many entries each head keeps, for the job profiles:
-                   MODEL_ANYTHING.npy, of a model that the job knows; may be
-                   repeated
+  --lengths FILE.. packs how many entries each head keeps, for the job profiles:
+                   MODEL_ANYTHING.npy, of a model that the job knows, such as
+                   llama-3.1-8b_snapkv.npy (docs/kernels.md)
   --trace FILE     packs a trace, whose lengths the job model serves: .jsonl is
                    of Mooncake, .csv of Azure (docs/bench.md)
 
@@ -170,10 +170,15 @@ pack() {
         ;;
       --lengths)
         need_file "$@"
-        model_of_lengths "$2" >/dev/null || wrong_usage \
-          "--lengths: expected a name that begins with one of" \
-          "${!model_shapes[*]}, got '$2'"
-        lengths+=("$2")
+        shift
+        while [[ -f ${1:-} ]]; do
+          model_of_lengths "$1" >/dev/null || wrong_usage \
+            "--lengths: expected a name that begins with one of" \
+            "${!model_shapes[*]}, got '$1'"
+          lengths+=("$1")
+          shift
+        done
+        continue
         ;;
       --trace)
         need_file "$@"

@@ -315,13 +315,15 @@ class GpuScriptTest(Checkout):
             shutil.copy("/bin/true", path)
         packed = self.folder / "bundle.tar.xz"
         status, output = self.gpu(
-            "pack", "--built", "build/dev", "--output", packed, "--lengths",
-            self.root / "lengths/gpt-oss-20b_a.npy")
+            "pack", "--built", "build/dev", "--lengths",
+            self.root / "lengths/gpt-oss-20b_a.npy",
+            self.root / "lengths/llama-3.1-8b-instruct_b.npy", "--output", packed)
         self.assertEqual(status, 0, output)
         self.assertRegex(output, r"up to date: figures \w+ h100-80gb-hbm3\n")
         run("tar", "-C", self.folder, "-xf", packed)
         bundle = self.folder / "blockmgr-gpu"
-        self.assertTrue((bundle / "lengths/gpt-oss-20b_a.npy").exists())
+        self.assertEqual({path.name for path in (bundle / "lengths").iterdir()},
+                         {"gpt-oss-20b_a.npy", "llama-3.1-8b-instruct_b.npy"})
         jobs = (bundle / "jobs.txt").read_text().splitlines()
         self.assertEqual([line.split()[0] for line in jobs], JOBS)
         hashes = dict(line.split()[:2] for line in jobs)
@@ -330,7 +332,7 @@ class GpuScriptTest(Checkout):
                               hashes["model"]}), 3)
         (bundle / "bin/blockmgr-bench").write_text(PROGRAM)
         done = run(bundle / "gpu.sh", "run", "--out", self.out, "--time-limit",
-                   "60", env={**self.environment, "FAIL": "gpu_test|engine"})
+                   "600", env={**self.environment, "FAIL": "gpu_test|engine"})
         results = {row["job"]: row["result"] for row in json.loads(
             (self.out / "summary.json").read_text())["jobs"]}
         self.assertEqual(results["figures"], "up to date", done.stdout)
