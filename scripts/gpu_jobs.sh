@@ -242,7 +242,7 @@ run_python() {
 
 # Scheduler flags of daemons and of simulations.
 scheduler_flags=(--max-num-batched-tokens 8192 --max-num-seqs 256)
-# Seconds that a workload may take: an engine that has died answers none.
+# Seconds that a workload may take.
 readonly workload_limit=240
 
 # scaled N: a number of tokens; in a rehearsal fewer, of whole pages, and no
@@ -278,8 +278,8 @@ count_blocks() {
 }
 
 # start_engine NAME FLAG..: a daemon with scheduler_flags, and an engine, in a
-# rehearsal a tiny one. Returns when the engine is attached, or 1 if it is not
-# within five minutes.
+# rehearsal a tiny one. Sets `engine` to its process. Returns when it is attached,
+# or 1 if it is not within five minutes.
 start_engine() {
   local name=$1 waited
   shift
@@ -293,7 +293,7 @@ start_engine() {
   children+=($!)
   "${bin}/blockmgr-engine" --address "${address}" "$@" \
     2>"${out}/${name}.engine.log" &
-  local engine=$!
+  engine=$!
   children+=("${engine}")
   for ((waited = 0; waited < 1500; ++waited)); do
     if grep --quiet 'attached to' "${out}/${name}.engine.log"; then
@@ -316,18 +316,30 @@ start_llama() {
     --cuda-decode balanced
 }
 
-# measure NAME FLAG..: a workload, served by the engine.
+# measure NAME FLAG..: a workload, served by the engine, until one of the two
+# ends.
 measure() {
-  local name=$1
+  local name=$1 client
   shift
   timeout --foreground "${workload_limit}" "${bin}/blockmgr-bench" serve \
     --address "${address}" --disable-tqdm --label "${name}" --save-result \
     --result-dir "${out}" --result-filename "${results##*/}${name}.json" "$@" \
-    >/dev/null || {
+    >/dev/null &
+  client=$!
+  while kill -0 "${client}" 2>/dev/null; do
+    if ! kill -0 "${engine}" 2>/dev/null; then
+      echo "${name}: the engine has ended"
+      kill "${client}" 2>/dev/null || true
+      break
+    fi
+    sleep 0.1
+  done
+  if wait "${client}"; then
+    echo "${name}: measured"
+  else
     echo "${name}: no result"
     return 1
-  }
-  echo "${name}: measured"
+  fi
 }
 
 # table NAME RUN..: what was measured, and simulated where it was, of these runs.

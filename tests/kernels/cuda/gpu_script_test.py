@@ -22,7 +22,7 @@ JOBS = ["tests", "figures", "compare", "profiles", "layouts", "python",
         "kernels", "model", "papers", "memcheck", "racecheck", "synccheck", "long"]
 
 # Logs how it was called. HANG and FAIL are patterns of command lines that never
-# end, or fail.
+# end, or fail; of those of CRASH the engine ends.
 PROGRAM = r"""#!/bin/bash
 line="${0##*/} $*"
 echo "${line}" >>"${FAKE_LOG}"
@@ -42,6 +42,10 @@ while (($# > 0)); do
   shift
 done
 if [[ -n ${output} ]]; then echo '{"results": []}' >"${output}"; fi
+if [[ -n ${CRASH:-} && ${line} =~ ${CRASH} ]]; then
+  kill "$(<"${FAKE_LOG}.engine")"
+  exec sleep 100
+fi
 if [[ -n ${HANG:-} && ${line} =~ ${HANG} ]]; then
   trap '' TERM
   if [[ -z ${STUBBORN:-} ]]; then trap - TERM; fi
@@ -50,6 +54,7 @@ if [[ -n ${HANG:-} && ${line} =~ ${HANG} ]]; then
 fi
 case "${line}" in
   blockmgr-engine*)
+    echo "$$" >"${FAKE_LOG}.engine"
     echo "matrix products: none, attached to nothing" >&2
     exec sleep 100
     ;;
@@ -285,6 +290,14 @@ class GpuScriptTest(Checkout):
                       (self.out / "model.log").read_text())
         self.assertIn("model_turns_full_sim.json", self.result_files())
         self.assertNotIn("model_closed_snapkv_sim.json", self.result_files())
+
+    def test_an_engine_that_ends_is_not_waited_for(self):
+        status, _ = self.run_jobs("model", CRASH="serve .*closed_keydiff")
+        self.assertEqual(status, 1)
+        self.assertIn("model_closed_keydiff: the engine has ended",
+                      (self.out / "model.log").read_text())
+        self.assertIn("model_closed_full_sim.json", self.result_files())
+        self.assertNotIn("model_turns_full_sim.json", self.result_files())
 
     def test_an_engine_without_memory_is_not_begun(self):
         (self.folder / "tools/nvidia-smi").unlink()
