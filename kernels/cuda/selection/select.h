@@ -63,12 +63,11 @@ struct SelectHead {
   int32_t num_sinks;
   int32_t num_past;
   int32_t num_recent;
-  // The entries of the past that the head took before the pool of its scope was
-  // made.
-  RadixSearch floor;
+  // The entries of the past that the head takes before the pool of its scope is
+  // made: its best.
   int64_t floor_count;
-  // The entries of the head in the pool: above the scope's threshold, and equal
-  // to the threshold.
+  // The entries of the head's past: above the scope's threshold, and equal to
+  // the threshold.
   int64_t above;
   int64_t equal;
   int64_t fixed;   // entries that the head gets at any weight
@@ -92,6 +91,9 @@ inline constexpr uint32_t kSelectThreads = 256;
 inline constexpr uint32_t kSelectHeadThreads = 1024;  // one head per block
 inline constexpr uint32_t kRadixBins = 2048;
 inline constexpr uint32_t kLastRadixBins = 1024;  // bins of the last digit
+// A block keeps the keys of up to 32,768 entries. Longer heads are worth four
+// more launches from about this many entries on.
+inline constexpr int32_t kDividedHeadEntries = 49152;
 
 struct SelectProblem {
   int32_t num_heads = 0;
@@ -116,21 +118,24 @@ struct SelectProblem {
   // The first stage's share of the budget (critical), in multiples of 10^-9.
   int64_t first_share = 0;
   float eps = 0.0f;  // critical
-  // The entries that one block reads in searches of scopes: a multiple of
-  // kSelectThreads. A block has this many reads under way at once, and eight
-  // heads of 32,000 entries fill a large device.
+  // The entries that one block reads in searches of scopes and of divided
+  // heads: a multiple of kSelectThreads. A block has this many reads under way
+  // at once, and eight heads of 32,000 entries fill a large device.
   int32_t chunk_entries = 2048;
   // Chunks of chunk_entries entries. A head without entries has one chunk, too.
   ListSplits chunks;
+  // Heads of at least this many entries are divided: many blocks search such a
+  // head together. INT32_MAX if no head is as long, which saves launches. See
+  // DivideFrom.
+  int32_t divide_from = INT32_MAX;
 
-  // Workspace. `searches` has the searches of scopes, then those of heads.
-  // histograms, last_bins and counters must be zero. They are zero again at the
+  // Workspace. The first elements are those of scopes, then follow those of
+  // heads. histograms and counters must be zero. They are zero again at the
   // end.
   SelectHead* heads = nullptr;      // [num_heads]
   RadixSearch* searches = nullptr;  // [num_scopes + num_heads]
-  uint32_t* histograms = nullptr;   // [num_scopes, kRadixBins]
-  uint32_t* last_bins = nullptr;    // [num_heads, kLastRadixBins]
-  uint32_t* counters = nullptr;     // [num_scopes]
+  uint32_t* histograms = nullptr;   // [num_scopes + num_heads, kRadixBins]
+  uint32_t* counters = nullptr;     // [num_scopes + num_heads]
   // The entries at the threshold, as bits like those of survivors.
   uint32_t* ties = nullptr;
 
@@ -146,6 +151,17 @@ struct SelectProblem {
 SIMT_HOST_DEVICE bool HasFloors(const SelectProblem& p) {
   return p.budget == SelectBudget::kFloor ||
          (p.budget == SelectBudget::kBlend && p.alpha == 0);
+}
+
+// Returns SelectProblem::divide_from for heads that begin at offsets[0 ..
+// num_heads]. Host code.
+inline int32_t DivideFrom(const int64_t* offsets, int64_t num_heads) {
+  for (int64_t head = 0; head < num_heads; ++head) {
+    if (offsets[head + 1] - offsets[head] >= kDividedHeadEntries) {
+      return kDividedHeadEntries;
+    }
+  }
+  return INT32_MAX;
 }
 
 // Returns the first word of a head. It depends on the head's number and offset

@@ -1,7 +1,7 @@
-// The search of a head, and its survivors. One block does all of it. Its cost
-// is the instructions of one SM, most of them for the first read of the keys.
-// This first read begins while the kernel before still ends. Shared memory of
-// the kernels: kHeadSharedBytes.
+// The search of a head, and its survivors. One block does all of it, except for
+// divided heads (select_divided.cuh). Its cost is the instructions of one SM,
+// most of them for the first read of the keys. This first read begins while the
+// kernel before still ends. Shared memory of the kernels: kHeadSharedBytes.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_HEADS_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_HEADS_CUH_
 
@@ -267,15 +267,6 @@ struct SearchedHead {
   }
 };
 
-// Grid: num_heads. Finds the entries of their past that heads take before their
-// scopes' pools are made. Runs after SelectSplit.
-SIMT_KERNEL(kSelectHeadThreads, 1)
-void SelectFloors(SelectProblem p) {
-  const SearchedHead own(p, false);
-  if (simt::ThreadIndex() != 0) return;
-  p.searches[p.num_scopes + own.head] = own.search;
-}
-
 // The order of an entry and its head's threshold.
 enum Standing : uint32_t { kBelow, kEqualTo, kAbove };
 
@@ -308,10 +299,12 @@ SIMT_DEVICE uint32_t LowestBits(uint32_t word, int64_t count) {
 }
 
 // Keeps the first `wanted` of the entries that equal a head's threshold. All
-// threads of a block call it after all words of the head are written.
+// threads of a block call it after all words of the head are written. Uses the
+// shared memory of BlockPrefix, at 0.
+template <uint32_t kThreads>
 SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
                                int64_t wanted) {
-  using Turn = WordTurn<kSelectHeadThreads>;
+  using Turn = WordTurn<kThreads>;
   const auto num_entries =
       static_cast<int32_t>(p.offsets[head + 1] - p.offsets[head]);
   const int32_t num_words = (num_entries + 31) / 32;
@@ -337,7 +330,7 @@ SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
 struct FoundWords {
   uint32_t above = 0;
   uint32_t ties = 0;
-  uint32_t num_nan = 0;  // of the lane's own entries, so far
+  uint32_t num_nan = 0;  // of the lane's own entries, so far, and not counted
 
   SIMT_DEVICE void Set(int32_t k, uint32_t new_above, uint32_t new_ties) {
     if (static_cast<int32_t>(simt::Lane()) != k) return;
@@ -363,18 +356,17 @@ SIMT_DEVICE void LookAtCached(const RadixSearch& search, uint32_t place,
   }
 }
 
-// C. For any entries of the head, from `first` on.
+// C. For any entries of the head, from `first` on. If nan_counted, NaN in the
+// past are already counted.
 template <bool kSecond>
 SIMT_DEVICE void LookAtEntries(const SelectProblem& p, int32_t head,
                                const SelectHead& state,
-                               const RadixSearch& search, int32_t first,
-                               FoundWords* found) {
+                               const RadixSearch& search, bool nan_counted,
+                               int32_t first, FoundWords* found) {
   using Batch = KeyBatch<kSecond>;
   constexpr int32_t kLanes = simt::kWarpThreads;
   const int32_t mine = first + static_cast<int32_t>(simt::Lane());
   const Batch batch(p, head, state.offset, mine, kLanes, CountEntries(state));
-  // In a past that was searched, NaN are already counted.
-  const bool counted = search.mode == RadixSearch::kSearch;
   // No thread reads these words any more.
   simt::SyncWarp();
   SIMT_UNROLL
@@ -383,10 +375,18 @@ SIMT_DEVICE void LookAtEntries(const SelectProblem& p, int32_t head,
     const Standing standing = StandingOf(state, search, entry, batch, k);
     // Without scores the keys are positions, and no position is NaN.
     const bool is_nan = batch.exist[k] && batch.keys[k] == kNanKey;
-    found->num_nan += is_nan && !(counted && PastOf(state).Has(entry)) ? 1 : 0;
+    const bool counted = nan_counted && PastOf(state).Has(entry);
+    found->num_nan += is_nan && !counted ? 1 : 0;
     found->Set(k, simt::Ballot(standing == kAbove),
                simt::Ballot(standing == kEqualTo));
   }
+}
+
+// C. Adds the lanes' numbers of NaN.
+SIMT_DEVICE void AddNan(const SelectProblem& p, uint32_t num_nan) {
+  num_nan = WarpSum(num_nan);
+  if (num_nan == 0 || simt::Lane() != 0) return;
+  simt::AtomicAdd(reinterpret_cast<uint64_t*>(p.num_nan), uint64_t{num_nan});
 }
 
 // Writes a head's survivors, one word per warp and turn. If not all entries
@@ -413,7 +413,8 @@ SIMT_DEVICE void WriteSurvivors(const SelectProblem& p, const SearchedHead& own,
        first < num_entries; first += kWarps * kEntries) {
     const auto place = static_cast<uint32_t>(own.entries.skew + first);
     if (first < cached.begin || first + kEntries > cached.end) {
-      LookAtEntries<kSecond>(p, own.head, own.state, search, first, &found);
+      LookAtEntries<kSecond>(p, own.head, own.state, search, searched, first,
+                             &found);
     } else if (splits_ties) {
       LookAtCached<kSecond, true>(search, place, &found);
     } else {
@@ -424,25 +425,29 @@ SIMT_DEVICE void WriteSurvivors(const SelectProblem& p, const SearchedHead& own,
     p.survivors[first_word + first / 32 + lane] = found.above;
     if (splits_ties) p.ties[first_word + first / 32 + lane] = found.ties;
   }
-  if (!kSecond) {
-    const uint32_t num_nan = WarpSum(found.num_nan + own.num_nan);
-    if (num_nan > 0 && simt::Lane() == 0) {
-      simt::AtomicAdd(reinterpret_cast<uint64_t*>(p.num_nan),
-                      uint64_t{num_nan});
-    }
-  }
+  if (!kSecond) AddNan(p, found.num_nan + own.num_nan);
   if (!splits_ties) return;
   simt::SyncBlock();
-  TakeFirstTies(p, own.head, search.wanted);
+  TakeFirstTies<kSelectHeadThreads>(p, own.head, search.wanted);
 }
 
-// Grid: num_heads. Goes from the search of a head's budget to its survivors.
+// Returns whether many blocks search a head together (select_divided.cuh).
+SIMT_DEVICE bool IsDivided(const SelectProblem& p, int32_t head) {
+  return p.offsets[head + 1] - p.offsets[head] >= p.divide_from;
+}
+
+// Grid: num_heads. Goes from the search of a head's budget to its survivors,
+// for heads that are not divided.
 // With kCritical it does both stages of CriticalKV, the second stage among the
 // entries that the first stage left. Runs after SelectSplit, or after
 // SelectEndScopes if budgets depend on scores.
 template <bool kCritical>
 SIMT_KERNEL(kSelectHeadThreads, 1)
 void SelectSurvivors(SelectProblem p) {
+  if (IsDivided(p, static_cast<int32_t>(simt::BlockX()))) {
+    simt::AwaitEarlierKernels();
+    return;
+  }
   SearchedHead own(p, IsScored(p));
   WriteSurvivors<false>(p, own, own.search);
   if (!kCritical || own.state.second_wanted == 0) return;

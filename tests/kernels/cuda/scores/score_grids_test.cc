@@ -107,6 +107,7 @@ TEST_F(ScoreGridsTest, SelectionsAreAsLargeAsTheHeadsTogether) {
   select.num_scopes = kLists / 8;
   select.chunks = {chunks.data(), chunks.back()};
   select.critical = true;
+  select.divide_from = kHuge;
   for (const auto budget : {SelectBudget::kEqual, SelectBudget::kBlend,
                             SelectBudget::kFloor, SelectBudget::kGiven}) {
     select.budget = budget;

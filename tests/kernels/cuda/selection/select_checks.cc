@@ -54,9 +54,10 @@ namespace {
 // Returns how the device's selection differs from the CPU's, and for which
 // case; "" if they are equal.
 std::string Check(const EvictionCase& c, int32_t chunk_entries,
-                  const simt::Schedule& schedule) {
+                  const simt::Schedule& schedule,
+                  int32_t divide_from = INT32_MAX) {
   std::string difference =
-      Difference(c, SelectOnDevice({c}, chunk_entries, schedule));
+      Difference(c, SelectOnDevice({c}, chunk_entries, schedule, divide_from));
   if (difference.empty()) return "";
   return absl::StrCat(difference, " in ", Describe(c));
 }
@@ -89,6 +90,18 @@ std::string CheckCacheEdge(uint64_t seed) {
   EvictionCase c = RandomCase(rng);
   MakeLong(rng, 32796 + static_cast<int32_t>(seed % 6), &c);
   return Check(c, 2048, SomeSchedules(rng)[seed % 4]);
+}
+
+std::string CheckDivided(uint64_t seed) {
+  Rng rng(seed);
+  const auto selector =
+      seed % 2 == 0 ? SelectorKind::kTopK : SelectorKind::kCritical;
+  EvictionCase c = RandomCase(rng);
+  while (c.policy.selector.kind != selector) c = RandomCase(rng);
+  MakeLong(rng, RandomInt(rng, 300, 1500), &c);
+  const auto first = static_cast<int32_t>(c.positions[0].size());
+  const int32_t divide_from = seed % 5 == 0 ? 1 : first + RandomInt(rng, -1, 1);
+  return Check(c, 256, SomeSchedules(rng)[seed % 4], divide_from);
 }
 
 namespace {

@@ -34,6 +34,10 @@ std::string CheckManyTurns(uint64_t seed);
 // or take a few.
 std::string CheckCacheEdge(uint64_t seed);
 
+// Heads of several chunks, of which those from about the length of the first on
+// are divided among blocks.
+std::string CheckDivided(uint64_t seed);
+
 // One scope of more heads than a warp has lanes: all of a layer's, or for
 // kGlobal all of a model's, eight a layer. By token or by page, scores all
 // equal or not, by `seed`.
