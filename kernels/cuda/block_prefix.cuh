@@ -89,6 +89,32 @@ struct WordTurn {
   }
 };
 
+// Returns the number of bits that are set in `count` words, in every thread. A
+// block of kThreads threads calls it. Uses the shared memory of BlockPrefix, at
+// 0.
+template <uint32_t kThreads>
+SIMT_DEVICE uint32_t CountBits(const uint32_t* words, uint32_t count) {
+  constexpr uint32_t kBatch = 16;  // under way at a time
+  uint32_t sum = 0;
+  for (uint32_t first = simt::ThreadIndex(); first < count;
+       first += kBatch * kThreads) {
+    uint32_t batch[kBatch];
+    SIMT_UNROLL
+    for (uint32_t k = 0; k < kBatch; ++k) {
+      const uint32_t i = first + k * kThreads;
+      batch[k] = words[i < count ? i : first];
+    }
+    SIMT_UNROLL
+    for (uint32_t k = 0; k < kBatch; ++k) {
+      const bool exists = first + k * kThreads < count;
+      sum += exists ? static_cast<uint32_t>(simt::PopCount(batch[k])) : 0;
+    }
+  }
+  uint32_t total;
+  BlockPrefix<kThreads>(sum, 0, &total);
+  return total;
+}
+
 }  // namespace SIMT_SPACE
 }  // namespace blockmgr
 

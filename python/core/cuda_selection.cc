@@ -144,9 +144,7 @@ void PyCudaKernels::Select(const PySelectionPlan& plan, TensorArgument words,
   const SelectArrays arrays = TakeSelectArrays(plan, &cursor);
   problem.scopes = DataOf<const SelectScope>(scopes);
   problem.offsets = DataOf<const int64_t>(entries.words);
-  problem.chunks = {
-      entries.WordsAt(entries.plan->chunks_at),
-      entries.plan->CountSplits(entries.plan->chunks_at, problem.num_heads)};
+  problem.chunks = entries.Chunks();
   problem.positions = DataOf<const int32_t>(entries.positions);
   problem.scores = DataOf<const float>(score_values);
   (plan.needs_products ? problem.products : problem.value_norms) =
@@ -206,6 +204,11 @@ void PyCudaKernels::PlanMoves(const PyEntryLists& entries,
   params.slots = DataOf<const int64_t>(entries.slots);
   params.positions = DataOf<const int32_t>(entries.positions);
   params.survivors = DataOf<const uint32_t>(bits);
+  if (LongestList(entries.plan->offsets.data(), num_heads) >
+      kMovesTurnEntries) {
+    params.chunk_entries = SelectProblem().chunk_entries;
+    params.chunks = entries.Chunks();
+  }
   params.page_offsets = DataOf<const int32_t>(offsets);
   params.pages = DataOf<const int32_t>(page_ids);
   params.num_pages = num_pages;

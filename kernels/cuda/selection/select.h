@@ -156,12 +156,9 @@ SIMT_HOST_DEVICE bool HasFloors(const SelectProblem& p) {
 // Returns SelectProblem::divide_from for heads that begin at offsets[0 ..
 // num_heads]. Host code.
 inline int32_t DivideFrom(const int64_t* offsets, int64_t num_heads) {
-  for (int64_t head = 0; head < num_heads; ++head) {
-    if (offsets[head + 1] - offsets[head] >= kDividedHeadEntries) {
-      return kDividedHeadEntries;
-    }
-  }
-  return INT32_MAX;
+  return LongestList(offsets, num_heads) >= kDividedHeadEntries
+             ? kDividedHeadEntries
+             : INT32_MAX;
 }
 
 // Returns the first word of a head. It depends on the head's number and offset
@@ -173,9 +170,17 @@ SIMT_HOST_DEVICE int64_t SurvivorWords(int64_t num_entries, int64_t num_heads) {
   return num_entries / 32 + num_heads + 1;
 }
 
+// The entries whose moves a block plans in one turn.
+inline constexpr int32_t kMovesTurnEntries = 32 * int32_t{kSelectThreads};
+
 // Turns survivors into moves by the rule of PlaceSurvivors
 // (blockmgr/eviction/compaction_moves.h): the i-th survivor of a head goes to
 // the i-th slot of the head's new list.
+//
+// One block plans the moves of a head, or of a chunk of a head. The block of a
+// chunk counts all survivors before the chunk. These are words of 32 entries,
+// so the counts of a million entries read 32 MB in all, most of it from the
+// second-level cache.
 //
 // Every survivor gets a move, also a survivor that stays where it is. Moves of
 // slots outside the pool are written like others; the kernels of row_mover.h
@@ -196,6 +201,10 @@ struct SelectMoves {
   const int32_t* positions = nullptr;   // [entries]; read for
                                         // region_positions only
   const uint32_t* survivors = nullptr;  // SelectProblem::survivors
+  // Null, or the chunks that blocks take, of chunk_entries entries, a multiple
+  // of 32. Worth it if a head has more than kMovesTurnEntries entries.
+  ListSplits chunks;
+  int32_t chunk_entries = 2048;
   // The new region: its page lists, and how many slots of each list are in use.
   // Laid out by the host from `budgets`. Survivors beyond `kept` are left out.
   const int32_t* page_offsets = nullptr;  // [num_heads + 1]

@@ -20,7 +20,8 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// longest_tail is in tokens.
+// longest_tail is in tokens. There are two launches, or one without regions. In
+// chunks there are four.
 template <typename Launch>
 bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
                      Launch& launch) {
@@ -33,8 +34,16 @@ bool RunIndexEntries(const EntryIndexParams& params, int32_t longest_tail,
   const int64_t num_blocks =
       longest_tail == 0 ? 1 : CeilDivide(longest_tail, kIndexTailEntries);
   if (!launch(size(num_blocks, 0), kKernel<IndexTails>, params)) return false;
-  return params.lists.region_lengths == nullptr ||
-         launch(size(1, kPrefixSharedBytes), kKernel<IndexRegions>, params);
+  if (params.lists.region_lengths == nullptr) return true;
+  if (params.chunks.offsets == nullptr) {
+    return launch(size(1, kPrefixSharedBytes), kKernel<IndexRegions>, params);
+  }
+  const auto chunks = [&](int64_t shared_bytes) {
+    return SizeOf(params.chunks.count, 1, kIndexThreads, shared_bytes);
+  };
+  return launch(chunks(0), kKernel<MarkRegions>, params) &&
+         launch(chunks(kPrefixSharedBytes), kKernel<CountRegions>, params) &&
+         launch(chunks(0), kKernel<PlaceRegions>, params);
 }
 
 // Launches the search of every divided head and its survivors.
@@ -91,9 +100,10 @@ bool RunSelect(const SelectProblem& p, Launch& launch) {
 template <typename Launch>
 bool RunSelectMoves(const SelectMoves& p, Launch& launch) {
   if (p.num_heads == 0) return true;
-  const LaunchSize grid = {static_cast<uint32_t>(p.num_heads), 1,
-                           kSelectThreads, kMovesSharedBytes};
-  return launch(grid, kKernel<PlanMoves>, p,
+  const int32_t blocks =
+      p.chunks.offsets == nullptr ? p.num_heads : p.chunks.count;
+  return launch(SizeOf(blocks, 1, kSelectThreads, kMovesSharedBytes),
+                kKernel<PlanMoves>, p,
                 MakeDivider(static_cast<uint32_t>(p.page_size)));
 }
 

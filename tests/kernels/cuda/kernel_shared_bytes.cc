@@ -132,6 +132,9 @@ void LaunchOthers(DeviceRuntime& device) {
   index.lists = lists;
   index.lists.region_lengths = &region_length;
   device.IndexEntries(index, 1);
+  const int32_t chunks[] = {0, 1};
+  index.chunks = {chunks, 1};
+  device.IndexEntries(index, 1);
 }
 
 int Main() {

@@ -125,6 +125,11 @@ TEST_F(ScoreGridsTest, EntriesOfAsManyListsAreIndexed) {
   index.lists.region_lengths = &region_length;
   device_.IndexEntries(index, 2 * kIndexTailEntries);
   ExpectAtMost(2 * kLists);
+  const SharedVector<int32_t> chunks =
+      SharedSplits(lists_.offsets, kIndexChunkEntries, 0);
+  index.chunks = {chunks.data(), chunks.back()};
+  device_.IndexEntries(index, 0);
+  ExpectAtMost(std::max(kLists, chunks.back()));
 }
 
 TEST_F(ScoreGridsTest, BlocksFindTheirLists) {
