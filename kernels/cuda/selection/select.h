@@ -66,6 +66,7 @@ struct SelectHead {
   // The entries of the past that the head takes before the pool of its scope is
   // made: its best.
   int64_t floor_count;
+  uint32_t floor_key;  // of the last of these, its digits known so far
   // The entries of the head's past: above the scope's threshold, and equal to
   // the threshold.
   int64_t above;

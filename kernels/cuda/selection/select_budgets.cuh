@@ -91,7 +91,6 @@ SIMT_DEVICE void BeginPool(const SelectProblem& p, const ScopeThreads& threads,
        i < static_cast<uint32_t>(scope.num_heads); i += threads.num_threads()) {
     SelectHead* state = p.heads + scope.first_head + i;
     state->fixed = FixedOf(scope, *state);
-    state->floor_count = FloorOf(p, scope, *state);
     taken += state->fixed + state->floor_count;
     pool += state->num_past - state->floor_count;
   }
@@ -247,11 +246,11 @@ void SelectBeginScopes(SelectProblem p) {
   simt::AwaitEarlierKernels();
   ScopeChunk chunk(p, FindChunk(p));
   ClearBins();
-  const SelectHead head = SplitHead(p, chunk.list, chunk.scope);
+  SelectHead head = SplitHead(p, chunk.list, chunk.scope);
+  if (kFloors) head.floor_count = FloorOf(p, chunk.scope, head);
   if (chunk.split == 0 && simt::ThreadIndex() == 0) p.heads[chunk.list] = head;
   CountChunk<0, kFloors>(p, &chunk, head, 0);
-  const int64_t floor = kFloors ? FloorOf(p, chunk.scope, head) : 0;
-  const bool adds = floor == 0 || TakeFloor<0>(p, chunk, floor);
+  const bool adds = KeepPool<0, kFloors>(p, chunk, head, 0);
   ThreadBins<kRadixBins> bins;
   if (!AddBins(chunk.shared, adds, &bins)) return;
   const ScopeThreads threads(chunk.scope.num_heads);

@@ -30,10 +30,13 @@ void SelectHeadPass(SelectProblem p) {
   ClearBins();
   simt::AwaitEarlierKernels();
   if (!divided) return;
+  const SelectHead head = p.heads[chunk.list];
   const SharedSearch shared = SearchOfHead(p, chunk.list);
   const RadixSearch search = *shared.search;
   if (search.mode != RadixSearch::kSearch) return;
-  const PastRange past = PastOf(p.heads[chunk.list]);
+  // The search is still that of the first stage then.
+  if (kSecond && head.second_wanted == 0) return;
+  const PastRange past = PastOf(head);
   if (kSecond) chunk.Load(p);
   chunk.ForEach(p, [&](uint32_t key, int32_t entry) {
     if (!past.Has(entry) || !Digit::Follows(key, search.prefix)) return;

@@ -120,29 +120,127 @@ SIMT_DEVICE void FillCache(const HeadEntries& entries, const PastRange& past) {
   count(entry, key);
 }
 
-// Fills the cache and counts the first digit for critical's second stage, for
-// the past alone.
-SIMT_DEVICE void FillSecondCache(const SelectProblem& p, int32_t head,
-                                 const HeadEntries& entries,
-                                 const PastRange& past) {
-  using Batch = KeyBatch<true>;
-  constexpr auto kStride = static_cast<int32_t>(kSelectHeadThreads);
-  const auto bins = RadixBins();
-  const auto keys = CachedKeys();
-  const int32_t end =
-      past.end < entries.num_cached ? past.end : entries.num_cached;
-  for (int32_t first = past.begin + static_cast<int32_t>(simt::ThreadIndex());
-       first < end; first += Batch::kSize * kStride) {
-    const Batch batch(p, head, entries.offset, first, kStride, end);
+// Turns first keys into keys of critical's second stage, for entries of a past
+// that was searched.
+struct SecondKeys {
+  const float* sizes;  // value norms or products, of the head's entries
+  bool products;
+  bool scored;
+  float eps;
+  RadixSearch first;          // the first stage's
+  const uint32_t* survivors;  // of the first stage, from the head's first on
+
+  SIMT_DEVICE SecondKeys(const SelectProblem& p, int32_t head,
+                         const HeadEntries& entries, const RadixSearch& first)
+      : sizes((p.products != nullptr ? p.products : p.value_norms) +
+              entries.offset),
+        products(p.products != nullptr),
+        scored(entries.scored),
+        eps(p.eps),
+        first(first),
+        survivors(p.survivors + SurvivorWord(entries.offset, head)) {}
+
+  // Returns whether four sizes are aligned where four cached keys are.
+  SIMT_DEVICE bool IsAligned(const HeadEntries& entries) const {
+    return static_cast<int32_t>(reinterpret_cast<uintptr_t>(sizes) / 4 % 4) ==
+           entries.skew;
+  }
+
+  // Returns kTakenKey for an entry that the first stage took. `size` is that of
+  // the entry. NaN's key is the key of a NaN here, too.
+  SIMT_DEVICE uint32_t Of(int32_t entry, uint32_t key, float size) const {
+    if (HasTaken(entry, key)) return kTakenKey;
+    const float score = scored ? NumberOfKey(key)
+                               : static_cast<float>(static_cast<int32_t>(key));
+    return OrderKey(products ? size : (score + eps) * size);
+  }
+
+ private:
+  SIMT_DEVICE bool HasTaken(int32_t entry, uint32_t key) const {
+    if (first.mode != RadixSearch::kSearch || key < first.prefix) return false;
+    if (key > first.prefix) return true;
+    return (survivors[entry / 32] >> (entry % 32) & 1u) != 0;
+  }
+};
+
+// Replaces four keys of the cache from `place` on and counts their first digit.
+SIMT_DEVICE void ReplaceFour(const SecondKeys& second, int32_t entry,
+                             uint32_t four, const simt::Vector16& sizes) {
+  simt::Vector16 keys = CachedFours().Load(four);
+  SIMT_UNROLL
+  for (int32_t j = 0; j < 4; ++j) {
+    keys.words[j] =
+        second.Of(entry + j, keys.words[j], simt::BitsToFloat(sizes.words[j]));
+    if (keys.words[j] == kTakenKey) continue;
+    RadixBins().AtomicAdd(RadixDigit<0>::Of(keys.words[j]), 1u);
+  }
+  CachedFours().Store(four, keys);
+}
+
+// Replaces the keys of fours. Entry `lead` is the first of the first four.
+template <bool kAligned>
+SIMT_DEVICE void ReplaceFours(const SecondKeys& second,
+                              const HeadEntries& entries, int32_t lead,
+                              int32_t num_fours) {
+  constexpr int32_t kBatch = 2;  // more take too many registers
+  constexpr auto kThreads = static_cast<int32_t>(kSelectHeadThreads);
+  const auto thread = static_cast<int32_t>(simt::ThreadIndex());
+  const int32_t first_four = (entries.skew + lead) / 4;
+  for (int32_t turn = 0; turn < num_fours; turn += kBatch * kThreads) {
+    simt::Vector16 sizes[kBatch];
     SIMT_UNROLL
-    for (int32_t k = 0; k < Batch::kSize; ++k) {
-      if (!batch.exist[k]) continue;
-      keys.Store(static_cast<uint32_t>(entries.skew + first + k * kStride),
-                 batch.taken[k] ? kTakenKey : batch.keys[k]);
-      if (!batch.taken[k]) {
-        bins.AtomicAdd(RadixDigit<0>::Of(batch.keys[k]), 1u);
+    for (int32_t k = 0; k < kBatch; ++k) {
+      const int32_t i = turn + k * kThreads + thread;
+      const float* const from =
+          second.sizes + lead + 4 * (i < num_fours ? i : num_fours - 1);
+      if (kAligned) {
+        sizes[k] = simt::LoadGlobal16(from);
+      } else {
+        SIMT_UNROLL
+        for (int32_t j = 0; j < 4; ++j) {
+          sizes[k].words[j] = simt::FloatBits(from[j]);
+        }
       }
     }
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kBatch; ++k) {
+      const int32_t i = turn + k * kThreads + thread;
+      if (i >= num_fours) continue;
+      ReplaceFour(second, lead + 4 * i, static_cast<uint32_t>(first_four + i),
+                  sizes[k]);
+    }
+  }
+}
+
+// Turns the cache into that of critical's second stage and counts the first
+// digit, for the past alone. All threads of a block call it.
+SIMT_DEVICE void FillSecondCache(const SecondKeys& second,
+                                 const HeadEntries& entries,
+                                 const PastRange& past) {
+  const int32_t end =
+      past.end < entries.num_cached ? past.end : entries.num_cached;
+  if (past.begin >= end) return;
+  // As in FillCache.
+  const int32_t missing = (4 - (entries.skew + past.begin) % 4) % 4;
+  const int32_t size = end - past.begin;
+  const int32_t num_lead = missing < size ? missing : size;
+  const int32_t num_fours = (size - num_lead) / 4;
+  const int32_t lead = past.begin + num_lead;
+  if (second.IsAligned(entries)) {
+    ReplaceFours<true>(second, entries, lead, num_fours);
+  } else {
+    ReplaceFours<false>(second, entries, lead, num_fours);
+  }
+  const auto thread = static_cast<int32_t>(simt::ThreadIndex());
+  if (thread >= size - 4 * num_fours) return;
+  const int32_t entry =
+      past.begin + (thread < num_lead ? thread : 4 * num_fours + thread);
+  const auto place = static_cast<uint32_t>(entries.skew + entry);
+  const uint32_t key =
+      second.Of(entry, CachedKeys().Load(place), second.sizes[entry]);
+  CachedKeys().Store(place, key);
+  if (key != kTakenKey) {
+    RadixBins().AtomicAdd(RadixDigit<0>::Of(key), 1u);
   }
 }
 
@@ -243,7 +341,8 @@ struct SearchedHead {
     // take fewer than the head's past.
     RadixSearch second = BeginSearch(state.second_wanted, INT64_MAX);
     ClearBins();
-    FillSecondCache(p, head, entries, PastOf(state));
+    FillSecondCache(SecondKeys(p, head, entries, search), entries,
+                    PastOf(state));
     EndDigit<0, true>(p, &second);
     CountDigit<1, true>(p, &second);
     CountDigit<2, true>(p, &second);

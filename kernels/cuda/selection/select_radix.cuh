@@ -103,12 +103,15 @@ struct BinSums {
     before = BlockPrefix<kThreads>(sum, kRadixPrefixAt, &total);
   }
 
-  // Stores the counts without the `best` best keys, in the bins. All threads
+  // Stores the counts without the `best` best keys, in the bins. Calls
+  // use(bin) in the thread that has the bin in which these end. All threads
   // call it. Contains a barrier.
-  SIMT_DEVICE void StoreWithout(int64_t best) const {
+  template <typename Use>
+  SIMT_DEVICE void StoreWithout(int64_t best, const Use& use) const {
     int64_t left = best - before;
     SIMT_UNROLL
     for (uint32_t i = 0; i < kBinsPerThread; ++i) {
+      if (left > 0 && left <= counts[i]) use(Top() - i);
       const uint32_t removed = left <= 0          ? 0
                                : left < counts[i] ? static_cast<uint32_t>(left)
                                                   : counts[i];

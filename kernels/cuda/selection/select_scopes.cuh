@@ -4,10 +4,11 @@
 // head's entries above the scope's threshold is then known without another read
 // of the keys.
 //
-// A head with a floor takes its best entries before the pool is made. No search
-// for them is needed. Of the c best entries of a head, as many as c exceeds the
-// floor by are in the pool, so the last block of the head removes the floor
-// from the head's counts, before they are added to those of the scope.
+// A head with a floor takes its best entries before the pool is made. They need
+// no search of their own. The last block of the head removes them from the
+// head's counts, before these are added to the counts of the scope. A later
+// pass needs this only if the last of these entries has the digits that the
+// scope's threshold has so far.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_SCOPES_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_SCOPES_CUH_
 
@@ -88,30 +89,53 @@ SIMT_DEVICE void CountChunk(const SelectProblem& p, ScopeChunk* chunk,
   simt::SyncBlock();
 }
 
-// Does the part of a pass that belongs to a head which takes its `floor` best
-// entries for itself: adds the block's bins to those of the head. Returns
-// whether this is the head's last block. Its bins are then those of the head,
-// without the entries that the head takes. All threads of a block call it.
+// Does the part of a pass that belongs to a head with a floor: adds the block's
+// bins to those of the head. Returns whether this is the head's last block. Its
+// bins are then those of the head without the floor. All threads of a block
+// call it.
 template <int kDigit>
 SIMT_DEVICE bool TakeFloor(const SelectProblem& p, const ScopeChunk& chunk,
-                           int64_t floor) {
-  const SharedSearch head = SearchOfHead(p, chunk.list);
-  ThreadBins<RadixDigit<kDigit>::kBins> bins;
+                           int64_t floor, uint32_t prefix) {
+  using Digit = RadixDigit<kDigit>;
+  const SharedSearch shared = SearchOfHead(p, chunk.list);
+  ThreadBins<Digit::kBins> bins;
   bins.Load();
-  bins.AddTo(head.histogram);
-  if (!simt::LastBlockDone(head.counter, head.num_blocks)) return false;
+  bins.AddTo(shared.histogram);
+  if (!simt::LastBlockDone(shared.counter, shared.num_blocks)) return false;
   // The last digit's bins are needed once more, for the cuts.
-  if (RadixDigit<kDigit>::kIsLast) {
-    bins.ReadFrom(head.histogram);
+  if (Digit::kIsLast) {
+    bins.ReadFrom(shared.histogram);
   } else {
-    bins.TakeFrom(head.histogram);
+    bins.TakeFrom(shared.histogram);
   }
   bins.Store();
+  SelectHead* const head = p.heads + chunk.list;
   BinSums<kDigit, kSelectThreads> sums;
   sums.Take();
-  // No key of the first digit is above those that are counted.
-  sums.StoreWithout(kDigit == 0 ? floor : floor - p.heads[chunk.list].above);
+  sums.StoreWithout(floor - head->above, [&](uint32_t bin) {
+    head->floor_key = prefix | bin << Digit::kShift;
+  });
   return true;
+}
+
+// Returns whether the floor of a head ends among the keys that a pass counts.
+template <int kDigit>
+SIMT_DEVICE bool EndsFloor(const SelectHead& head, uint32_t prefix) {
+  return head.floor_count > 0 &&
+         RadixDigit<kDigit>::Follows(head.floor_key, prefix);
+}
+
+// Reduces a block's bins to those of the scope's pool. Returns whether the
+// block has bins to add. All threads of a block call it.
+template <int kDigit, bool kFloors>
+SIMT_DEVICE bool KeepPool(const SelectProblem& p, const ScopeChunk& chunk,
+                          const SelectHead& head, uint32_t prefix) {
+  if (!kFloors || head.floor_count == 0) return true;
+  if (EndsFloor<kDigit>(head, prefix)) {
+    return TakeFloor<kDigit>(p, chunk, head.floor_count, prefix);
+  }
+  // All of the counted keys are below the floor's, or all are the floor's.
+  return head.floor_key > prefix;
 }
 
 // Grid: chunks.count. Does the second digit of every scope's search. Shared
@@ -126,8 +150,7 @@ void SelectScopePass(SelectProblem p) {
   const RadixSearch search = *chunk.shared.search;
   if (search.mode != RadixSearch::kSearch) return;
   CountChunk<1, kFloors>(p, &chunk, head, search.prefix);
-  const bool adds = !kFloors || head.floor_count == 0 ||
-                    TakeFloor<1>(p, chunk, head.floor_count);
+  const bool adds = KeepPool<1, kFloors>(p, chunk, head, search.prefix);
   ThreadBins<kRadixBins> bins;
   if (AddBins(chunk.shared, adds, &bins)) {
     PickSharedBin<1>(chunk.shared, &bins);
@@ -194,11 +217,11 @@ SIMT_DEVICE bool EndScopeSearch(const SelectProblem& p, ScopeChunk* chunk,
   ThreadBins<kBins> bins;
   if (searches) {
     CountChunk<kDigit, kFloors>(p, chunk, head, search.prefix);
-    if (!kFloors || head.floor_count == 0) {
+    if (!kFloors || !EndsFloor<kDigit>(head, search.prefix)) {
       bins.Load();
       bins.AddTo(SearchOfHead(p, chunk->list).histogram);
-      bins.AddTo(shared.histogram);
-    } else if (TakeFloor<kDigit>(p, *chunk, head.floor_count)) {
+    }
+    if (KeepPool<kDigit, kFloors>(p, *chunk, head, search.prefix)) {
       bins.Load();
       bins.AddTo(shared.histogram);
     }
