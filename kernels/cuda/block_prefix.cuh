@@ -63,9 +63,9 @@ SIMT_DEVICE T BlockPrefix(T value, uint32_t offset, T* total) {
 // The words that a block takes in one turn, neighbouring words per thread: the
 // bits set in the words before the thread's words, and in all words of the
 // turn.
-template <uint32_t kThreads>
+template <uint32_t kThreads, int32_t kWordsPerThread = 4>
 struct WordTurn {
-  static constexpr int32_t kSize = 4;  // of a thread
+  static constexpr int32_t kSize = kWordsPerThread;
   static constexpr int32_t kStep = kSize * static_cast<int32_t>(kThreads);
 
   int32_t first;

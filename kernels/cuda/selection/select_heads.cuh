@@ -403,7 +403,8 @@ SIMT_DEVICE uint32_t LowestBits(uint32_t word, int64_t count) {
 template <uint32_t kThreads>
 SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
                                int64_t wanted) {
-  using Turn = WordTurn<kThreads>;
+  constexpr int32_t kTurnWords = 4096;
+  using Turn = WordTurn<kThreads, kTurnWords / int32_t{kThreads}>;
   const auto num_entries =
       static_cast<int32_t>(p.offsets[head + 1] - p.offsets[head]);
   const int32_t num_words = (num_entries + 31) / 32;

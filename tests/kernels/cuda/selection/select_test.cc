@@ -84,6 +84,12 @@ TEST_F(SelectTest, FloorsEqualTheCpu) {
   }
 }
 
+TEST_F(SelectTest, FloorsOfCloseScoresEqualTheCpu) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(24); ++seed) {
+    ASSERT_EQ(CheckCloseFloors(seed), "") << "seed " << seed;
+  }
+}
+
 // Two sequences in a call get what each gets alone.
 TEST_F(SelectTest, SequencesDoNotMeet) {
   for (uint64_t seed = 0; seed < CountDeviceCases(8); ++seed) {
