@@ -26,7 +26,7 @@ inline constexpr uint32_t kHeadSharedBytes =
 static_assert(kHeadSharedBytes <= kMaxSharedBytes, "does not fit an SM");
 
 // The key in the second stage of critical of an entry that the first stage
-// took. No number has this key.
+// took. No number has this key, or its first digit.
 inline constexpr uint32_t kTakenKey = 0;
 
 SIMT_DEVICE simt::SharedArray<uint32_t> CachedKeys() {
@@ -127,7 +127,10 @@ struct SecondKeys {
   bool products;
   bool scored;
   float eps;
-  RadixSearch first;          // the first stage's
+  // The first stage took all keys above this one, and some of those equal to it
+  // if it split ties.
+  uint32_t threshold;
+  bool split_ties;
   const uint32_t* survivors;  // of the first stage, from the head's first on
 
   SIMT_DEVICE SecondKeys(const SelectProblem& p, int32_t head,
@@ -137,7 +140,8 @@ struct SecondKeys {
         products(p.products != nullptr),
         scored(entries.scored),
         eps(p.eps),
-        first(first),
+        threshold(first.mode == RadixSearch::kSearch ? first.prefix : ~0u),
+        split_ties(first.mode == RadixSearch::kSearch && first.wanted > 0),
         survivors(p.survivors + SurvivorWord(entries.offset, head)) {}
 
   // Returns whether four sizes are aligned where four cached keys are.
@@ -157,9 +161,10 @@ struct SecondKeys {
 
  private:
   SIMT_DEVICE bool HasTaken(int32_t entry, uint32_t key) const {
-    if (first.mode != RadixSearch::kSearch || key < first.prefix) return false;
-    if (key > first.prefix) return true;
-    return (survivors[entry / 32] >> (entry % 32) & 1u) != 0;
+    if (split_ties && key == threshold) {
+      return (survivors[entry / 32] >> (entry % 32) & 1u) != 0;
+    }
+    return key > threshold;
   }
 };
 
@@ -245,13 +250,13 @@ SIMT_DEVICE void FillSecondCache(const SecondKeys& second,
 }
 
 // Counts the digits of a head's keys in the cache.
-template <int kDigit, bool kSecond>
+template <int kDigit>
 SIMT_DEVICE void CountCached(const HeadEntries& entries, const PastRange& past,
                              uint32_t prefix) {
   using Digit = RadixDigit<kDigit>;
   const auto bins = RadixBins();
   const auto count = [&](uint32_t key) {
-    if (!Digit::Follows(key, prefix) || (kSecond && key == kTakenKey)) return;
+    if (!Digit::Follows(key, prefix)) return;
     bins.AtomicAdd(Digit::Of(key), 1u);
   };
   const auto begin = static_cast<uint32_t>(entries.skew + past.begin);
@@ -320,7 +325,7 @@ struct SearchedHead {
     search = p.searches[p.num_scopes + head];
     if (search.mode != RadixSearch::kSearch) return;
     if (!all_counted) {
-      if (!was_split) CountCached<0, false>(entries, PastOf(state), 0);
+      if (!was_split) CountCached<0>(entries, PastOf(state), 0);
       CountUncached<0, false>(p, head, state, entries, 0);
       simt::SyncBlock();
       sums.Take();
@@ -352,7 +357,7 @@ struct SearchedHead {
  private:
   template <int kDigit, bool kSecond>
   SIMT_DEVICE void CountDigit(const SelectProblem& p, RadixSearch* which) {
-    CountCached<kDigit, kSecond>(entries, PastOf(state), which->prefix);
+    CountCached<kDigit>(entries, PastOf(state), which->prefix);
     EndDigit<kDigit, kSecond>(p, which);
   }
 
@@ -449,10 +454,10 @@ SIMT_DEVICE void LookAtCached(const RadixSearch& search, uint32_t place,
   for (int32_t k = 0; k < KeyBatch<kSecond>::kSize; ++k) {
     const uint32_t key =
         keys.Load(place + static_cast<uint32_t>(k) * 32 + simt::Lane());
-    const bool taken = kSecond && key == kTakenKey;
-    const uint32_t above = simt::Ballot(taken || key > search.prefix);
-    found->Set(k, above,
-               kTies ? simt::Ballot(!taken && key == search.prefix) : 0);
+    // kTakenKey is below all keys. Less 1 it is above all.
+    const uint32_t above =
+        simt::Ballot(kSecond ? key - 1 >= search.prefix : key > search.prefix);
+    found->Set(k, above, kTies ? simt::Ballot(key == search.prefix) : 0);
   }
 }
 
