@@ -48,7 +48,7 @@ struct EntryIndexParams {
   const int64_t* offsets = nullptr;
   // Null, or the chunks of kIndexChunkEntries entries of each list, for CTAs of
   // regions. Worth it if a list has more than kIndexWholeEntries entries.
-  ListSplits chunks;
+  ListSplits chunks = {};
   // Workspace; not needed without regions. Each list has one word per 32
   // positions below its sequence's cut. word_offsets is filled by the host: the
   // sums of the words of one list of each sequence, [num_sequences + 1]. The
@@ -72,8 +72,9 @@ struct EntryIndexParams {
 // writes.
 inline constexpr int32_t kIndexThreads = 256;
 inline constexpr int32_t kIndexTailEntries = 4 * kIndexThreads;
-// The places of a region that one CTA reads at once. If all lists are at most
-// kIndexWholeEntries long, two launches more take longer than they save.
+// The places of a region that one CTA reads at once. If no list is longer than
+// kIndexWholeEntries, two launches more are expected to take longer than they
+// save. The number is not timed on a GPU yet.
 inline constexpr int32_t kIndexChunkEntries = 8 * kIndexThreads;
 inline constexpr int32_t kIndexWholeEntries = 4 * kIndexChunkEntries;
 

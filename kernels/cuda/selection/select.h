@@ -1,7 +1,7 @@
 // Selection on the device: from scores to budgets, survivors and moves. This
 // header has the parameters of the kernels in select_budgets.cuh,
-// select_scopes.cuh, select_heads.cuh and select_moves.cuh. Plain data, C++17.
-// All pointers are device memory.
+// select_scopes.cuh, select_heads.cuh, select_divided.cuh and select_moves.cuh.
+// Plain data, C++17. All pointers are device memory.
 //
 // The device selects what SelectEntries of eviction/select.h selects, bit for
 // bit: the same order of scores, the same ties, the same largest remainders.
@@ -92,8 +92,9 @@ inline constexpr uint32_t kSelectThreads = 256;
 inline constexpr uint32_t kSelectHeadThreads = 1024;  // one head per block
 inline constexpr uint32_t kRadixBins = 2048;
 inline constexpr uint32_t kLastRadixBins = 1024;  // bins of the last digit
-// A block keeps the keys of up to 32,768 entries. Longer heads are worth four
-// more launches from about this many entries on.
+// A block keeps the keys of up to 32,768 entries of a head. From about this
+// many entries on, division is expected to save more than its four launches
+// take. The number is not timed on a GPU yet.
 inline constexpr int32_t kDividedHeadEntries = 49152;
 
 struct SelectProblem {
@@ -124,7 +125,7 @@ struct SelectProblem {
   // at once, and eight heads of 32,000 entries fill a large device.
   int32_t chunk_entries = 2048;
   // Chunks of chunk_entries entries. A head without entries has one chunk, too.
-  ListSplits chunks;
+  ListSplits chunks = {};
   // Heads of at least this many entries are divided: many blocks search such a
   // head together. INT32_MAX if no head is as long, which saves launches. See
   // DivideFrom.
@@ -204,7 +205,7 @@ struct SelectMoves {
   const uint32_t* survivors = nullptr;  // SelectProblem::survivors
   // Null, or the chunks that blocks take, of chunk_entries entries, a multiple
   // of 32. Worth it if a head has more than kMovesTurnEntries entries.
-  ListSplits chunks;
+  ListSplits chunks = {};
   int32_t chunk_entries = 2048;
   // The new region: its page lists, and how many slots of each list are in use.
   // Laid out by the host from `budgets`. Survivors beyond `kept` are left out.
