@@ -67,6 +67,9 @@ EntryIndexParams MakeIndex(CaseBuilder& builder) {
   index.lists.region_positions = memory.Send<int32_t>(region_positions);
   index.lists.cuts = memory.Send<int32_t>(cuts);
   index.offsets = in.entries.offsets;
+  if (LongestList(in.offsets.data(), in.num_lists()) > kIndexWholeEntries) {
+    index.chunks = SendSplits(in.offsets, kIndexChunkEntries, 0, memory);
+  }
   std::vector<int64_t> word_offsets = {0};
   for (const int32_t cut : cuts) {
     word_offsets.push_back(word_offsets.back() + CeilDiv(cut, 32));
@@ -100,6 +103,9 @@ SelectMoves MakeMovePlan(const EntryLists& entries, const uint32_t* survivors,
   plan.offsets = entries.offsets;
   plan.slots = entries.slots;
   plan.positions = entries.positions;
+  if (LongestList(in.offsets.data(), in.num_lists()) > kMovesTurnEntries) {
+    plan.chunks = SendSplits(in.offsets, plan.chunk_entries, 1, builder.memory);
+  }
   plan.survivors = survivors;
   plan.moves = builder.memory.Allocate<RowMove>(most_kept);
   plan.num_moves = most_kept;

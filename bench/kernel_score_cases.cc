@@ -230,15 +230,13 @@ SelectProblem MakeSelection(SelectProblem select, int32_t scope_heads,
   select.offsets = in.entries.offsets;
   select.positions = in.entries.positions;
   select.page_size = in.problem.page_size;
+  select.divide_from = DivideFrom(in.offsets.data(), num_heads);
   select.chunks = SendSplits(in.offsets, select.chunk_entries, 1, memory);
   const int64_t num_groups = int64_t{num_heads} + select.num_scopes;
   select.heads = memory.Allocate<SelectHead>(num_heads);
   select.searches = memory.Allocate<RadixSearch>(num_groups);
-  select.histograms =
-      memory.Allocate<uint32_t>(int64_t{select.num_scopes} * kRadixBins);
-  select.last_bins =
-      memory.Allocate<uint32_t>(int64_t{num_heads} * kLastRadixBins);
-  select.counters = memory.Allocate<uint32_t>(select.num_scopes);
+  select.histograms = memory.Allocate<uint32_t>(num_groups * kRadixBins);
+  select.counters = memory.Allocate<uint32_t>(num_groups);
   select.budgets = memory.Allocate<int32_t>(num_heads);
   const int64_t num_words = SurvivorWords(in.offsets[num_heads], num_heads);
   select.ties = memory.Allocate<uint32_t>(num_words);

@@ -63,9 +63,9 @@ SIMT_DEVICE T BlockPrefix(T value, uint32_t offset, T* total) {
 // The words that a block takes in one turn, neighbouring words per thread: the
 // bits set in the words before the thread's words, and in all words of the
 // turn.
-template <uint32_t kThreads>
+template <uint32_t kThreads, int32_t kWordsPerThread = 4>
 struct WordTurn {
-  static constexpr int32_t kSize = 4;  // of a thread
+  static constexpr int32_t kSize = kWordsPerThread;
   static constexpr int32_t kStep = kSize * static_cast<int32_t>(kThreads);
 
   int32_t first;
@@ -88,6 +88,32 @@ struct WordTurn {
     before = BlockPrefix<kThreads>(num_set, 0, &total);
   }
 };
+
+// Returns the number of bits that are set in `count` words, in every thread. A
+// block of kThreads threads calls it. Uses the shared memory of BlockPrefix, at
+// 0.
+template <uint32_t kThreads>
+SIMT_DEVICE uint32_t CountBits(const uint32_t* words, uint32_t count) {
+  constexpr uint32_t kBatch = 16;  // under way at a time
+  uint32_t sum = 0;
+  for (uint32_t first = simt::ThreadIndex(); first < count;
+       first += kBatch * kThreads) {
+    uint32_t batch[kBatch];
+    SIMT_UNROLL
+    for (uint32_t k = 0; k < kBatch; ++k) {
+      const uint32_t i = first + k * kThreads;
+      batch[k] = words[i < count ? i : first];
+    }
+    SIMT_UNROLL
+    for (uint32_t k = 0; k < kBatch; ++k) {
+      const bool exists = first + k * kThreads < count;
+      sum += exists ? static_cast<uint32_t>(simt::PopCount(batch[k])) : 0;
+    }
+  }
+  uint32_t total;
+  BlockPrefix<kThreads>(sum, 0, &total);
+  return total;
+}
 
 }  // namespace SIMT_SPACE
 }  // namespace blockmgr

@@ -32,6 +32,16 @@ inline int32_t FillSplitOffsets(const int64_t* offsets, int64_t num_lists,
   return out[num_lists];
 }
 
+// Returns the entries of the longest of the lists that begin at offsets[0 ..
+// num_lists].
+inline int64_t LongestList(const int64_t* offsets, int64_t num_lists) {
+  int64_t longest = 0;
+  for (int64_t list = 0; list < num_lists; ++list) {
+    longest = std::max(longest, offsets[list + 1] - offsets[list]);
+  }
+  return longest;
+}
+
 }  // namespace blockmgr
 
 #endif  // KERNELS_CUDA_LIST_SPLITS_H_

@@ -38,10 +38,8 @@ int64_t AppendLongs(const std::vector<int64_t>& values,
 
 // Returns the entries of the longest list.
 int32_t LongestList(const PyEntryPlan& plan) {
-  int64_t longest = 0;
-  for (size_t i = 0; i + 1 < plan.offsets.size(); ++i) {
-    longest = std::max(longest, plan.offsets[i + 1] - plan.offsets[i]);
-  }
+  const int64_t longest =
+      blockmgr::LongestList(plan.offsets.data(), plan.num_lists());
   if (longest > kMaxGrid * kIndexTailEntries) {
     ThrowInvalid("plan: expected at most ", kMaxGrid * kIndexTailEntries,
                  " entries of a head, got ", longest);
@@ -95,6 +93,8 @@ PyIndexPlan PyCudaKernels::PlanIndex(std::shared_ptr<PyEntryPlan> entries,
   plan.mark_offsets_at = AppendLongs(mark_offsets, &plan.words);
   plan.cuts_at = std::ssize(plan.words);
   plan.words.insert(plan.words.end(), tail_begins.begin(), tail_begins.end());
+  plan.chunks_at =
+      AddSplitWords(entries->offsets, kIndexChunkEntries, 0, &plan.words);
   plan.entries = std::move(entries);
   return plan;
 }
@@ -140,6 +140,10 @@ void PyCudaKernels::IndexEntries(const PyIndexPlan& plan, TensorArgument words,
   params.offsets = DataOf<const int64_t>(numbers);
   params.word_offsets =
       reinterpret_cast<const int64_t*>(first_word + plan.mark_offsets_at);
+  if (plan.longest_list > kIndexWholeEntries) {
+    params.chunks = {first_word + plan.chunks_at,
+                     plan.words[plan.chunks_at + plan.entries->num_lists()]};
+  }
   params.slots = DataOf<int64_t>(slot_ids);
   params.positions = DataOf<int32_t>(tokens);
   params.error = reinterpret_cast<uint32_t*>(memory_);

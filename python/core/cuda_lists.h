@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "blockmgr/base/model_layout.h"
 #include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/list_splits.h"
 #include "kernels/cuda/scores/entry_lists.h"
 #include "kernels/cuda/selection/select.h"
 #include "python/core/arrays.h"
@@ -73,6 +75,17 @@ struct PyEntryPlan {
   }
 };
 
+// Adds the splits of the lists that begin at `offsets`, and returns where.
+inline int64_t AddSplitWords(std::span<const int64_t> offsets,
+                             int32_t split_entries, int32_t min_splits,
+                             std::vector<int32_t>* words) {
+  const size_t begin = words->size();
+  words->resize(begin + offsets.size());
+  FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
+                   words->data() + begin, min_splits);
+  return static_cast<int64_t>(begin);
+}
+
 // A plan whose words are on a device, and entries. Keeps the tensors alive.
 struct PyEntryLists {
   std::shared_ptr<PyEntryPlan> plan;
@@ -85,6 +98,11 @@ struct PyEntryLists {
     return DataOf<const int32_t>(words) + at;
   }
   EntryLists Lists() const;
+  // Chunks of a selection.
+  ListSplits Chunks() const {
+    return {WordsAt(plan->chunks_at),
+            plan->CountSplits(plan->chunks_at, plan->num_lists())};
+  }
 };
 
 // The sizes of an index that turns the tables of attention into entries.
@@ -95,10 +113,11 @@ struct PyIndexPlan {
   int32_t longest_list = 0;  // entries
   int64_t num_marks = 0;     // 32 positions each, of all lists
   // The words that the caller sends to the device: entry offsets (two words
-  // each) at 0, then offsets of marks (two words each), then cuts.
+  // each) at 0, then offsets of marks (two words each), then cuts, then chunks.
   std::vector<int32_t> words;
   int64_t mark_offsets_at = 0;
   int64_t cuts_at = 0;
+  int64_t chunks_at = 0;
 
   int64_t workspace_bytes() const;
 };

@@ -1,14 +1,12 @@
 // CudaKernels: lists of entries, scores, and sizes of values.
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "blockmgr/base/bits.h"
 #include "blockmgr/eviction/policy.h"
 #include "kernels/cuda/host/device_scorers.h"
-#include "kernels/cuda/list_splits.h"
 #include "kernels/cuda/scores/expected_scores.h"
 #include "kernels/cuda/scores/key_scores.h"
 #include "kernels/cuda/scores/pooled_scores.h"
@@ -27,16 +25,6 @@ constexpr int64_t kMaxListEntries = (int64_t{1} << 30) - 1;  // select.h
 constexpr int64_t kMaxEntries = int64_t{1} << 38;
 // With 16 query heads of a group, WindowRows stays below 2^31.
 constexpr int64_t kMaxQueries = int64_t{1} << 26;
-
-// Adds the splits of the lists that begin at `offsets`, and returns where.
-int64_t AddSplitWords(std::span<const int64_t> offsets, int32_t split_entries,
-                      int32_t min_splits, std::vector<int32_t>* words) {
-  const size_t begin = words->size();
-  words->resize(begin + offsets.size());
-  FillSplitOffsets(offsets.data(), std::ssize(offsets) - 1, split_entries,
-                   words->data() + begin, min_splits);
-  return static_cast<int64_t>(begin);
-}
 
 void CheckPlanned(const PyEntryPlan& plan) {
   const std::vector<int64_t>& offsets = plan.offsets;

@@ -27,12 +27,11 @@ SelectArrays TakeSelectArrays(const PySelectionPlan& plan,
                               WorkspaceCursor* cursor) {
   const SelectProblem& problem = plan.problem;
   SelectArrays arrays;
-  arrays.num_zeros = int64_t{problem.num_scopes} * (kRadixBins + 1) +
-                     int64_t{problem.num_heads} * kLastRadixBins;
+  const int64_t num_groups = int64_t{problem.num_heads} + problem.num_scopes;
+  arrays.num_zeros = num_groups * (int64_t{kRadixBins} + 1);
   arrays.zeros = cursor->Take<uint32_t>(arrays.num_zeros);
   arrays.heads = cursor->Take<SelectHead>(problem.num_heads);
-  arrays.searches = cursor->Take<RadixSearch>(int64_t{problem.num_heads} +
-                                              problem.num_scopes);
+  arrays.searches = cursor->Take<RadixSearch>(num_groups);
   arrays.ties = cursor->Take<uint32_t>(
       SurvivorWords(plan.entries->num_entries(), problem.num_heads));
   return arrays;
@@ -94,6 +93,8 @@ PySelectionPlan PyCudaKernels::PlanSelection(
   plan.problem.page_size = layout_.page_size;
   plan.problem.num_heads = entries->num_lists();
   plan.problem.num_scopes = static_cast<int32_t>(scopes.size());
+  plan.problem.divide_from =
+      DivideFrom(entries->offsets.data(), plan.problem.num_heads);
   static_assert(sizeof(SelectScope) % sizeof(int32_t) == 0);
   plan.words.resize(scopes.size() * sizeof(SelectScope) / sizeof(int32_t));
   std::memcpy(plan.words.data(), scopes.data(),
@@ -143,19 +144,16 @@ void PyCudaKernels::Select(const PySelectionPlan& plan, TensorArgument words,
   const SelectArrays arrays = TakeSelectArrays(plan, &cursor);
   problem.scopes = DataOf<const SelectScope>(scopes);
   problem.offsets = DataOf<const int64_t>(entries.words);
-  problem.chunks = {
-      entries.WordsAt(entries.plan->chunks_at),
-      entries.plan->CountSplits(entries.plan->chunks_at, problem.num_heads)};
+  problem.chunks = entries.Chunks();
   problem.positions = DataOf<const int32_t>(entries.positions);
   problem.scores = DataOf<const float>(score_values);
   (plan.needs_products ? problem.products : problem.value_norms) =
       DataOf<const float>(sizes);
   problem.given = DataOf<const int32_t>(given);
   problem.histograms = arrays.zeros;
-  problem.last_bins =
-      problem.histograms + int64_t{problem.num_scopes} * kRadixBins;
   problem.counters =
-      problem.last_bins + int64_t{problem.num_heads} * kLastRadixBins;
+      problem.histograms +
+      (int64_t{problem.num_scopes} + problem.num_heads) * kRadixBins;
   problem.heads = arrays.heads;
   problem.searches = arrays.searches;
   problem.ties = arrays.ties;
@@ -206,6 +204,11 @@ void PyCudaKernels::PlanMoves(const PyEntryLists& entries,
   params.slots = DataOf<const int64_t>(entries.slots);
   params.positions = DataOf<const int32_t>(entries.positions);
   params.survivors = DataOf<const uint32_t>(bits);
+  if (LongestList(entries.plan->offsets.data(), num_heads) >
+      kMovesTurnEntries) {
+    params.chunk_entries = SelectProblem().chunk_entries;
+    params.chunks = entries.Chunks();
+  }
   params.page_offsets = DataOf<const int32_t>(offsets);
   params.pages = DataOf<const int32_t>(page_ids);
   params.num_pages = num_pages;

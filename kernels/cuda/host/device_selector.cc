@@ -47,6 +47,7 @@ SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
   problem.page_size = batch.shape.page_size;
   problem.num_heads = batch.shape.num_layers * batch.shape.num_heads;
   problem.num_scopes = static_cast<int32_t>(scopes_.size());
+  problem.divide_from = DivideFrom(entries.offsets.data(), problem.num_heads);
   BM_CHECK(std::ssize(entries.offsets) == problem.num_heads + 1);
   const int64_t num_groups = int64_t{problem.num_heads} + problem.num_scopes;
   arrays->scopes = memory.InputOf(std::span<const SelectScope>(scopes_));
@@ -60,9 +61,7 @@ SelectProblem DeviceSelector::AddSelection(const SelectBatch& batch,
   arrays->heads = memory.Work<SelectHead>(problem.num_heads);
   arrays->searches = memory.Work<RadixSearch>(num_groups);
   // Side by side: one fill zeroes all.
-  arrays->zeros =
-      memory.Work<uint32_t>(int64_t{problem.num_scopes} * (kRadixBins + 1) +
-                            int64_t{problem.num_heads} * kLastRadixBins);
+  arrays->zeros = memory.Work<uint32_t>(num_groups * (int64_t{kRadixBins} + 1));
   const int64_t num_words =
       SurvivorWords(entries.offsets.back(), problem.num_heads);
   arrays->ties = memory.Work<uint32_t>(num_words);
@@ -92,10 +91,9 @@ void DeviceSelector::PointTo(const SelectionArrays& arrays,
   problem->heads = memory.Device(arrays.heads);
   problem->searches = memory.Device(arrays.searches);
   problem->histograms = memory.Device(arrays.zeros);
-  problem->last_bins =
-      problem->histograms + int64_t{problem->num_scopes} * kRadixBins;
   problem->counters =
-      problem->last_bins + int64_t{problem->num_heads} * kLastRadixBins;
+      problem->histograms +
+      (int64_t{problem->num_scopes} + problem->num_heads) * kRadixBins;
   problem->ties = memory.Device(arrays.ties);
   problem->budgets = memory.Device(arrays.budgets);
   problem->survivors = memory.Device(arrays.survivors);

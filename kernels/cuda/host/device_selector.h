@@ -14,7 +14,8 @@ namespace blockmgr {
 
 // DeviceSelector selects what SelectEntries selects, bit for bit.
 //
-// Cost: 2 to 7 small kernels, two fills and one wait per selection.
+// Cost: 2 or 4 small kernels, 4 or 8 more for heads of kDividedHeadEntries or
+// more entries, two fills and one wait per selection.
 // Thread-compatible.
 class DeviceSelector {
  public:
@@ -37,7 +38,7 @@ class DeviceSelector {
     CallMemory::Array<float> products;
     CallMemory::Array<SelectHead> heads;
     CallMemory::Array<RadixSearch> searches;
-    CallMemory::Array<uint32_t> zeros;  // histograms, bins, counters
+    CallMemory::Array<uint32_t> zeros;  // histograms, counters
     CallMemory::Array<uint32_t> ties;
     CallMemory::Array<int32_t> budgets;
     CallMemory::Array<uint32_t> survivors;

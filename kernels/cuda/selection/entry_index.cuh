@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/block_prefix.cuh"
+#include "kernels/cuda/list_splits.cuh"
 #include "kernels/cuda/rows/row_mover.h"
 #include "kernels/cuda/selection/entry_index.h"
 #include "kernels/cuda/simt.h"
@@ -17,18 +18,18 @@ inline namespace SIMT_SPACE {
 struct IndexedList {
   AttentionList list;
   int32_t layer = 0;
-  int32_t cut = 0;    // of its sequence
+  int32_t cut = 0;  // of its sequence
+  int32_t sequence = 0;
   int64_t index = 0;  // among all lists
   int64_t begin = 0;  // of its entries
   int64_t size = 0;
   const int32_t* region_positions = nullptr;  // by rank
 };
 
-// Grids are {lists of a layer, .., layers}.
-SIMT_DEVICE IndexedList LoadIndexedList(const EntryIndexParams& params) {
+// Loads list `in_layer` of a layer, counted from the first layer.
+SIMT_DEVICE IndexedList LoadIndexedList(const EntryIndexParams& params,
+                                        int32_t layer, int32_t in_layer) {
   AttentionLists lists = params.lists;
-  const int32_t layer = static_cast<int32_t>(simt::BlockZ());
-  const int32_t in_layer = static_cast<int32_t>(simt::BlockX());
   const int32_t sequence = in_layer / lists.num_heads;
   const int32_t head = in_layer - sequence * lists.num_heads;
   const int32_t slot = lists.sequence_slots == nullptr
@@ -47,11 +48,18 @@ SIMT_DEVICE IndexedList LoadIndexedList(const EntryIndexParams& params) {
   result.list = LoadList(lists, params.page_shift, sequence, head);
   result.layer = lists.layer + layer;
   result.cut = lists.cuts[slot];
+  result.sequence = sequence;
   result.index =
       int64_t{layer} * lists.num_sequences * lists.num_heads + in_layer;
   result.begin = params.offsets[result.index];
   result.size = params.offsets[result.index + 1] - result.begin;
   return result;
+}
+
+// The list of a CTA whose grid is {lists of a layer; ..; layers}.
+SIMT_DEVICE IndexedList LoadIndexedList(const EntryIndexParams& params) {
+  return LoadIndexedList(params, static_cast<int32_t>(simt::BlockZ()),
+                         static_cast<int32_t>(simt::BlockX()));
 }
 
 // Grid: {lists of a layer; entries of the longest tail / kIndexTailEntries,
@@ -89,22 +97,25 @@ struct MarkedWords {
   uint32_t* marks;
   IndexWord* words;
   int32_t count;
+  // Those that the CTA counts.
+  int32_t first;
+  int32_t end;
 
   SIMT_DEVICE MarkedWords(const EntryIndexParams& params,
                           const IndexedList& mine) {
     const AttentionLists& lists = params.lists;
-    const int64_t* const offsets = params.word_offsets;
-    const auto sequence =
-        static_cast<int32_t>(simt::BlockX()) / lists.num_heads;
-    const int64_t num_words = offsets[sequence + 1] - offsets[sequence];
-    const int64_t first =
-        (simt::BlockZ() * offsets[lists.num_sequences] + offsets[sequence]) *
-            lists.num_heads +
-        mine.list.head * num_words;
-    marks = params.marks + first;
-    words = params.words + first;
+    const int64_t* const offsets = params.word_offsets + mine.sequence;
+    const int64_t num_words = offsets[1] - offsets[0];
+    const int64_t layer_words = params.word_offsets[lists.num_sequences];
+    const int64_t layer = mine.layer - lists.layer;
+    const int64_t begin = (layer * layer_words + offsets[0]) * lists.num_heads +
+                          mine.list.head * num_words;
+    marks = params.marks + begin;
+    words = params.words + begin;
     count = (mine.cut + 31) / 32;
     if (count > num_words) count = static_cast<int32_t>(num_words);
+    first = 0;
+    end = count;
   }
 };
 
@@ -142,22 +153,31 @@ struct RegionBatch {
   }
 };
 
-// Turns marks into words. All threads of a block call it.
-SIMT_DEVICE void CountMarks(const MarkedWords& marked) {
+// Marks the positions of some places.
+SIMT_DEVICE void MarkPlaces(const MarkedWords& marked,
+                            const RegionBatch& batch) {
+  SIMT_UNROLL
+  for (int32_t k = 0; k < RegionBatch::kSize; ++k) {
+    const int32_t position = batch.positions[k];
+    if (!batch.inside[k]) continue;
+    simt::AtomicOr(marked.marks + position / 32, 1u << (position % 32));
+  }
+}
+
+// Turns the marks of the CTA into words. load(i) returns marks i. `before` is
+// the number of marks in all lower words. All threads of a block call it.
+template <typename Load>
+SIMT_DEVICE void CountMarks(const MarkedWords& marked, uint32_t before,
+                            const Load& load) {
   static_assert(kIndexThreads == kPrefixThreads);
   using Turn = WordTurn<kIndexThreads>;
-  uint32_t before = 0;
-  for (int32_t base = 0; base < marked.count; base += Turn::kStep) {
-    // An exchange, not a load: it reads where the atomics wrote, and sets the
-    // word back to zero.
-    const Turn turn(base, marked.count, [&](int32_t i) {
-      return simt::AtomicExchange(marked.marks + i, 0u);
-    });
+  for (int32_t base = marked.first; base < marked.end; base += Turn::kStep) {
+    const Turn turn(base, marked.end, load);
     uint32_t lower = before + turn.before;
     SIMT_UNROLL
     for (int32_t k = 0; k < Turn::kSize; ++k) {
       const int32_t i = turn.first + k;
-      if (i < marked.count) marked.words[i] = {turn.words[k], lower};
+      if (i < marked.end) marked.words[i] = {turn.words[k], lower};
       lower += static_cast<uint32_t>(simt::PopCount(turn.words[k]));
     }
     before += turn.total;
@@ -202,22 +222,112 @@ void IndexRegions(EntryIndexParams params) {
   const int32_t num_region = mine.list.region_length;
   const auto thread = static_cast<int32_t>(simt::ThreadIndex());
   for (int32_t first = thread; first < num_region; first += kStep) {
-    const RegionBatch batch(mine, marked, first, params.error);
-    SIMT_UNROLL
-    for (int32_t k = 0; k < RegionBatch::kSize; ++k) {
-      const int32_t position = batch.positions[k];
-      if (!batch.inside[k]) continue;
-      simt::AtomicOr(marked.marks + position / 32, 1u << (position % 32));
-    }
+    MarkPlaces(marked, RegionBatch(mine, marked, first, params.error));
   }
   simt::SyncBlock();
   if (marked.count == 0) return;  // not one position was inside
-  CountMarks(marked);
+  // An exchange, not a load: it reads where the atomics wrote, and sets the
+  // word back to zero.
+  CountMarks(marked, 0, [&](int32_t i) {
+    return simt::AtomicExchange(marked.marks + i, 0u);
+  });
   simt::SyncBlock();
   for (int32_t first = thread; first < num_region; first += kStep) {
     PlaceEntries(params, mine, marked,
                  RegionBatch(mine, marked, first, params.error));
   }
+}
+
+// The chunk of a CTA: its places in the list's region, and its share of the
+// list's words. The grids of the kernels below are chunks.count.
+struct RegionChunk {
+  IndexedList mine;
+  MarkedWords marked;
+  int32_t first;
+  int32_t end;
+
+  SIMT_DEVICE explicit RegionChunk(const EntryIndexParams& params)
+      : RegionChunk(params, Find(params)) {}
+
+  // Calls use(batch) for the places of this thread.
+  template <typename Use>
+  SIMT_DEVICE void ForEachBatch(uint32_t* error, const Use& use) const {
+    static_assert(kIndexChunkEntries == RegionBatch::kSize * kIndexThreads);
+    for (int32_t i = first + static_cast<int32_t>(simt::ThreadIndex()); i < end;
+         i += kIndexChunkEntries) {
+      use(RegionBatch(mine, marked, i, error));
+    }
+  }
+
+ private:
+  SIMT_DEVICE static ListSplit Find(const EntryIndexParams& params) {
+    return FindSplit(
+        params.chunks.offsets,
+        params.num_layers * params.lists.num_sequences * params.lists.num_heads,
+        static_cast<int32_t>(simt::BlockX()));
+  }
+  SIMT_DEVICE static IndexedList LoadOf(const EntryIndexParams& params,
+                                        int32_t list) {
+    const int32_t num_lists =
+        params.lists.num_sequences * params.lists.num_heads;
+    return LoadIndexedList(params, list / num_lists, list % num_lists);
+  }
+  SIMT_DEVICE RegionChunk(const EntryIndexParams& params,
+                          const ListSplit& chunk)
+      : mine(LoadOf(params, chunk.list)),
+        marked(params, mine),
+        first(chunk.split * kIndexChunkEntries),
+        end(first + kIndexChunkEntries) {
+    const int32_t* const chunks = params.chunks.offsets + chunk.list;
+    const int32_t num_chunks = chunks[1] - chunks[0];
+    // A region that has no room in its list is read to its end.
+    if (end > mine.list.region_length || chunk.split + 1 == num_chunks) {
+      end = mine.list.region_length;
+    }
+    const int32_t share = (marked.count + num_chunks - 1) / num_chunks;
+    marked.first = chunk.split * share;
+    if (marked.first > marked.count) marked.first = marked.count;
+    if (marked.first + share < marked.end) marked.end = marked.first + share;
+  }
+};
+
+// Marks the positions of regions.
+SIMT_KERNEL(kIndexThreads, 4)
+void MarkRegions(EntryIndexParams params) {
+  simt::AwaitEarlierKernels();
+  const RegionChunk chunk(params);
+  chunk.ForEachBatch(params.error, [&](const RegionBatch& batch) {
+    MarkPlaces(chunk.marked, batch);
+  });
+}
+
+// Turns marks into words. Shared memory: kPrefixSharedBytes.
+SIMT_KERNEL(kIndexThreads, 4)
+void CountRegions(EntryIndexParams params) {
+  simt::AwaitEarlierKernels();
+  const RegionChunk chunk(params);
+  const MarkedWords& marked = chunk.marked;
+  if (marked.first == marked.end) return;
+  const auto num_before = static_cast<uint32_t>(marked.first);
+  const uint32_t before =
+      num_before > 0 ? CountBits<kIndexThreads>(marked.marks, num_before) : 0;
+  CountMarks(marked, before, [&](int32_t i) { return marked.marks[i]; });
+}
+
+// Writes the entries of regions, and sets marks back to zero.
+SIMT_KERNEL(kIndexThreads, 4)
+void PlaceRegions(EntryIndexParams params) {
+  simt::AwaitEarlierKernels();
+  const RegionChunk chunk(params);
+  const MarkedWords& marked = chunk.marked;
+  for (int32_t i = marked.first + static_cast<int32_t>(simt::ThreadIndex());
+       i < marked.end; i += kIndexThreads) {
+    marked.marks[i] = 0;
+  }
+  if (marked.count == 0) return;  // not one position was inside
+  chunk.ForEachBatch(params.error, [&](const RegionBatch& batch) {
+    PlaceEntries(params, chunk.mine, marked, batch);
+  });
 }
 
 }  // namespace SIMT_SPACE

@@ -8,12 +8,18 @@
 // are). It does not sort: the positions of a list differ, so it marks one bit
 // per position and counts the bits below to find the place of an entry. One CTA
 // does this for a list. Cost: O(region + cut / 32).
+//
+// For long lists three kernels do this, in a CTA per chunk of a list: one
+// marks, one counts, one finds the places. A CTA that counts reads all marks of
+// its list that are before its own. These are bits, so the CTAs of a million
+// positions read 32 MB in all, most of it from the second-level cache.
 #ifndef KERNELS_CUDA_SELECTION_ENTRY_INDEX_H_
 #define KERNELS_CUDA_SELECTION_ENTRY_INDEX_H_
 
 #include <cstdint>
 
 #include "kernels/cuda/attention_lists.h"
+#include "kernels/cuda/list_splits.h"
 
 namespace blockmgr {
 
@@ -40,6 +46,9 @@ struct EntryIndexParams {
   int32_t page_shift = 4;  // page_size = 1 << page_shift
   // [num_lists + 1]. The host fills them, because it knows all lengths.
   const int64_t* offsets = nullptr;
+  // Null, or the chunks of kIndexChunkEntries entries of each list, for CTAs of
+  // regions. Worth it if a list has more than kIndexWholeEntries entries.
+  ListSplits chunks = {};
   // Workspace; not needed without regions. Each list has one word per 32
   // positions below its sequence's cut. word_offsets is filled by the host: the
   // sums of the words of one list of each sequence, [num_sequences + 1]. The
@@ -59,10 +68,15 @@ struct EntryIndexParams {
   uint32_t* error = nullptr;
 };
 
-// The threads of a CTA of both kernels, and the entries of a tail that one CTA
+// The threads of a CTA of all kernels, and the entries of a tail that one CTA
 // writes.
 inline constexpr int32_t kIndexThreads = 256;
 inline constexpr int32_t kIndexTailEntries = 4 * kIndexThreads;
+// The places of a region that one CTA reads at once. If no list is longer than
+// kIndexWholeEntries, two launches more are expected to take longer than they
+// save. The number is not timed on a GPU yet.
+inline constexpr int32_t kIndexChunkEntries = 8 * kIndexThreads;
+inline constexpr int32_t kIndexWholeEntries = 4 * kIndexChunkEntries;
 
 }  // namespace blockmgr
 

@@ -1,7 +1,7 @@
 // Selection on the device: from scores to budgets, survivors and moves. This
 // header has the parameters of the kernels in select_budgets.cuh,
-// select_scopes.cuh, select_heads.cuh and select_moves.cuh. Plain data, C++17.
-// All pointers are device memory.
+// select_scopes.cuh, select_heads.cuh, select_divided.cuh and select_moves.cuh.
+// Plain data, C++17. All pointers are device memory.
 //
 // The device selects what SelectEntries of eviction/select.h selects, bit for
 // bit: the same order of scores, the same ties, the same largest remainders.
@@ -63,12 +63,12 @@ struct SelectHead {
   int32_t num_sinks;
   int32_t num_past;
   int32_t num_recent;
-  // The entries of the past that the head took before the pool of its scope was
-  // made.
-  RadixSearch floor;
+  // The entries of the past that the head takes before the pool of its scope is
+  // made: its best.
   int64_t floor_count;
-  // The entries of the head in the pool: above the scope's threshold, and equal
-  // to the threshold.
+  uint32_t floor_key;  // of the last of these, its digits known so far
+  // The entries of the head's past: above the scope's threshold, and equal to
+  // the threshold.
   int64_t above;
   int64_t equal;
   int64_t fixed;   // entries that the head gets at any weight
@@ -92,6 +92,10 @@ inline constexpr uint32_t kSelectThreads = 256;
 inline constexpr uint32_t kSelectHeadThreads = 1024;  // one head per block
 inline constexpr uint32_t kRadixBins = 2048;
 inline constexpr uint32_t kLastRadixBins = 1024;  // bins of the last digit
+// A block keeps the keys of up to 32,768 entries of a head. From about this
+// many entries on, division is expected to save more than its four launches
+// take. The number is not timed on a GPU yet.
+inline constexpr int32_t kDividedHeadEntries = 49152;
 
 struct SelectProblem {
   int32_t num_heads = 0;
@@ -116,21 +120,24 @@ struct SelectProblem {
   // The first stage's share of the budget (critical), in multiples of 10^-9.
   int64_t first_share = 0;
   float eps = 0.0f;  // critical
-  // The entries that one block reads in searches of scopes: a multiple of
-  // kSelectThreads. A block has this many reads under way at once, and eight
-  // heads of 32,000 entries fill a large device.
+  // The entries that one block reads in searches of scopes and of divided
+  // heads: a multiple of kSelectThreads. A block has this many reads under way
+  // at once, and eight heads of 32,000 entries fill a large device.
   int32_t chunk_entries = 2048;
   // Chunks of chunk_entries entries. A head without entries has one chunk, too.
-  ListSplits chunks;
+  ListSplits chunks = {};
+  // Heads of at least this many entries are divided: many blocks search such a
+  // head together. INT32_MAX if no head is as long, which saves launches. See
+  // DivideFrom.
+  int32_t divide_from = INT32_MAX;
 
-  // Workspace. `searches` has the searches of scopes, then those of heads.
-  // histograms, last_bins and counters must be zero. They are zero again at the
+  // Workspace. The first elements are those of scopes, then follow those of
+  // heads. histograms and counters must be zero. They are zero again at the
   // end.
   SelectHead* heads = nullptr;      // [num_heads]
   RadixSearch* searches = nullptr;  // [num_scopes + num_heads]
-  uint32_t* histograms = nullptr;   // [num_scopes, kRadixBins]
-  uint32_t* last_bins = nullptr;    // [num_heads, kLastRadixBins]
-  uint32_t* counters = nullptr;     // [num_scopes]
+  uint32_t* histograms = nullptr;   // [num_scopes + num_heads, kRadixBins]
+  uint32_t* counters = nullptr;     // [num_scopes + num_heads]
   // The entries at the threshold, as bits like those of survivors.
   uint32_t* ties = nullptr;
 
@@ -148,6 +155,14 @@ SIMT_HOST_DEVICE bool HasFloors(const SelectProblem& p) {
          (p.budget == SelectBudget::kBlend && p.alpha == 0);
 }
 
+// Returns SelectProblem::divide_from for heads that begin at offsets[0 ..
+// num_heads]. Host code.
+inline int32_t DivideFrom(const int64_t* offsets, int64_t num_heads) {
+  return LongestList(offsets, num_heads) >= kDividedHeadEntries
+             ? kDividedHeadEntries
+             : INT32_MAX;
+}
+
 // Returns the first word of a head. It depends on the head's number and offset
 // alone.
 SIMT_HOST_DEVICE int64_t SurvivorWord(int64_t offset, int64_t head) {
@@ -157,9 +172,17 @@ SIMT_HOST_DEVICE int64_t SurvivorWords(int64_t num_entries, int64_t num_heads) {
   return num_entries / 32 + num_heads + 1;
 }
 
+// The entries whose moves a block plans in one turn.
+inline constexpr int32_t kMovesTurnEntries = 32 * int32_t{kSelectThreads};
+
 // Turns survivors into moves by the rule of PlaceSurvivors
 // (blockmgr/eviction/compaction_moves.h): the i-th survivor of a head goes to
 // the i-th slot of the head's new list.
+//
+// One block plans the moves of a head, or of a chunk of a head. The block of a
+// chunk counts all survivors before the chunk. These are words of 32 entries,
+// so the counts of a million entries read 32 MB in all, most of it from the
+// second-level cache.
 //
 // Every survivor gets a move, also a survivor that stays where it is. Moves of
 // slots outside the pool are written like others; the kernels of row_mover.h
@@ -180,6 +203,10 @@ struct SelectMoves {
   const int32_t* positions = nullptr;   // [entries]; read for
                                         // region_positions only
   const uint32_t* survivors = nullptr;  // SelectProblem::survivors
+  // Null, or the chunks that blocks take, of chunk_entries entries, a multiple
+  // of 32. Worth it if a head has more than kMovesTurnEntries entries.
+  ListSplits chunks = {};
+  int32_t chunk_entries = 2048;
   // The new region: its page lists, and how many slots of each list are in use.
   // Laid out by the host from `budgets`. Survivors beyond `kept` are left out.
   const int32_t* page_offsets = nullptr;  // [num_heads + 1]

@@ -54,39 +54,30 @@ SIMT_DEVICE int64_t CountProtected(const SelectHead& head) {
   return static_cast<int64_t>(head.num_sinks) + head.num_recent;
 }
 
+// Returns the number of entries that a head gets at any score.
+SIMT_DEVICE int64_t FixedOf(const SelectScope& scope, const SelectHead& head) {
+  return Smaller(scope.entries / scope.num_heads, CountProtected(head));
+}
+
 // Returns the number of entries of the past that a head takes before its
 // scope's pool is made: its floor. If a head without protected entries gets
 // only its share of the pool, it takes its best entry (ScoredIdeals of
 // eviction/budgets.cc).
-SIMT_DEVICE int64_t FloorOf(const SelectProblem& p, int64_t mean,
+SIMT_DEVICE int64_t FloorOf(const SelectProblem& p, const SelectScope& scope,
                             const SelectHead& head) {
+  const int64_t mean = scope.entries / scope.num_heads;
+  const int64_t fixed = FixedOf(scope, head);
   int64_t floor = 0;
   if (p.budget == SelectBudget::kFloor) {
-    floor = (mean - head.fixed) * p.alpha / kSelectWeightUnit;
+    floor = (mean - fixed) * p.alpha / kSelectWeightUnit;
   }
-  return HasFloors(p) && head.fixed == 0 ? Larger(floor, 1) : floor;
+  if (HasFloors(p) && fixed == 0) floor = Larger(floor, 1);
+  return Smaller(floor, head.num_past);
 }
 
 // Returns whether budgets depend on scores.
 SIMT_HOST_DEVICE bool IsScored(const SelectProblem& p) {
   return p.budget == SelectBudget::kBlend || p.budget == SelectBudget::kFloor;
-}
-
-// Computes the amounts that a scope's heads get at any score, and the searches
-// of their floors.
-SIMT_DEVICE void BeginScope(const SelectProblem& p, const ScopeThreads& threads,
-                            int32_t index) {
-  const SelectScope scope = p.scopes[index];
-  const bool scored = IsScored(p);
-  const int64_t mean = scope.entries / scope.num_heads;
-  for (uint32_t i = simt::ThreadIndex();
-       i < static_cast<uint32_t>(scope.num_heads); i += threads.num_threads()) {
-    const int64_t head = scope.first_head + static_cast<int64_t>(i);
-    SelectHead* state = p.heads + head;
-    state->fixed = scored ? Smaller(mean, CountProtected(*state)) : 0;
-    p.searches[p.num_scopes + head] =
-        BeginSearch(FloorOf(p, mean, *state), state->num_past);
-  }
 }
 
 // Begins the search of a scope's pool: the entries of its heads' pasts, without
@@ -98,11 +89,8 @@ SIMT_DEVICE void BeginPool(const SelectProblem& p, const ScopeThreads& threads,
   int64_t pool = 0;
   for (uint32_t i = simt::ThreadIndex();
        i < static_cast<uint32_t>(scope.num_heads); i += threads.num_threads()) {
-    const int64_t head = scope.first_head + static_cast<int64_t>(i);
-    SelectHead* state = p.heads + head;
-    state->floor = p.searches[p.num_scopes + head];
-    const int64_t mean = scope.entries / scope.num_heads;
-    state->floor_count = Smaller(FloorOf(p, mean, *state), state->num_past);
+    SelectHead* state = p.heads + scope.first_head + i;
+    state->fixed = FixedOf(scope, *state);
     taken += state->fixed + state->floor_count;
     pool += state->num_past - state->floor_count;
   }
@@ -111,15 +99,6 @@ SIMT_DEVICE void BeginPool(const SelectProblem& p, const ScopeThreads& threads,
   if (simt::ThreadIndex() == 0) {
     p.searches[index] = BeginSearch(scope.entries - taken, pool);
   }
-}
-
-// Grid: num_scopes. Runs after the floors. Shared memory: kScopeSharedBytes.
-SIMT_KERNEL(kSelectThreads, 4)
-void SelectBeginPool(SelectProblem p) {
-  simt::AwaitEarlierKernels();
-  const auto scope = static_cast<int32_t>(simt::BlockX());
-  const ScopeThreads threads(p.scopes[scope].num_heads);
-  if (threads.HasThisThread()) BeginPool(p, threads, scope);
 }
 
 // Computes f_h, the number of the scope's best entries that each head has. Ties
@@ -134,16 +113,24 @@ SIMT_DEVICE void WeighHeads(const SelectProblem& p, const ScopeThreads& threads,
     const uint32_t i = base + simt::ThreadIndex();
     SelectHead* state = p.heads + scope.first_head + (i < num_heads ? i : 0);
     const bool search = pool.mode == RadixSearch::kSearch;
-    const int64_t equal = search && i < num_heads ? state->equal : 0;
+    const int64_t floor = state->floor_count;
+    const int64_t above = search ? Larger(0, state->above - floor) : 0;
+    // Some entries equal to the threshold may be among those that the head took
+    // for itself.
+    const int64_t equal =
+        search && i < num_heads
+            ? Larger(0,
+                     Smaller(state->equal, state->above + state->equal - floor))
+            : 0;
     int64_t total;  // of the turn
     const int64_t before = equals_before + threads.Prefix(equal, &total);
     equals_before += total;
     if (i >= num_heads) continue;
-    int64_t count = state->floor_count;
+    int64_t count = floor;
     if (pool.mode == RadixSearch::kAll) {
       count = state->num_past;
     } else if (search) {
-      count += state->above + Larger(0, Smaller(equal, pool.wanted - before));
+      count += above + Larger(0, Smaller(equal, pool.wanted - before));
     }
     state->weight =
         count * (kSelectWeightUnit - uniform) + (mean - state->fixed) * uniform;
@@ -231,8 +218,8 @@ SIMT_DEVICE void EndScope(const SelectProblem& p, const ScopeThreads& threads,
   }
 }
 
-// Grid: num_heads. Splits the heads. The last block of a scope continues with
-// the scope, up to the point where keys must be read. Shared memory:
+// Grid: num_heads. Splits the heads, for budgets that do not depend on scores.
+// The last block of a scope computes its budgets. Shared memory:
 // kRadixSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectSplit(SelectProblem p) {
@@ -247,44 +234,42 @@ void SelectSplit(SelectProblem p) {
     return;
   }
   const ScopeThreads threads(scope.num_heads);
-  if (!threads.HasThisThread()) return;
-  BeginScope(p, threads, index);
-  if (!IsScored(p)) EndScope(p, threads, index);
+  if (threads.HasThisThread()) EndScope(p, threads, index);
 }
 
-// Grid: chunks.count. Used if there are no floors. Splits the heads and does
-// the first digit of every scope's search at the same time. The last block of
-// the scope finds the size of the search. Shared memory: kRadixSharedBytes.
+// Grid: chunks.count. Splits the heads and does the first digit of every
+// scope's search at the same time. The last block of the scope finds the size
+// of the search. Shared memory: kRadixSharedBytes.
+template <bool kFloors>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectBeginScopes(SelectProblem p) {
   simt::AwaitEarlierKernels();
   ScopeChunk chunk(p, FindChunk(p));
   ClearBins();
-  const SelectHead head = SplitHead(p, chunk.list, chunk.scope);
+  SelectHead head = SplitHead(p, chunk.list, chunk.scope);
+  if (kFloors) head.floor_count = FloorOf(p, chunk.scope, head);
   if (chunk.split == 0 && simt::ThreadIndex() == 0) p.heads[chunk.list] = head;
-  CountChunk<0>(p, &chunk, head, 0);
-  const int32_t index = chunk.scope_index;
+  CountChunk<0, kFloors>(p, &chunk, head, 0);
+  const bool adds = KeepPool<0, kFloors>(p, chunk, head, 0);
   ThreadBins<kRadixBins> bins;
-  if (!AddBins(p, chunk, &bins)) return;
+  if (!AddBins(chunk.shared, adds, &bins)) return;
   const ScopeThreads threads(chunk.scope.num_heads);
-  if (threads.HasThisThread()) {
-    BeginScope(p, threads, index);
-    BeginPool(p, threads, index);
-  }
+  if (threads.HasThisThread()) BeginPool(p, threads, chunk.scope_index);
   simt::SyncBlock();
-  PickScopeBin<0>(p, chunk, &bins);
+  PickSharedBin<0>(chunk.shared, &bins);
 }
 
 // Grid: chunks.count. Does the last digit of every scope's search. The last
 // block of a scope computes its budgets. Shared memory: the larger of
 // kRadixSharedBytes and kScopeSharedBytes.
+template <bool kFloors>
 SIMT_KERNEL(kSelectThreads, 4)
 void SelectEndScopes(SelectProblem p) {
   ScopeChunk chunk(p, FindChunk(p));
   ClearBins();
   simt::AwaitEarlierKernels();
   const SelectHead head = p.heads[chunk.list];
-  if (!EndScopeSearch(p, &chunk, head)) return;
+  if (!EndScopeSearch<kFloors>(p, &chunk, head)) return;
   const ScopeThreads threads(chunk.scope.num_heads);
   if (threads.HasThisThread()) EndScope(p, threads, chunk.scope_index);
 }

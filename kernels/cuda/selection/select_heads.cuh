@@ -1,7 +1,7 @@
-// The search of a head, and its survivors. One block does all of it. Its cost
-// is the instructions of one SM, most of them for the first read of the keys.
-// This first read begins while the kernel before still ends. Shared memory of
-// the kernels: kHeadSharedBytes.
+// The search of a head, and its survivors. One block does all of it, except for
+// divided heads (select_divided.cuh). Its cost is the instructions of one SM,
+// most of them for the first read of the keys. This first read begins while the
+// kernel before still ends. Shared memory of the kernels: kHeadSharedBytes.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_HEADS_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_HEADS_CUH_
 
@@ -26,7 +26,7 @@ inline constexpr uint32_t kHeadSharedBytes =
 static_assert(kHeadSharedBytes <= kMaxSharedBytes, "does not fit an SM");
 
 // The key in the second stage of critical of an entry that the first stage
-// took. No number has this key.
+// took. No number has this key, or its first digit.
 inline constexpr uint32_t kTakenKey = 0;
 
 SIMT_DEVICE simt::SharedArray<uint32_t> CachedKeys() {
@@ -120,40 +120,143 @@ SIMT_DEVICE void FillCache(const HeadEntries& entries, const PastRange& past) {
   count(entry, key);
 }
 
-// Fills the cache and counts the first digit for critical's second stage, for
-// the past alone.
-SIMT_DEVICE void FillSecondCache(const SelectProblem& p, int32_t head,
-                                 const HeadEntries& entries,
-                                 const PastRange& past) {
-  using Batch = KeyBatch<true>;
-  constexpr auto kStride = static_cast<int32_t>(kSelectHeadThreads);
-  const auto bins = RadixBins();
-  const auto keys = CachedKeys();
-  const int32_t end =
-      past.end < entries.num_cached ? past.end : entries.num_cached;
-  for (int32_t first = past.begin + static_cast<int32_t>(simt::ThreadIndex());
-       first < end; first += Batch::kSize * kStride) {
-    const Batch batch(p, head, entries.offset, first, kStride, end);
+// Turns first keys into keys of critical's second stage, for entries of a past
+// that was searched.
+struct SecondKeys {
+  const float* sizes;  // value norms or products, of the head's entries
+  bool products;
+  bool scored;
+  float eps;
+  // The first stage took all keys above this one, and some of those equal to it
+  // if it split ties.
+  uint32_t threshold;
+  bool split_ties;
+  const uint32_t* survivors;  // of the first stage, from the head's first on
+
+  SIMT_DEVICE SecondKeys(const SelectProblem& p, int32_t head,
+                         const HeadEntries& entries, const RadixSearch& first)
+      : sizes((p.products != nullptr ? p.products : p.value_norms) +
+              entries.offset),
+        products(p.products != nullptr),
+        scored(entries.scored),
+        eps(p.eps),
+        threshold(first.mode == RadixSearch::kSearch ? first.prefix : ~0u),
+        split_ties(first.mode == RadixSearch::kSearch && first.wanted > 0),
+        survivors(p.survivors + SurvivorWord(entries.offset, head)) {}
+
+  // Returns whether four sizes are aligned where four cached keys are.
+  SIMT_DEVICE bool IsAligned(const HeadEntries& entries) const {
+    return static_cast<int32_t>(reinterpret_cast<uintptr_t>(sizes) / 4 % 4) ==
+           entries.skew;
+  }
+
+  // Returns kTakenKey for an entry that the first stage took. `size` is that of
+  // the entry. NaN's key is the key of a NaN here, too.
+  SIMT_DEVICE uint32_t Of(int32_t entry, uint32_t key, float size) const {
+    if (HasTaken(entry, key)) return kTakenKey;
+    const float score = scored ? NumberOfKey(key)
+                               : static_cast<float>(static_cast<int32_t>(key));
+    return OrderKey(products ? size : (score + eps) * size);
+  }
+
+ private:
+  SIMT_DEVICE bool HasTaken(int32_t entry, uint32_t key) const {
+    if (split_ties && key == threshold) {
+      return (survivors[entry / 32] >> (entry % 32) & 1u) != 0;
+    }
+    return key > threshold;
+  }
+};
+
+// Replaces four keys of the cache from `place` on and counts their first digit.
+SIMT_DEVICE void ReplaceFour(const SecondKeys& second, int32_t entry,
+                             uint32_t four, const simt::Vector16& sizes) {
+  simt::Vector16 keys = CachedFours().Load(four);
+  SIMT_UNROLL
+  for (int32_t j = 0; j < 4; ++j) {
+    keys.words[j] =
+        second.Of(entry + j, keys.words[j], simt::BitsToFloat(sizes.words[j]));
+    if (keys.words[j] == kTakenKey) continue;
+    RadixBins().AtomicAdd(RadixDigit<0>::Of(keys.words[j]), 1u);
+  }
+  CachedFours().Store(four, keys);
+}
+
+// Replaces the keys of fours. Entry `lead` is the first of the first four.
+template <bool kAligned>
+SIMT_DEVICE void ReplaceFours(const SecondKeys& second,
+                              const HeadEntries& entries, int32_t lead,
+                              int32_t num_fours) {
+  constexpr int32_t kBatch = 2;  // more take too many registers
+  constexpr auto kThreads = static_cast<int32_t>(kSelectHeadThreads);
+  const auto thread = static_cast<int32_t>(simt::ThreadIndex());
+  const int32_t first_four = (entries.skew + lead) / 4;
+  for (int32_t turn = 0; turn < num_fours; turn += kBatch * kThreads) {
+    simt::Vector16 sizes[kBatch];
     SIMT_UNROLL
-    for (int32_t k = 0; k < Batch::kSize; ++k) {
-      if (!batch.exist[k]) continue;
-      keys.Store(static_cast<uint32_t>(entries.skew + first + k * kStride),
-                 batch.taken[k] ? kTakenKey : batch.keys[k]);
-      if (!batch.taken[k]) {
-        bins.AtomicAdd(RadixDigit<0>::Of(batch.keys[k]), 1u);
+    for (int32_t k = 0; k < kBatch; ++k) {
+      const int32_t i = turn + k * kThreads + thread;
+      const float* const from =
+          second.sizes + lead + 4 * (i < num_fours ? i : num_fours - 1);
+      if (kAligned) {
+        sizes[k] = simt::LoadGlobal16(from);
+      } else {
+        SIMT_UNROLL
+        for (int32_t j = 0; j < 4; ++j) {
+          sizes[k].words[j] = simt::FloatBits(from[j]);
+        }
       }
+    }
+    SIMT_UNROLL
+    for (int32_t k = 0; k < kBatch; ++k) {
+      const int32_t i = turn + k * kThreads + thread;
+      if (i >= num_fours) continue;
+      ReplaceFour(second, lead + 4 * i, static_cast<uint32_t>(first_four + i),
+                  sizes[k]);
     }
   }
 }
 
+// Turns the cache into that of critical's second stage and counts the first
+// digit, for the past alone. All threads of a block call it.
+SIMT_DEVICE void FillSecondCache(const SecondKeys& second,
+                                 const HeadEntries& entries,
+                                 const PastRange& past) {
+  const int32_t end =
+      past.end < entries.num_cached ? past.end : entries.num_cached;
+  if (past.begin >= end) return;
+  // As in FillCache.
+  const int32_t missing = (4 - (entries.skew + past.begin) % 4) % 4;
+  const int32_t size = end - past.begin;
+  const int32_t num_lead = missing < size ? missing : size;
+  const int32_t num_fours = (size - num_lead) / 4;
+  const int32_t lead = past.begin + num_lead;
+  if (second.IsAligned(entries)) {
+    ReplaceFours<true>(second, entries, lead, num_fours);
+  } else {
+    ReplaceFours<false>(second, entries, lead, num_fours);
+  }
+  const auto thread = static_cast<int32_t>(simt::ThreadIndex());
+  if (thread >= size - 4 * num_fours) return;
+  const int32_t entry =
+      past.begin + (thread < num_lead ? thread : 4 * num_fours + thread);
+  const auto place = static_cast<uint32_t>(entries.skew + entry);
+  const uint32_t key =
+      second.Of(entry, CachedKeys().Load(place), second.sizes[entry]);
+  CachedKeys().Store(place, key);
+  if (key != kTakenKey) {
+    RadixBins().AtomicAdd(RadixDigit<0>::Of(key), 1u);
+  }
+}
+
 // Counts the digits of a head's keys in the cache.
-template <int kDigit, bool kSecond>
+template <int kDigit>
 SIMT_DEVICE void CountCached(const HeadEntries& entries, const PastRange& past,
                              uint32_t prefix) {
   using Digit = RadixDigit<kDigit>;
   const auto bins = RadixBins();
   const auto count = [&](uint32_t key) {
-    if (!Digit::Follows(key, prefix) || (kSecond && key == kTakenKey)) return;
+    if (!Digit::Follows(key, prefix)) return;
     bins.AtomicAdd(Digit::Of(key), 1u);
   };
   const auto begin = static_cast<uint32_t>(entries.skew + past.begin);
@@ -222,7 +325,7 @@ struct SearchedHead {
     search = p.searches[p.num_scopes + head];
     if (search.mode != RadixSearch::kSearch) return;
     if (!all_counted) {
-      if (!was_split) CountCached<0, false>(entries, PastOf(state), 0);
+      if (!was_split) CountCached<0>(entries, PastOf(state), 0);
       CountUncached<0, false>(p, head, state, entries, 0);
       simt::SyncBlock();
       sums.Take();
@@ -243,7 +346,8 @@ struct SearchedHead {
     // take fewer than the head's past.
     RadixSearch second = BeginSearch(state.second_wanted, INT64_MAX);
     ClearBins();
-    FillSecondCache(p, head, entries, PastOf(state));
+    FillSecondCache(SecondKeys(p, head, entries, search), entries,
+                    PastOf(state));
     EndDigit<0, true>(p, &second);
     CountDigit<1, true>(p, &second);
     CountDigit<2, true>(p, &second);
@@ -253,7 +357,7 @@ struct SearchedHead {
  private:
   template <int kDigit, bool kSecond>
   SIMT_DEVICE void CountDigit(const SelectProblem& p, RadixSearch* which) {
-    CountCached<kDigit, kSecond>(entries, PastOf(state), which->prefix);
+    CountCached<kDigit>(entries, PastOf(state), which->prefix);
     EndDigit<kDigit, kSecond>(p, which);
   }
 
@@ -266,15 +370,6 @@ struct SearchedHead {
     Narrow<kDigit>(PickBin<kDigit, kSelectHeadThreads>(which->wanted), which);
   }
 };
-
-// Grid: num_heads. Finds the entries of their past that heads take before their
-// scopes' pools are made. Runs after SelectSplit.
-SIMT_KERNEL(kSelectHeadThreads, 1)
-void SelectFloors(SelectProblem p) {
-  const SearchedHead own(p, false);
-  if (simt::ThreadIndex() != 0) return;
-  p.searches[p.num_scopes + own.head] = own.search;
-}
 
 // The order of an entry and its head's threshold.
 enum Standing : uint32_t { kBelow, kEqualTo, kAbove };
@@ -308,10 +403,13 @@ SIMT_DEVICE uint32_t LowestBits(uint32_t word, int64_t count) {
 }
 
 // Keeps the first `wanted` of the entries that equal a head's threshold. All
-// threads of a block call it after all words of the head are written.
+// threads of a block call it after all words of the head are written. Uses the
+// shared memory of BlockPrefix, at 0.
+template <uint32_t kThreads>
 SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
                                int64_t wanted) {
-  using Turn = WordTurn<kSelectHeadThreads>;
+  constexpr int32_t kTurnWords = 4096;
+  using Turn = WordTurn<kThreads, kTurnWords / int32_t{kThreads}>;
   const auto num_entries =
       static_cast<int32_t>(p.offsets[head + 1] - p.offsets[head]);
   const int32_t num_words = (num_entries + 31) / 32;
@@ -337,7 +435,7 @@ SIMT_DEVICE void TakeFirstTies(const SelectProblem& p, int32_t head,
 struct FoundWords {
   uint32_t above = 0;
   uint32_t ties = 0;
-  uint32_t num_nan = 0;  // of the lane's own entries, so far
+  uint32_t num_nan = 0;  // of the lane's own entries, so far, and not counted
 
   SIMT_DEVICE void Set(int32_t k, uint32_t new_above, uint32_t new_ties) {
     if (static_cast<int32_t>(simt::Lane()) != k) return;
@@ -356,25 +454,24 @@ SIMT_DEVICE void LookAtCached(const RadixSearch& search, uint32_t place,
   for (int32_t k = 0; k < KeyBatch<kSecond>::kSize; ++k) {
     const uint32_t key =
         keys.Load(place + static_cast<uint32_t>(k) * 32 + simt::Lane());
-    const bool taken = kSecond && key == kTakenKey;
-    const uint32_t above = simt::Ballot(taken || key > search.prefix);
-    found->Set(k, above,
-               kTies ? simt::Ballot(!taken && key == search.prefix) : 0);
+    // kTakenKey is below all keys. Less 1 it is above all.
+    const uint32_t above =
+        simt::Ballot(kSecond ? key - 1 >= search.prefix : key > search.prefix);
+    found->Set(k, above, kTies ? simt::Ballot(key == search.prefix) : 0);
   }
 }
 
-// C. For any entries of the head, from `first` on.
+// C. For any entries of the head, from `first` on. If nan_counted, NaN in the
+// past are already counted.
 template <bool kSecond>
 SIMT_DEVICE void LookAtEntries(const SelectProblem& p, int32_t head,
                                const SelectHead& state,
-                               const RadixSearch& search, int32_t first,
-                               FoundWords* found) {
+                               const RadixSearch& search, bool nan_counted,
+                               int32_t first, FoundWords* found) {
   using Batch = KeyBatch<kSecond>;
   constexpr int32_t kLanes = simt::kWarpThreads;
   const int32_t mine = first + static_cast<int32_t>(simt::Lane());
   const Batch batch(p, head, state.offset, mine, kLanes, CountEntries(state));
-  // In a past that was searched, NaN are already counted.
-  const bool counted = search.mode == RadixSearch::kSearch;
   // No thread reads these words any more.
   simt::SyncWarp();
   SIMT_UNROLL
@@ -383,10 +480,18 @@ SIMT_DEVICE void LookAtEntries(const SelectProblem& p, int32_t head,
     const Standing standing = StandingOf(state, search, entry, batch, k);
     // Without scores the keys are positions, and no position is NaN.
     const bool is_nan = batch.exist[k] && batch.keys[k] == kNanKey;
-    found->num_nan += is_nan && !(counted && PastOf(state).Has(entry)) ? 1 : 0;
+    const bool counted = nan_counted && PastOf(state).Has(entry);
+    found->num_nan += is_nan && !counted ? 1 : 0;
     found->Set(k, simt::Ballot(standing == kAbove),
                simt::Ballot(standing == kEqualTo));
   }
+}
+
+// C. Adds the lanes' numbers of NaN.
+SIMT_DEVICE void AddNan(const SelectProblem& p, uint32_t num_nan) {
+  num_nan = WarpSum(num_nan);
+  if (num_nan == 0 || simt::Lane() != 0) return;
+  simt::AtomicAdd(reinterpret_cast<uint64_t*>(p.num_nan), uint64_t{num_nan});
 }
 
 // Writes a head's survivors, one word per warp and turn. If not all entries
@@ -413,7 +518,8 @@ SIMT_DEVICE void WriteSurvivors(const SelectProblem& p, const SearchedHead& own,
        first < num_entries; first += kWarps * kEntries) {
     const auto place = static_cast<uint32_t>(own.entries.skew + first);
     if (first < cached.begin || first + kEntries > cached.end) {
-      LookAtEntries<kSecond>(p, own.head, own.state, search, first, &found);
+      LookAtEntries<kSecond>(p, own.head, own.state, search, searched, first,
+                             &found);
     } else if (splits_ties) {
       LookAtCached<kSecond, true>(search, place, &found);
     } else {
@@ -424,25 +530,29 @@ SIMT_DEVICE void WriteSurvivors(const SelectProblem& p, const SearchedHead& own,
     p.survivors[first_word + first / 32 + lane] = found.above;
     if (splits_ties) p.ties[first_word + first / 32 + lane] = found.ties;
   }
-  if (!kSecond) {
-    const uint32_t num_nan = WarpSum(found.num_nan + own.num_nan);
-    if (num_nan > 0 && simt::Lane() == 0) {
-      simt::AtomicAdd(reinterpret_cast<uint64_t*>(p.num_nan),
-                      uint64_t{num_nan});
-    }
-  }
+  if (!kSecond) AddNan(p, found.num_nan + own.num_nan);
   if (!splits_ties) return;
   simt::SyncBlock();
-  TakeFirstTies(p, own.head, search.wanted);
+  TakeFirstTies<kSelectHeadThreads>(p, own.head, search.wanted);
 }
 
-// Grid: num_heads. Goes from the search of a head's budget to its survivors.
+// Returns whether many blocks search a head together (select_divided.cuh).
+SIMT_DEVICE bool IsDivided(const SelectProblem& p, int32_t head) {
+  return p.offsets[head + 1] - p.offsets[head] >= p.divide_from;
+}
+
+// Grid: num_heads. Goes from the search of a head's budget to its survivors,
+// for heads that are not divided.
 // With kCritical it does both stages of CriticalKV, the second stage among the
 // entries that the first stage left. Runs after SelectSplit, or after
 // SelectEndScopes if budgets depend on scores.
 template <bool kCritical>
 SIMT_KERNEL(kSelectHeadThreads, 1)
 void SelectSurvivors(SelectProblem p) {
+  if (IsDivided(p, static_cast<int32_t>(simt::BlockX()))) {
+    simt::AwaitEarlierKernels();
+    return;
+  }
   SearchedHead own(p, IsScored(p));
   WriteSurvivors<false>(p, own, own.search);
   if (!kCritical || own.state.second_wanted == 0) return;

@@ -6,13 +6,15 @@
 // all layers at once, has these steps (bench/kernel_eviction_cases.cc executes
 // them):
 //
-//   1. LaunchIndexEntries makes the lists of entries from the tables.
+//   1. LaunchIndexEntries makes the lists of entries from the tables: one or
+//      two kernels, four if regions are divided into chunks.
 //   2. The launchers of attention_launch.h compute scores.
-//   3. LaunchSelect computes budgets and survivors. The host waits for the
-//      budgets and lays out the pages of the new regions
+//   3. LaunchSelect computes budgets and survivors: two kernels, four if
+//      budgets depend on scores. Divided heads add four, eight with CriticalKV.
+//      The host waits for the budgets and lays out the pages of the new regions
 //      (RaggedRegion::LayOut).
 //   4. LaunchSelectMoves makes the moves from that layout, and the positions of
-//      the entries of the new regions.
+//      the entries of the new regions: one kernel.
 //   5. LaunchMove (row_mover_launch.h) moves the rows: in one launch if the
 //      new regions are on fresh blocks, otherwise with staging, as SelectMoves
 //      says.

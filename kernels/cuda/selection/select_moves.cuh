@@ -1,11 +1,12 @@
 // Turns survivors into the moves of a compaction; see SelectMoves. One block
-// per head.
+// per head, or per chunk of a head.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_MOVES_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_MOVES_CUH_
 
 #include <cstdint>
 
 #include "kernels/cuda/block_prefix.cuh"
+#include "kernels/cuda/list_splits.cuh"
 #include "kernels/cuda/paged_pool.h"
 #include "kernels/cuda/rows/row_mover.h"
 #include "kernels/cuda/selection/select.h"
@@ -104,11 +105,15 @@ SIMT_DEVICE void MoveSurvivors(const MovedHead& head, const Divider& page_size,
   }
 }
 
-// Grid: num_heads. Shared memory: kMovesSharedBytes.
+// Grid: num_heads, or chunks.count. Shared memory: kMovesSharedBytes.
 SIMT_KERNEL(kSelectThreads, 4)
 void PlanMoves(SelectMoves p, Divider page_size) {
   simt::AwaitEarlierKernels();
-  const uint32_t head = simt::BlockX();
+  const bool is_whole = p.chunks.offsets == nullptr;
+  ListSplit part;
+  part.list = static_cast<int32_t>(simt::BlockX());
+  if (!is_whole) part = FindSplit(p.chunks.offsets, p.num_heads, part.list);
+  const auto head = static_cast<uint32_t>(part.list);
   if (!HasRoomForMoves(p, head)) {
     if (simt::ThreadIndex() == 0) {
       simt::AtomicOr(p.error, static_cast<uint32_t>(kOffsetsOutOfLists));
@@ -119,15 +124,21 @@ void PlanMoves(SelectMoves p, Divider page_size) {
   if (moved.kept == 0) return;
   const int64_t begin = p.offsets[head];
   const uint32_t* const survivors = p.survivors + SurvivorWord(begin, head);
-  const auto num_words =
+  auto end_word =
       static_cast<uint32_t>((p.offsets[head + 1] - begin + 31) / 32);
+  const auto part_words = static_cast<uint32_t>(p.chunk_entries / 32);
+  const uint32_t first_word = static_cast<uint32_t>(part.split) * part_words;
+  if (!is_whole && first_word + part_words < end_word) {
+    end_word = first_word + part_words;
+  }
   const auto placed =
       simt::Shared<PlacedWord>(kPrefixSharedBytes, kSelectThreads);
   constexpr uint32_t kWarps = kSelectThreads / simt::kWarpThreads;
-  uint32_t before = 0;
-  for (uint32_t base = 0; base < num_words; base += kSelectThreads) {
+  uint32_t before =
+      first_word > 0 ? CountBits<kSelectThreads>(survivors, first_word) : 0;
+  for (uint32_t base = first_word; base < end_word; base += kSelectThreads) {
     const uint32_t mine = base + simt::ThreadIndex();
-    const uint32_t word = mine < num_words ? survivors[mine] : 0;
+    const uint32_t word = mine < end_word ? survivors[mine] : 0;
     uint32_t total;
     // The barriers also separate this turn's words from readers of the last
     // turn.
@@ -135,7 +146,9 @@ void PlanMoves(SelectMoves p, Divider page_size) {
         BlockPrefix(static_cast<uint32_t>(simt::PopCount(word)), 0, &total);
     placed.Store(simt::ThreadIndex(), {word, before + lower});
     simt::SyncBlock();
-    for (uint32_t first = simt::Warp() * kMoveBatch; first < kSelectThreads;
+    const uint32_t rest = end_word - base;
+    const uint32_t count = rest < kSelectThreads ? rest : kSelectThreads;
+    for (uint32_t first = simt::Warp() * kMoveBatch; first < count;
          first += kWarps * kMoveBatch) {
       PlacedWord words[kMoveBatch];
       SIMT_UNROLL

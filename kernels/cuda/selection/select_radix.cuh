@@ -2,9 +2,9 @@
 // and 10 bits, without a sort.
 //
 // A search finds the k best keys of a group. If the group is one head, one
-// block does the search (select_heads.cuh). If the group is all heads of a
-// scope, many blocks do the search, with one kernel per pass
-// (select_scopes.cuh).
+// block does the search (select_heads.cuh). If the group is one long head
+// (select_divided.cuh) or all heads of a scope (select_scopes.cuh), many blocks
+// do the search, with one kernel per pass.
 #ifndef KERNELS_CUDA_SELECTION_SELECT_RADIX_CUH_
 #define KERNELS_CUDA_SELECTION_SELECT_RADIX_CUH_
 
@@ -101,6 +101,24 @@ struct BinSums {
     }
     uint32_t total;
     before = BlockPrefix<kThreads>(sum, kRadixPrefixAt, &total);
+  }
+
+  // Stores the counts without the `best` best keys, in the bins. Calls
+  // use(bin) in the thread that has the bin in which these end. All threads
+  // call it. Contains a barrier.
+  template <typename Use>
+  SIMT_DEVICE void StoreWithout(int64_t best, const Use& use) const {
+    int64_t left = best - before;
+    SIMT_UNROLL
+    for (uint32_t i = 0; i < kBinsPerThread; ++i) {
+      if (left > 0 && left <= counts[i]) use(Top() - i);
+      const uint32_t removed = left <= 0          ? 0
+                               : left < counts[i] ? static_cast<uint32_t>(left)
+                                                  : counts[i];
+      RadixBins().Store(Top() - i, counts[i] - removed);
+      left -= counts[i];
+    }
+    simt::SyncBlock();
   }
 
   // Returns the bin in which the `wanted` best keys end, in every thread. All

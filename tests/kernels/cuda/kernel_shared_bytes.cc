@@ -110,7 +110,7 @@ void LaunchOthers(DeviceRuntime& device) {
   select.num_heads = 1;
   select.num_scopes = 1;
   select.chunks.count = 1;
-  select.budget = SelectBudget::kFloor;
+  select.divide_from = 1;
   for (const ElementType type : {ElementType::kBFloat16, ElementType::kHalf}) {
     LaunchLayers(device, type);
   }
@@ -120,15 +120,20 @@ void LaunchOthers(DeviceRuntime& device) {
     select.critical = critical;
     device.Select(select);
   }
-  select.budget = SelectBudget::kBlend;
-  select.alpha = 1;
-  device.Select(select);  // without floors
+  for (const auto budget : {SelectBudget::kFloor, SelectBudget::kBlend}) {
+    select.budget = budget;
+    select.alpha = 1;
+    device.Select(select);
+  }
   device.PlanMoves({.num_heads = 1, .page_size = 16});
   // Only looked at for being there.
   const int32_t region_length = 1;
   EntryIndexParams index;
   index.lists = lists;
   index.lists.region_lengths = &region_length;
+  device.IndexEntries(index, 1);
+  const int32_t chunks[] = {0, 1};
+  index.chunks = {chunks, 1};
   device.IndexEntries(index, 1);
 }
 

@@ -4,6 +4,7 @@ import pytest
 
 import blockmgr
 from blockmgr import cuda
+from device_tensors import DeviceTensor
 from model import (DIM, PAGE, STREAM, Batch, Listed, Model, close, ints,
                    layout_of, noise, tensor, zeros)
 
@@ -64,6 +65,32 @@ def test_entries_of_regions_and_tails(num_tail):
     index.launch()
     index.model.kernels.check(stream=STREAM)
     assert index.found() == index.expected
+
+
+def test_a_long_region_is_divided_among_blocks():
+    length = 8200
+    layout = layout_of(num_layers=1, num_heads=1, num_q_heads=1)
+    kernels = cuda.CudaKernels(layout, DeviceTensor.of(np.zeros(
+        (1, layout.num_blocks, 1, 2, PAGE, DIM), np.float16)))
+    num_pages = -(-length // PAGE)
+    # An index writes page ids and reads no page.
+    pages = np.arange(num_pages) % layout.num_blocks
+    positions = np.full(num_pages * PAGE, 10**6)
+    positions[:length] = np.random.default_rng(4).permutation(length)
+    lists = kernels.lists(ints([[0]]), ints([0]),
+                          region_lengths=ints([[[length]]]),
+                          region_offsets=ints([[[0]]], np.int64),
+                          region_pages=ints(pages))
+    plan = kernels.plan_index(kernels.plan_entries([0, length], [length]), [length])
+    slots, found = ints(np.zeros(length), np.int64), ints(np.zeros(length))
+    kernels.index_entries(plan, ints(plan.words), lists, slots, found,
+                          zeros(plan.workspace_bytes, np.uint8),
+                          region_positions=ints(positions.reshape(-1, PAGE)),
+                          stream=STREAM)
+    kernels.check(stream=STREAM)
+    places = np.argsort(positions[:length])
+    assert np.array_equal(found.array, np.arange(length))
+    assert np.array_equal(slots.array, pages[places // PAGE] * PAGE + places % PAGE)
 
 
 def test_entries_are_those_of_the_host():

@@ -451,6 +451,39 @@ def test_a_whole_eviction(policy):
     assert positions.array.reshape(-1)[live].tolist() == placed.positions.tolist()
 
 
+@pytest.mark.parametrize("length", (8200, 49_200))
+def test_long_lists_are_divided_among_blocks(length):
+    layout = layout_of(num_layers=1, num_heads=1, num_q_heads=1,
+                       num_blocks=length // PAGE + 2)
+    kernels = cuda.CudaKernels(layout, DeviceTensor.of(np.zeros(
+        (1, layout.num_blocks, 1, 2, PAGE, DIM), np.float16)))
+    entries = blockmgr.index_entries(
+        layout, list(range(layout.num_blocks - 1, 0, -1)), length)
+    plan = kernels.plan_entries(entries.offsets, [length])
+    lists = kernels.entries(plan, ints(plan.words), ints(entries.slots, np.int64),
+                            ints(entries.positions))
+    scores = np.random.default_rng(8).integers(0, 99, length).astype(np.float32)
+    selection = kernels.plan_selection(plan, "knorm", 0.4, length)
+    counts = zeros((1, 1), np.int32)
+    survivors = zeros(selection.num_survivor_words, np.int32)
+    kernels.select(selection, ints(selection.words), lists,
+                   DeviceTensor.of(scores),
+                   zeros(selection.workspace_bytes, np.uint8), counts, survivors,
+                   ints([0], np.int64), stream=STREAM)
+    kernels.check(stream=STREAM)
+    keep = blockmgr.select("knorm", 0.4, scores, entries=entries, cut=length,
+                           length=length, page_size=PAGE)
+    assert survivors_of(survivors.array, entries.offsets) == [keep.ranks.tolist()]
+    num_kept = len(keep.ranks)
+    pages = np.arange(-(-num_kept // PAGE))
+    moves = ints(np.zeros((num_kept, 2)), np.int64)
+    kernels.plan_moves(lists, survivors, ints([0, len(pages)]), ints(pages),
+                       counts, ints([0], np.int64), moves, stream=STREAM)
+    kernels.check(stream=STREAM)
+    assert np.array_equal(moves.array[:, 0], entries.slots[keep.ranks])
+    assert np.array_equal(moves.array[:, 1], np.arange(num_kept))
+
+
 def test_scores_that_are_no_numbers_are_counted():
     model = Model.make()
     entries = entries_of(model, 64)

@@ -49,6 +49,8 @@ std::vector<PlantProbe> RowProbes() {
           {"many_ties", FindInSeeds<CheckManyTies, 1>},
           {"many_turns", FindInSeeds<CheckManyTurns, 12>},
           {"any_select", FindInSeeds<CheckAnySelect, 40>},
+          {"divided", FindInSeeds<CheckDivided, 64>},
+          {"close_floors", FindInSeeds<CheckCloseFloors, 24>},
           {"floors", FindInSeeds<CheckFloors, 40>},
           {"many_heads", FindInSeeds<CheckManyEqualHeads, 12>},
           {"history", FindInSeeds<CheckHistory, 12>},

@@ -107,6 +107,7 @@ TEST_F(ScoreGridsTest, SelectionsAreAsLargeAsTheHeadsTogether) {
   select.num_scopes = kLists / 8;
   select.chunks = {chunks.data(), chunks.back()};
   select.critical = true;
+  select.divide_from = kHuge;
   for (const auto budget : {SelectBudget::kEqual, SelectBudget::kBlend,
                             SelectBudget::kFloor, SelectBudget::kGiven}) {
     select.budget = budget;
@@ -124,6 +125,11 @@ TEST_F(ScoreGridsTest, EntriesOfAsManyListsAreIndexed) {
   index.lists.region_lengths = &region_length;
   device_.IndexEntries(index, 2 * kIndexTailEntries);
   ExpectAtMost(2 * kLists);
+  const SharedVector<int32_t> chunks =
+      SharedSplits(lists_.offsets, kIndexChunkEntries, 0);
+  index.chunks = {chunks.data(), chunks.back()};
+  device_.IndexEntries(index, 0);
+  ExpectAtMost(std::max(kLists, chunks.back()));
 }
 
 TEST_F(ScoreGridsTest, BlocksFindTheirLists) {

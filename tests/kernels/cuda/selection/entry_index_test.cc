@@ -43,18 +43,21 @@ TEST_F(EntryIndexTest, PositionsBehindTheCutAreReportedAndNotWritten) {
     index
         .region_positions[(index.region_offsets[row] << index.page_shift) + 1] =
         beyond == -1 ? -1 : cut + beyond;
-    // One entry of the list is nowhere; all others may be elsewhere in it.
-    EXPECT_NE(index.Run({}), "");
-    EXPECT_EQ(index.error[0], uint32_t{kPositionOutOfCut});
-    EXPECT_EQ(std::ranges::count(index.slots, -1), 2);
-    EXPECT_EQ(std::ranges::count(index.positions, -1), 2);
+    for (const bool in_chunks : {false, true}) {
+      index.in_chunks = in_chunks;
+      // One entry of the list is nowhere; all others may be elsewhere in it.
+      EXPECT_NE(index.Run({}), "");
+      EXPECT_EQ(index.error[0], uint32_t{kPositionOutOfCut});
+      EXPECT_EQ(std::ranges::count(index.slots, -1), 2);
+      EXPECT_EQ(std::ranges::count(index.positions, -1), 2);
+    }
   }
 }
 
 // The last list gets room for so many entries more than it has, or fewer.
 void ExpectReportOfRoom(int32_t more) {
   SCOPED_TRACE(more);
-  Rng rng(8);
+  Rng rng(10);
   IndexCase index(rng, true);
   const int64_t last = index.num_lists() - 1;
   const int32_t slot = index.sequence_slots[index.num_sequences - 1];
@@ -68,12 +71,15 @@ void ExpectReportOfRoom(int32_t more) {
   index.offsets.back() = num_unharmed + region + more;
   if (more > 0) index.offsets.back() += index.tail_lengths[slot];
   index.expected.resize(index.num_entries(), {-1, -1});
-  index.Run({});
-  EXPECT_EQ(index.error[0], uint32_t{kOffsetsOutOfLists});
-  EXPECT_EQ(std::ranges::count(index.slots, -1), 1 + std::max(more, 0));
-  EXPECT_EQ(index.slots.back(), -1);
-  for (int64_t i = 0; i < num_unharmed; ++i) {
-    ASSERT_EQ(index.slots[i], index.expected[i].second) << i;
+  for (const bool in_chunks : {false, true}) {
+    index.in_chunks = in_chunks;
+    index.Run({});
+    EXPECT_EQ(index.error[0], uint32_t{kOffsetsOutOfLists});
+    EXPECT_EQ(std::ranges::count(index.slots, -1), 1 + std::max(more, 0));
+    EXPECT_EQ(index.slots.back(), -1);
+    for (int64_t i = 0; i < num_unharmed; ++i) {
+      ASSERT_EQ(index.slots[i], index.expected[i].second) << i;
+    }
   }
 }
 

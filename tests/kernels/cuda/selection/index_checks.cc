@@ -54,14 +54,16 @@ void IndexCase::DrawTables(Rng& rng, bool has_regions) {
   region_pages.assign(1, -1);
   region_positions.assign(int64_t{1} << page_shift, -1);
   const int64_t num_rows = int64_t{num_layers} * num_slots * num_heads;
-  for (int64_t row = 0; row < num_rows; ++row) DrawRegion(rng, row);
+  // Sometimes several chunks.
+  const int32_t most = RandomInt(rng, 0, 2) == 0 ? 7000 : 700;
+  for (int64_t row = 0; row < num_rows; ++row) DrawRegion(rng, row, most);
 }
 
-void IndexCase::DrawRegion(Rng& rng, int64_t row) {
+void IndexCase::DrawRegion(Rng& rng, int64_t row, int32_t most) {
   const int64_t num_slots = std::ssize(cuts);
   const int32_t cut = cuts[row / num_heads % num_slots];
   const int32_t length =
-      RandomInt(rng, 0, 4) == 0 ? 0 : RandomInt(rng, 1, std::min(cut, 700));
+      RandomInt(rng, 0, 4) == 0 ? 0 : RandomInt(rng, 1, std::min(cut, most));
   std::vector<int32_t> all(cut);
   std::iota(all.begin(), all.end(), 0);
   std::shuffle(all.begin(), all.end(), rng);
@@ -139,6 +141,10 @@ EntryIndexParams IndexCase::Params() {
   params.num_blocks = num_blocks;
   params.page_shift = page_shift;
   params.offsets = offsets.data();
+  if (in_chunks) {
+    chunks_ = SharedSplits(offsets, kIndexChunkEntries, 0);
+    params.chunks = {chunks_.data(), chunks_.back()};
+  }
   params.slots = slots.data();
   params.positions = positions.data();
   params.error = error.data();
@@ -169,11 +175,18 @@ std::string IndexCase::Run(const simt::Schedule& schedule) {
 std::string CheckIndex(uint64_t seed) {
   Rng rng(seed);
   IndexCase index(rng, seed % 4 != 0);
-  std::string difference = index.Run(SomeSchedules(rng)[seed % 4]);
-  if (difference.empty() && index.error[0] != 0) {
-    return absl::StrCat("error word ", index.error[0]);
+  const simt::Schedule schedule = SomeSchedules(rng)[seed % 4];
+  for (const bool in_chunks : {false, true}) {
+    index.in_chunks = in_chunks;
+    std::string difference = index.Run(schedule);
+    if (difference.empty() && index.error[0] != 0) {
+      difference = absl::StrCat("error word ", index.error[0]);
+    }
+    if (!difference.empty()) {
+      return absl::StrCat(difference, in_chunks ? ", in chunks" : "");
+    }
   }
-  return difference;
+  return "";
 }
 
 }  // namespace blockmgr

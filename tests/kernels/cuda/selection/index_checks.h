@@ -48,6 +48,7 @@ class IndexCase {
   SharedVector<int64_t> offsets;
   // Position and slot, list after list.
   std::vector<std::pair<int32_t, int64_t>> expected;
+  bool in_chunks = false;  // regions, in CTAs for chunks of lists
 
   // Of the last run.
   SharedVector<int64_t> slots;
@@ -56,11 +57,13 @@ class IndexCase {
 
  private:
   void DrawTables(Rng& rng, bool has_regions);
-  void DrawRegion(Rng& rng, int64_t row);
+  // At most so many entries.
+  void DrawRegion(Rng& rng, int64_t row, int32_t most);
   // The list's region, sorted, then the first `num_tail` of its tail's tokens.
   void Expect(int32_t layer, int32_t sequence, int32_t head, int32_t num_tail);
 
   SharedVector<int64_t> word_offsets_;
+  SharedVector<int32_t> chunks_;
   SharedVector<uint32_t> marks_;
   SharedVector<IndexWord> words_;
 };

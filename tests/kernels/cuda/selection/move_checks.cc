@@ -96,12 +96,14 @@ std::string CompareMoves(const ModelLayout& layout, const EntryIndex& entries,
   return "";
 }
 
-// Runs the device's plan; what differs from `want`, or "".
+// Runs the device's plan, in chunks of chunk_entries or, if it is 0, in whole
+// heads; what differs from `want`, or "".
 std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
                       const KeepSets& keep, const RaggedRegion& next,
-                      const CompactionPlan& want,
+                      const CompactionPlan& want, int32_t chunk_entries,
                       const simt::Schedule& schedule, DevicePlan* plan) {
   const int32_t num_heads = layout.pages_per_block();
+  plan->kept_offsets = {0};
   const SharedVector<uint32_t> survivors = Survivors(entries, keep, num_heads);
   for (int32_t head = 0; head < num_heads; ++head) {
     plan->kept_offsets.push_back(plan->kept_offsets.back() + next.kept()[head]);
@@ -118,21 +120,27 @@ std::string CheckPlan(const ModelLayout& layout, const EntryIndex& entries,
   // The region's own kept entries may be none: no empty arrays.
   plan->moves = Poisoned<RowMove>(plan->kept_offsets.back() + 1);
   SharedVector<uint32_t> error = {0};
-  const SelectMoves moves = {.num_heads = num_heads,
-                             .page_size = layout.page_size,
-                             .offsets = offsets.data(),
-                             .slots = slots.data(),
-                             .positions = positions.data(),
-                             .survivors = survivors.data(),
-                             .page_offsets = page_offsets.data(),
-                             .pages = pages.data(),
-                             .num_pages = std::ssize(pages),
-                             .kept = kept.data(),
-                             .move_offsets = plan->kept_offsets.data(),
-                             .moves = plan->moves.data(),
-                             .num_moves = plan->kept_offsets.back(),
-                             .region_positions = plan->region_positions.data(),
-                             .error = error.data()};
+  SelectMoves moves = {.num_heads = num_heads,
+                       .page_size = layout.page_size,
+                       .offsets = offsets.data(),
+                       .slots = slots.data(),
+                       .positions = positions.data(),
+                       .survivors = survivors.data(),
+                       .page_offsets = page_offsets.data(),
+                       .pages = pages.data(),
+                       .num_pages = std::ssize(pages),
+                       .kept = kept.data(),
+                       .move_offsets = plan->kept_offsets.data(),
+                       .moves = plan->moves.data(),
+                       .num_moves = plan->kept_offsets.back(),
+                       .region_positions = plan->region_positions.data(),
+                       .error = error.data()};
+  SharedVector<int32_t> chunks;
+  if (chunk_entries > 0) {
+    chunks = SharedSplits(offsets, chunk_entries, 1);
+    moves.chunks = {chunks.data(), chunks.back()};
+    moves.chunk_entries = chunk_entries;
+  }
   std::string failure =
       RunKernel(schedule, &DeviceRuntime::PlanMoves, moves).error;
   if (failure.empty() && error[0] != 0) {
@@ -232,8 +240,9 @@ std::string CheckHistory(uint64_t seed) {
         IndexEntries(layout, view, history.region_positions(), eviction.cut);
     CompactionPlan plan = PlanCompaction(layout, entries, eviction.keep, next);
     DevicePlan device;
-    std::string difference = CheckPlan(layout, entries, eviction.keep, next,
-                                       plan, ScheduleOf(seed + round), &device);
+    std::string difference =
+        CheckPlan(layout, entries, eviction.keep, next, plan,
+                  seed % 2 == 0 ? 0 : 32, ScheduleOf(seed + round), &device);
     if (!difference.empty()) return difference;
     history.Advance(eviction, std::move(next), std::move(plan.positions));
     history.Grow(RandomInt(random, 1, 3));
@@ -280,8 +289,13 @@ std::string CheckLong(uint64_t seed) {
       RaggedRegion::LayOut(layout, view, destinations, kept, kEntries);
   const CompactionPlan plan = PlanCompaction(layout, entries, keep, next);
   DevicePlan device;
-  std::string difference =
-      CheckPlan(layout, entries, keep, next, plan, ScheduleOf(seed), &device);
+  std::string difference = CheckPlan(layout, entries, keep, next, plan, 0,
+                                     ScheduleOf(seed), &device);
+  for (const int32_t chunk_entries : {128, 2048}) {
+    if (!difference.empty()) return difference;
+    difference = CheckPlan(layout, entries, keep, next, plan, chunk_entries,
+                           ScheduleOf(seed), &device);
+  }
   if (!difference.empty()) return difference;
   return CheckCarriedOut(layout, entries, next, plan, device, random);
 }

@@ -54,9 +54,10 @@ namespace {
 // Returns how the device's selection differs from the CPU's, and for which
 // case; "" if they are equal.
 std::string Check(const EvictionCase& c, int32_t chunk_entries,
-                  const simt::Schedule& schedule) {
+                  const simt::Schedule& schedule,
+                  int32_t divide_from = INT32_MAX) {
   std::string difference =
-      Difference(c, SelectOnDevice({c}, chunk_entries, schedule));
+      Difference(c, SelectOnDevice({c}, chunk_entries, schedule, divide_from));
   if (difference.empty()) return "";
   return absl::StrCat(difference, " in ", Describe(c));
 }
@@ -89,6 +90,18 @@ std::string CheckCacheEdge(uint64_t seed) {
   EvictionCase c = RandomCase(rng);
   MakeLong(rng, 32796 + static_cast<int32_t>(seed % 6), &c);
   return Check(c, 2048, SomeSchedules(rng)[seed % 4]);
+}
+
+std::string CheckDivided(uint64_t seed) {
+  Rng rng(seed);
+  const auto selector =
+      seed % 2 == 0 ? SelectorKind::kTopK : SelectorKind::kCritical;
+  EvictionCase c = RandomCase(rng);
+  while (c.policy.selector.kind != selector) c = RandomCase(rng);
+  MakeLong(rng, RandomInt(rng, 300, 1500), &c);
+  const auto first = static_cast<int32_t>(c.positions[0].size());
+  const int32_t divide_from = seed % 5 == 0 ? 1 : first + RandomInt(rng, -1, 1);
+  return Check(c, 256, SomeSchedules(rng)[seed % 4], divide_from);
 }
 
 namespace {
@@ -150,6 +163,31 @@ EvictionCase GivenBudgets(const std::vector<int32_t>& sizes,
   return c;
 }
 
+std::string CheckCloseFloors(uint64_t seed) {
+  Rng rng(seed);
+  EvictionCase c = GivenBudgets(std::vector<int32_t>(6, 600), 4);
+  c.policy.budget.kind =
+      seed % 4 == 3 ? BudgetKind::kGlobal : BudgetKind::kAdaKv;
+  c.policy.budget.mode = AdaKvMode::kFloor;
+  c.policy.budget.alpha = RandomInt(rng, 1, 10) / 10.0;
+  c.policy.protect = {.sinks = 0, .recent = RandomInt(rng, 0, 1) * 20};
+  c.target.ratio = {RandomInt(rng, 5, 95), 100};
+  // Few scores tie often.
+  const int32_t num_scores = RandomInt(rng, 0, 1) == 0 ? 40 : 2000;
+  const float step = seed % 3 == 0   ? 1.0f / (1 << 23)
+                     : seed % 3 == 1 ? 1.0f / (1 << 14)
+                                     : 1.0f / (1 << 10);
+  for (const std::vector<int32_t>& positions : c.positions) {
+    const int32_t least = RandomInt(rng, 0, num_scores / 2);
+    c.scores.emplace_back();
+    for (size_t i = 0; i < positions.size(); ++i) {
+      const int32_t score = least + RandomInt(rng, 0, num_scores);
+      c.scores.back().push_back(1.0f + static_cast<float>(score) * step);
+    }
+  }
+  return Check(c, 256, SomeSchedules(rng)[seed % 4]);
+}
+
 std::string CheckManyTies(uint64_t seed) {
   Rng rng(seed);
   EvictionCase c = GivenBudgets({140000, 100}, 16);
@@ -164,7 +202,8 @@ std::string CheckManyTies(uint64_t seed) {
     }
   }
   c.external = {RandomInt(rng, 110000, 130000), RandomInt(rng, 1, 100)};
-  return Check(c, 2048, {});
+  const std::string difference = Check(c, 2048, {});
+  return difference.empty() ? Check(c, 2048, {}, 140000) : difference;
 }
 
 }  // namespace blockmgr

@@ -34,13 +34,21 @@ std::string CheckManyTurns(uint64_t seed);
 // or take a few.
 std::string CheckCacheEdge(uint64_t seed);
 
+// Floors of heads whose scores differ in some of their digits alone.
+std::string CheckCloseFloors(uint64_t seed);
+
+// Heads of several chunks, of which those from about the length of the first on
+// are divided among blocks.
+std::string CheckDivided(uint64_t seed);
+
 // One scope of more heads than a warp has lanes: all of a layer's, or for
 // kGlobal all of a model's, eight a layer. By token or by page, scores all
 // equal or not, by `seed`.
 std::string CheckManyHeads(BudgetKind kind, AdaKvMode mode, int32_t num_heads,
                            uint64_t seed);
 
-// A head whose ties are in more words than a block takes in a turn.
+// A head whose ties are in more words than a block takes in a turn, whole and
+// divided.
 std::string CheckManyTies(uint64_t seed);
 
 }  // namespace blockmgr

@@ -124,19 +124,20 @@ inline void ReadSurvivors(std::span<const int64_t> offsets,
 // Sequences of one policy, selected in one call: their heads one after another.
 inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
                                     int32_t chunk_entries,
-                                    const simt::Schedule& schedule) {
+                                    const simt::Schedule& schedule,
+                                    int32_t divide_from = INT32_MAX) {
   const SelectInputs inputs(cases, chunk_entries);
   SelectProblem problem = MakeSelectProblem(cases[0].policy);
   problem.page_size = cases[0].shape.page_size;
   problem.chunk_entries = chunk_entries;
+  problem.divide_from = divide_from;
   inputs.FillIn(&problem);
   const int64_t num_heads = problem.num_heads;
   const int64_t num_groups = num_heads + problem.num_scopes;
   auto heads = Poisoned<SelectHead>(num_heads);
   auto searches = Poisoned<RadixSearch>(num_groups);
-  SharedVector<uint32_t> histograms(size_t{kRadixBins} * problem.num_scopes);
-  SharedVector<uint32_t> last_bins(num_heads * kLastRadixBins);
-  SharedVector<uint32_t> counters(problem.num_scopes);
+  SharedVector<uint32_t> histograms(num_groups * kRadixBins);
+  SharedVector<uint32_t> counters(num_groups);
   const int64_t num_words = SurvivorWords(inputs.offsets.back(), num_heads);
   auto ties = Poisoned<uint32_t>(num_words);
   SelectOutcome outcome;
@@ -145,7 +146,6 @@ inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
   problem.heads = heads.data();
   problem.searches = searches.data();
   problem.histograms = histograms.data();
-  problem.last_bins = last_bins.data();
   problem.counters = counters.data();
   problem.ties = ties.data();
   problem.budgets = outcome.budgets.data();
@@ -158,7 +158,6 @@ inline SelectOutcome SelectOnDevice(const std::vector<EvictionCase>& cases,
   if (!outcome.error.empty()) return outcome;
   const auto is_zero = [](uint32_t value) { return value == 0; };
   if (!std::all_of(histograms.begin(), histograms.end(), is_zero) ||
-      !std::all_of(last_bins.begin(), last_bins.end(), is_zero) ||
       !std::all_of(counters.begin(), counters.end(), is_zero)) {
     outcome.error = "work space is not zero again";
     return outcome;

@@ -46,9 +46,47 @@ TEST_F(SelectTest, HeadsThatJustFitEqualTheCpu) {
   }
 }
 
+TEST_F(SelectTest, DividedHeadsEqualTheCpu) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(24); ++seed) {
+    ASSERT_EQ(CheckDivided(seed), "") << "seed " << seed;
+  }
+}
+
+// One head less, one as long and one longer than those that are divided, in
+// chunks that end with the head and behind it, with budgets from nothing to
+// everything. Ties are in all chunks.
+TEST_F(SelectTest, HeadsAreDividedFromAnyLengthOn) {
+  constexpr int32_t kDivideFrom = 512;
+  EvictionCase c = GivenBudgets({511, 512, 513, 767, 768, 769, 1280}, 4);
+  c.policy.selector.kind = SelectorKind::kTopK;
+  c.policy.protect = {.sinks = 2, .recent = 3};
+  for (const int32_t num_scores : {1, 2, 500}) {
+    Rng rng(num_scores);
+    c.scores.clear();
+    for (const std::vector<int32_t>& positions : c.positions) {
+      c.scores.emplace_back();
+      for (size_t i = 0; i < positions.size(); ++i) {
+        c.scores.back().push_back(
+            static_cast<float>(RandomInt(rng, 1, num_scores)));
+      }
+    }
+    for (const int32_t budget : {0, 1, 5, 6, 255, 300, 508, 511, 512, 1280}) {
+      std::ranges::fill(c.external, budget);
+      EXPECT_EQ(Difference(c, SelectOnDevice({c}, 256, {}, kDivideFrom)), "")
+          << num_scores << " scores, budget " << budget;
+    }
+  }
+}
+
 TEST_F(SelectTest, FloorsEqualTheCpu) {
   for (uint64_t seed = 2000; seed < 2000 + CountDeviceCases(12); ++seed) {
     ASSERT_EQ(CheckSelect(seed, seed % 2 == 1, true), "") << "seed " << seed;
+  }
+}
+
+TEST_F(SelectTest, FloorsOfCloseScoresEqualTheCpu) {
+  for (uint64_t seed = 0; seed < CountDeviceCases(24); ++seed) {
+    ASSERT_EQ(CheckCloseFloors(seed), "") << "seed " << seed;
   }
 }
 
