@@ -39,6 +39,8 @@ DecodeParams MakeDecode(int32_t chunk_tiles, CaseBuilder& builder) {
   params.partial_output =
       memory.Allocate<float>(num_slots * q_rows * problem.head_dim);
   params.partial_stats = memory.Allocate<float>(num_slots * q_rows * 2);
+  params.merge_counters =
+      memory.Allocate<uint32_t>(in.num_lists() * problem.group_size);
   params.group_size = problem.group_size;
   params.num_ctas = num_ctas;
   params.chunk_tiles = chunk_tiles;

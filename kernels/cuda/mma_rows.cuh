@@ -123,6 +123,17 @@ SIMT_DEVICE float MaxOverRows(float x) {
   x = fmaxf(x, simt::ShuffleXor(x, 8));
   return fmaxf(x, simt::ShuffleXor(x, 16));
 }
+// Return the sum and the maximum over all lanes, in a fixed order.
+SIMT_DEVICE float SumOverLanes(float x) {
+  x += simt::ShuffleXor(x, 1);
+  x += simt::ShuffleXor(x, 2);
+  return SumOverRows(x);
+}
+SIMT_DEVICE float MaxOverLanes(float x) {
+  x = fmaxf(x, simt::ShuffleXor(x, 1));
+  x = fmaxf(x, simt::ShuffleXor(x, 2));
+  return MaxOverRows(x);
+}
 // Return the sum and the maximum over the lanes that hold one row (equal lane /
 // 4).
 SIMT_DEVICE float SumOverColumns(float x) {

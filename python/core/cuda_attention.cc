@@ -22,6 +22,7 @@ struct DecodeArrays {
   int32_t* tile_offsets;
   float* partial_stats;
   float* partial_output;
+  uint32_t* merge_counters;
 };
 
 DecodeArrays TakeDecodeArrays(const ModelLayout& layout, int64_t num_lists,
@@ -30,7 +31,9 @@ DecodeArrays TakeDecodeArrays(const ModelLayout& layout, int64_t num_lists,
   return {.tile_offsets = cursor->Take<int32_t>(num_lists + 1),
           .partial_stats = cursor->Take<float>(num_slots * q_rows * 2),
           .partial_output =
-              cursor->Take<float>(num_slots * q_rows * layout.head_dim)};
+              cursor->Take<float>(num_slots * q_rows * layout.head_dim),
+          .merge_counters =
+              cursor->Take<uint32_t>(num_lists * layout.group_size())};
 }
 
 int64_t DecodeBytes(const ModelLayout& layout, int64_t num_lists,
@@ -201,6 +204,7 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   params.logits = DataOf<float>(logit_rows);
   params.partial_output = arrays.partial_output;
   params.partial_stats = arrays.partial_stats;
+  params.merge_counters = arrays.merge_counters;
   params.group_size = layout_.group_size();
   params.num_ctas = num_decode_ctas_;
   params.error = reinterpret_cast<uint32_t*>(memory_);

@@ -10,13 +10,17 @@
 // LeanAttention, 2405.10480). T is the number of tiles of all lists together.
 // CTA c of n takes the tiles [c T / n, (c + 1) T / n). If several CTAs share a
 // list, each writes its part to a slot of the workspace. A second kernel merges
-// the slots of a list in their order along the list. There are no atomics: the
+// the slots of a list in their order along the list. No atomics add floats: the
 // same batch and grid always give the same bits. With chunk_tiles > 0 lists are
 // also cut every chunk_tiles tiles and merged by chunk. The bits of a list then
 // depend on its own rows alone, not on batch or grid.
 //
+// A block merges kMergeParts parts. A list of more parts has a block for each
+// group of so many. The block that ends last merges the results of the groups,
+// in order. The tree depends on the number of parts alone.
+//
 // Bytes: K and V once, and 2 * 8 * head_dim floats of workspace per CTA
-// (stream-K).
+// (stream-K). The sum of a group takes the place of its first part.
 #ifndef KERNELS_CUDA_ATTENTION_DECODE_ATTENTION_H_
 #define KERNELS_CUDA_ATTENTION_DECODE_ATTENTION_H_
 
@@ -32,6 +36,10 @@ inline constexpr int32_t kDecodeTileRanks = 64;
 // The chunk size of the batch-invariant mode, in tiles. With 512 ranks the
 // partial results add at most 1.6 % to the bytes read, at 4 query heads of 128.
 inline constexpr int32_t kInvariantChunkTiles = 8;
+// The parts of a list that one block merges. A block adds up 32 parts at a
+// time. Fewer would make more groups, whose sums are added up in the same way:
+// a list of 128 groups has 8M ranks.
+inline constexpr int32_t kMergeParts = 128;
 
 struct DecodeParams {
   AttentionLists lists;
@@ -53,9 +61,11 @@ struct DecodeParams {
   // a row for each q_head of a group, rounded up to 8 rows.
   float* partial_output = nullptr;  // [slots, q_rows, head_dim]
   float* partial_stats = nullptr;   // [slots, q_rows, {max, sum}] in log2
-  int32_t group_size = 1;           // 1 .. 16
-  int32_t num_ctas = 1;             // CTAs in the attention kernel's grid
-  int32_t chunk_tiles = 0;          // 0 means stream-K
+  // Also workspace, of any content.
+  uint32_t* merge_counters = nullptr;  // [num_lists, group_size]
+  int32_t group_size = 1;              // 1 .. 16
+  int32_t num_ctas = 1;                // CTAs in the attention kernel's grid
+  int32_t chunk_tiles = 0;             // 0 means stream-K
   float scale = 1.0f;
   // The number of tiles that the logits and the workspace have room for. If the
   // lists have more tiles, because lengths on the device have grown, nothing is
@@ -100,6 +110,16 @@ inline int64_t CountDecodeWorkspaceSlots(int64_t num_tiles, int64_t num_lists,
                                          int32_t chunk_tiles) {
   return chunk_tiles == 0 ? 2 * int64_t{num_ctas}
                           : num_tiles / chunk_tiles + num_lists + 1;
+}
+
+// Returns the number of blocks that merge a query head of all lists: one for
+// each list, and one for every further kMergeParts parts that there is room
+// for.
+inline int64_t CountMergeBlocks(int64_t max_tiles, int64_t num_lists,
+                                int32_t num_ctas, int32_t chunk_tiles) {
+  const int64_t most_parts =
+      chunk_tiles == 0 ? num_ctas - 1 : max_tiles / chunk_tiles;
+  return num_lists + most_parts / kMergeParts;
 }
 
 }  // namespace blockmgr

@@ -64,10 +64,8 @@ SIMT_DEVICE void StoreFinal(const DecodeParams& params, int32_t list,
 }
 
 template <int kDim>
-SIMT_DEVICE void StorePartial(const DecodeParams& params, int64_t slot,
-                              int32_t q_rows, int32_t q_head, int32_t element,
-                              const WeightedSum& part) {
-  const int64_t row = slot * q_rows + q_head;
+SIMT_DEVICE void StorePartial(const DecodeParams& params, int64_t row,
+                              int32_t element, const WeightedSum& part) {
   params.partial_output[row * kDim + element] = part.value;
   if (element == 0) {
     params.partial_stats[row * 2] = part.max;
@@ -121,7 +119,7 @@ SIMT_DEVICE void CombineWarps(const DecodeParams& params,
     if (whole) {
       StoreFinal<T, kDim>(params, piece.list, q_head, element, total);
     } else {
-      StorePartial<kDim>(params, slot, 8 * kQTiles, q_head, element, total);
+      StorePartial<kDim>(params, slot * (8 * kQTiles) + q_head, element, total);
     }
   }
   simt::SyncBlock();
@@ -162,6 +160,12 @@ SIMT_DEVICE void AttendDecodeTile(
   simt::SyncWarp();
 }
 
+SIMT_DEVICE void ResetMergeCounters(const DecodeParams& params, int32_t list) {
+  if (Thread() < params.group_size) {
+    params.merge_counters[int64_t{list} * params.group_size + Thread()] = 0;
+  }
+}
+
 // Grid: num_ctas blocks. Shared memory: DecodeShape::kSharedBytes.
 template <typename T, int kDim, int kQTiles>
 SIMT_KERNEL(kDecodeThreads, 2)
@@ -179,7 +183,7 @@ void DecodeAttention(DecodeParams params) {
   if (range.begin >= range.end) return;
   T* const rows = reinterpret_cast<T*>(simt::SharedBytes()) +
                   WarpIndex() * Shape::kStages * Shape::kStageElements;
-  int32_t list_index = ListOfTile(params, range.begin);
+  int32_t list_index = range.list;
   DecodeLoader<Shape, T, kDim> loader;
   loader.Enter(params, list_index);
   loader.tile = range.begin;
@@ -209,37 +213,121 @@ void DecodeAttention(DecodeParams params) {
       CombineWarps<T, kDim, kQTiles>(params, piece, t, state.output[t],
                                      state.max[t], state.sum[t]);
     }
+    if (piece.begin == piece.list_begin) ResetMergeCounters(params, piece.list);
     if (tile == piece.list_end) ++list_index;
   }
 }
 
-// Returns the CTA whose share holds a tile: the last CTA with a share that
-// begins at the tile or before, c T / n < tile + 1.
-SIMT_DEVICE int32_t OwnerOfTile(const DecodeParams& params, int32_t num_tiles,
-                                int32_t tile) {
-  return static_cast<int32_t>(((int64_t{tile} + 1) * params.num_ctas - 1) /
-                              num_tiles);
+// Rows of a query head in the slots of a list: `count` rows, `step` apart.
+struct PartRows {
+  int64_t first = 0;
+  int32_t count = 0;
+  int32_t step = 0;
+  int32_t shift = 0;  // of row 0
+
+  SIMT_DEVICE int64_t Row(int32_t i) const {
+    return first + int64_t{i} * step + (i == 0 ? shift : 0);
+  }
+  // Returns at most 32 rows, from row `i` on.
+  SIMT_DEVICE PartRows Next32(int32_t i) const {
+    const int32_t rest = count - i;
+    return {first + int64_t{i} * step, rest < 32 ? rest : 32, step,
+            i == 0 ? shift : 0};
+  }
+};
+
+// The parts of a list: its chunks, or the shares of CTAs that it is in.
+class ListParts {
+ public:
+  SIMT_DEVICE ListParts(const DecodeParams& params, int32_t list) {
+    const int32_t begin = params.tile_offsets[list];
+    const int32_t end = params.tile_offsets[list + 1];
+    if (params.chunk_tiles > 0) {
+      count_ = (end - begin + params.chunk_tiles - 1) / params.chunk_tiles;
+      slot_ = SlotOfChunk(params, list, begin, 0);
+      return;
+    }
+    const int32_t num_tiles = CountTiles(params);
+    const int32_t num_shares = CountShares(params, num_tiles);
+    const int32_t first = OwnerOfTile(num_tiles, begin, num_shares);
+    count_ = OwnerOfTile(num_tiles, end - 1, num_shares) + 1 - first;
+    slot_ = SlotOfCta(first, false);
+    slots_per_part_ = static_cast<int32_t>(SlotOfCta(1, false));
+    // The list begins in its first share, and not in the others.
+    first_shift_ = static_cast<int32_t>(SlotOfCta(0, true));
+  }
+
+  SIMT_DEVICE int32_t count() const { return count_; }
+  SIMT_DEVICE int32_t CountGroups() const {
+    return (count_ + kMergeParts - 1) / kMergeParts;
+  }
+  // Returns the rows of `count` parts from `first` on, `stride` apart.
+  SIMT_DEVICE PartRows Rows(const DecodeParams& params, int32_t first,
+                            int32_t count, int32_t stride) const {
+    const int32_t q_rows = params.group_size > 8 ? 16 : 8;
+    return {(slot_ + int64_t{first} * slots_per_part_) * q_rows, count,
+            stride * slots_per_part_ * q_rows,
+            first == 0 ? first_shift_ * q_rows : 0};
+  }
+  SIMT_DEVICE PartRows RowsOfGroup(const DecodeParams& params,
+                                   int32_t group) const {
+    const int32_t first = group * kMergeParts;
+    const int32_t rest = count_ - first;
+    return Rows(params, first, rest < kMergeParts ? rest : kMergeParts, 1);
+  }
+
+ private:
+  int64_t slot_ = 0;
+  int32_t count_ = 0;
+  int32_t slots_per_part_ = 1;
+  int32_t first_shift_ = 0;
+};
+
+// The group of parts of a list that a block merges.
+struct MergeGroup {
+  int32_t list = 0;
+  int32_t group = 0;
+};
+
+// C. Block l has the first group of list l. If tiles are cut in runs of
+// kMergeParts parts, the list that holds the last tile of run r has the group
+// of block num_lists + r: a list has at least as many of those tiles as it has
+// groups after the first. Blocks without a group get a group that no list has.
+SIMT_DEVICE MergeGroup GroupOfBlock(const DecodeParams& params, int32_t block) {
+  const int32_t num_lists = CountLists(params);
+  if (block < num_lists) return {block, 0};
+  const int32_t num_tiles = CountTiles(params);
+  const int32_t num_shares = CountShares(params, num_tiles);
+  const bool chunked = params.chunk_tiles > 0;
+  const int32_t run = block - num_lists;
+  const int32_t part = (run + 1) * kMergeParts;
+  const int32_t end = chunked ? part * params.chunk_tiles
+                              : ShareBegin(num_tiles, part, num_shares);
+  MergeGroup group{0, INT32_MAX};
+  if (end > num_tiles) return group;
+  group.list = ListOfTile(params, end - 1);
+  const int32_t begin = params.tile_offsets[group.list];
+  const int32_t first_part = chunked
+                                 ? begin / params.chunk_tiles
+                                 : OwnerOfTile(num_tiles, begin, num_shares);
+  group.group = run - first_part / kMergeParts + 1;
+  return group;
 }
 
-// The result of one part for a query head: a lane's elements, 32 apart.
-template <int kElements>
-struct LanePart {
+// The shared memory of the merge: for each warp the weights of 32 parts.
+inline constexpr int kMergeSharedBytes = 4 * kDecodeThreads;
+
+// The sum of some parts for a query head: a thread's elements, kDecodeThreads
+// apart.
+template <int kDim>
+struct PartSum {
+  static constexpr int kElements =
+      kDim > kDecodeThreads ? kDim / kDecodeThreads : 1;
   float max = -INFINITY;
   float sum = 0.0f;
   float values[kElements] = {};
 
-  SIMT_DEVICE void Load(const DecodeParams& params, int64_t slot,
-                        int32_t q_head) {
-    const int64_t row = slot * (params.group_size > 8 ? 16 : 8) + q_head;
-    max = params.partial_stats[row * 2];
-    sum = params.partial_stats[row * 2 + 1];
-    const float* const output =
-        params.partial_output + row * (kElements * 32) + LaneIndex();
-    SIMT_UNROLL
-    for (int i = 0; i < kElements; ++i) values[i] = output[i * 32];
-  }
-
-  SIMT_DEVICE void Add(const LanePart& part) {
+  SIMT_DEVICE void Add(const PartSum& part) {
     WeightedSum head{max, sum, 0.0f};
     const PartScales scales = head.AddWeights(part.max, part.sum);
     max = head.max;
@@ -249,155 +337,129 @@ struct LanePart {
       values[i] = values[i] * scales.mine + part.values[i] * scales.theirs;
     }
   }
+
+  // Calls store(element, sum) for each of the thread's elements.
+  template <typename Store>
+  SIMT_DEVICE void ForElements(const Store& store) const {
+    SIMT_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      const int32_t element = Thread() + i * kDecodeThreads;
+      if (element < kDim) store(element, WeightedSum{max, sum, values[i]});
+    }
+  }
 };
 
-// The parts of a list: its chunks, or the CTAs that share it.
-SIMT_DEVICE TileRange PartsOf(const DecodeParams& params, int32_t list) {
-  const int32_t begin = params.tile_offsets[list];
-  const int32_t end = params.tile_offsets[list + 1];
-  TileRange parts;
-  if (params.chunk_tiles > 0) {
-    parts.end = (end - begin + params.chunk_tiles - 1) / params.chunk_tiles;
-  } else {
-    const int32_t num_tiles = CountTiles(params);
-    parts.begin = OwnerOfTile(params, num_tiles, begin);
-    parts.end = OwnerOfTile(params, num_tiles, end - 1) + 1;
+// C. Adds up at most 32 parts, in order. A lane weighs one of them. The loads
+// of 16 values are under way at once, the first of them while parts are
+// weighed. A condition around more than one load would hold them up.
+template <int kDim>
+SIMT_DEVICE PartSum<kDim> SumOf32(const DecodeParams& params,
+                                  const PartRows& rows) {
+  using Sum = PartSum<kDim>;
+  constexpr int kBatch = 16 / Sum::kElements;
+  const auto weights =
+      simt::Shared<float>(static_cast<uint32_t>(WarpIndex()) * 32 * 4, 32);
+  float part_max = -INFINITY;
+  float part_sum = 0.0f;
+  if (LaneIndex() < rows.count) {
+    const int64_t row = rows.Row(LaneIndex());
+    part_max = params.partial_stats[row * 2];
+    part_sum = params.partial_stats[row * 2 + 1];
   }
-  return parts;
+  Sum total;
+  for (int32_t i = 0; i < rows.count; i += kBatch) {
+    float values[kBatch][Sum::kElements];
+    const PartRows batch = rows.Next32(i);
+    SIMT_UNROLL
+    for (int k = 0; k < kBatch; ++k) {
+      const float* const row = params.partial_output + batch.Row(k) * kDim +
+                               simt::ThreadIndex() % kDim;
+      SIMT_UNROLL
+      for (int e = 0; e < Sum::kElements; ++e) {
+        values[k][e] = k < batch.count ? row[e * kDecodeThreads] : 0.0f;
+      }
+    }
+    if (i == 0) {
+      total.max = MaxOverLanes(part_max);
+      const float weight = simt::Exp2(part_max - FiniteMax(total.max));
+      total.sum = SumOverLanes(part_sum * weight);
+      weights.Store(simt::Lane(), weight);
+      simt::SyncWarp();
+    }
+    SIMT_UNROLL
+    for (int k = 0; k < kBatch; ++k) {
+      const float weight = weights.Load(static_cast<uint32_t>(i + k));
+      SIMT_UNROLL
+      for (int e = 0; e < Sum::kElements; ++e) {
+        total.values[e] += values[k][e] * weight;
+      }
+    }
+  }
+  simt::SyncWarp();
+  return total;
 }
 
-// The slots of parts, one after another.
-class PartSlots {
- public:
-  static constexpr int64_t kNoSlot = -1;
-
-  SIMT_DEVICE PartSlots(const DecodeParams& params, int32_t list, int32_t part)
-      : list_begin_(params.tile_offsets[list]),
-        chunked_(params.chunk_tiles > 0),
-        cta_(part) {
-    if (chunked_) {
-      chunk_ = SlotOfChunk(params, list, list_begin_, part);
-      return;
-    }
-    const int32_t num_tiles = CountTiles(params);
-    num_ctas_ = params.num_ctas;
-    begin_ = ShareBegin(num_tiles, part, num_ctas_);
-    rest_ = static_cast<int32_t>(int64_t{num_tiles} * part -
-                                 int64_t{begin_} * num_ctas_);
-    tiles_ = num_tiles / num_ctas_;
-    more_ = num_tiles - tiles_ * num_ctas_;
-  }
-
-  // Returns kNoSlot if the share is empty.
-  SIMT_DEVICE int64_t Next() {
-    if (chunked_) return chunk_++;
-    // Computes the next ShareBegin without its division.
-    const int32_t begin = begin_;
-    rest_ += more_;
-    const bool carries = rest_ >= num_ctas_;
-    rest_ -= carries ? num_ctas_ : 0;
-    begin_ += tiles_ + (carries ? 1 : 0);
-    const int32_t cta = cta_++;
-    return begin < begin_ ? SlotOfCta(cta, begin <= list_begin_) : kNoSlot;
-  }
-
- private:
-  int32_t list_begin_;
-  bool chunked_;
-  int32_t cta_;
-  int32_t num_ctas_ = 0;
-  int32_t begin_ = 0;  // of the CTA's share: (tiles cta - rest_) / num_ctas_
-  int32_t rest_ = 0;
-  int32_t tiles_ = 0;  // of a share, and what is left of all of them
-  int32_t more_ = 0;
-  int64_t chunk_ = 0;
-};
-
-// Adds up some parts, in order, for the lane's elements of a query head. A few
-// loads are under way at once: a list of millions of tokens has hundreds of
-// parts.
-template <int kElements>
-SIMT_DEVICE LanePart<kElements> MergeParts(const DecodeParams& params,
-                                           int32_t list, TileRange parts,
-                                           int32_t q_head) {
-  constexpr int kBatch = kElements > 4 ? 2 : 4;  // of registers
-  PartSlots slots(params, list, parts.begin);
-  LanePart<kElements> total;
-  for (int32_t first = parts.begin; first < parts.end; first += kBatch) {
-    LanePart<kElements> batch[kBatch];
-    bool exist[kBatch];
-    SIMT_UNROLL
-    for (int k = 0; k < kBatch; ++k) {
-      const int64_t slot =
-          first + k < parts.end ? slots.Next() : PartSlots::kNoSlot;
-      exist[k] = slot != PartSlots::kNoSlot;
-      if (exist[k]) batch[k].Load(params, slot, q_head);
-    }
-    SIMT_UNROLL
-    for (int k = 0; k < kBatch; ++k) {
-      if (exist[k]) total.Add(batch[k]);
-    }
+// C. Adds up any number of parts, in order.
+template <int kDim>
+SIMT_DEVICE PartSum<kDim> SumOfParts(const DecodeParams& params,
+                                     const PartRows& rows) {
+  PartSum<kDim> total;
+  for (int32_t i = 0; i < rows.count; i += 32) {
+    total.Add(SumOf32<kDim>(params, rows.Next32(i)));
   }
   return total;
 }
 
-// The results of the warps: {max, sum} of each, then their elements.
-template <int kDim>
-struct MergeShape {
-  static constexpr int kWarps = kDecodeThreads / 32;
-  static constexpr int kStatFloats = 2 * kWarps;
-  static constexpr int kSharedBytes = 4 * (kStatFloats + kWarps * kDim);
-};
+// Merges a group of parts for a query head. The last block that is done with a
+// group of the list merges the sums of all groups, each of which has taken the
+// place of its first part.
+template <typename T, int kDim>
+SIMT_DEVICE void MergeGroups(const DecodeParams& params, int32_t list,
+                             int32_t num_groups, PartRows rows,
+                             int32_t q_head) {
+  rows.first += q_head;
+  if (num_groups > 1) {
+    const PartSum<kDim> sum = SumOfParts<kDim>(params, rows);
+    // Other warps read the stats that the stats of the sum replace.
+    simt::SyncBlock();
+    sum.ForElements([&](int32_t element, const WeightedSum& total) {
+      StorePartial<kDim>(params, rows.Row(0), element, total);
+    });
+    uint32_t* const counter =
+        params.merge_counters + int64_t{list} * params.group_size + q_head;
+    if (!simt::LastBlockDone(counter, static_cast<uint32_t>(num_groups))) {
+      return;
+    }
+    // Computed again: registers are for values under way.
+    rows = ListParts(params, list).Rows(params, 0, num_groups, kMergeParts);
+    rows.first += q_head;
+  }
+  const PartSum<kDim> sum = SumOfParts<kDim>(params, rows);
+  sum.ForElements([&](int32_t element, const WeightedSum& total) {
+    StoreFinal<T, kDim>(params, list, q_head, element, total);
+  });
+}
 
-// Grid: {lists, any number of blocks that share the query heads}. The blocks of
-// a list in one piece return at once. Runs after DecodeAttention. Shared
-// memory: MergeShape::kSharedBytes.
-//
-// Each warp takes a quarter of the parts. The quarters depend on the number of
-// parts alone. They are added up in order.
+// Grid: {CountMergeBlocks, any number of blocks that share the query heads}.
+// The blocks of a list in one piece return at once. Runs after DecodeAttention.
+// Shared memory: kMergeSharedBytes.
 template <typename T, int kDim>
 SIMT_KERNEL(kDecodeThreads, 8)
 void MergeDecodeAttention(DecodeParams params) {
-  using Shape = MergeShape<kDim>;
-  constexpr int kElements = kDim / 32;
   // The tile offsets of the plan may be read early, because DecodeAttention
   // only reads them.
   const bool has_room = HasRoom(params);
-  const int32_t list = static_cast<int32_t>(simt::BlockX());
-  TileRange parts = PartsOf(params, list);
-  const int32_t num_parts = parts.end - parts.begin;
+  const MergeGroup group =
+      GroupOfBlock(params, static_cast<int32_t>(simt::BlockX()));
+  const ListParts parts(params, group.list);
   simt::AwaitEarlierKernels();
-  if (!has_room || num_parts == 1) return;
-  const int32_t warp = WarpIndex();
-  const int32_t first = parts.begin;
-  parts.begin = first + num_parts * warp / Shape::kWarps;
-  parts.end = first + num_parts * (warp + 1) / Shape::kWarps;
-  const auto stats = simt::Shared<float>(0, Shape::kStatFloats);
-  const auto values =
-      simt::Shared<float>(4 * Shape::kStatFloats, Shape::kWarps * kDim);
+  const int32_t num_groups = parts.CountGroups();
+  if (!has_room || parts.count() == 1 || group.group >= num_groups) return;
+  const PartRows rows = parts.RowsOfGroup(params, group.group);
   for (int32_t q_head = static_cast<int32_t>(simt::BlockY());
        q_head < params.group_size;
        q_head += static_cast<int32_t>(simt::num_blocks_y())) {
-    const LanePart<kElements> mine =
-        MergeParts<kElements>(params, list, parts, q_head);
-    if (LaneIndex() == 0) {
-      stats.Store(warp * 2, mine.max);
-      stats.Store(warp * 2 + 1, mine.sum);
-    }
-    SIMT_UNROLL
-    for (int i = 0; i < kElements; ++i) {
-      values.Store(warp * kDim + i * 32 + LaneIndex(), mine.values[i]);
-    }
-    simt::SyncBlock();
-    for (int32_t e = Thread(); e < kDim; e += kDecodeThreads) {
-      WeightedSum total;
-      for (int32_t w = 0; w < Shape::kWarps; ++w) {
-        total.Add(stats.Load(w * 2), stats.Load(w * 2 + 1),
-                  values.Load(w * kDim + e));
-      }
-      StoreFinal<T, kDim>(params, list, q_head, e, total);
-    }
-    simt::SyncBlock();
+    MergeGroups<T, kDim>(params, group.list, num_groups, rows, q_head);
   }
 }
 

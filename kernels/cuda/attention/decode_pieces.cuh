@@ -35,17 +35,27 @@ SIMT_DEVICE int32_t ListOfTile(const DecodeParams& params, int32_t tile) {
          1;
 }
 
+// Returns how many CTAs have a share: none is empty.
+SIMT_DEVICE int32_t CountShares(const DecodeParams& params, int32_t num_tiles) {
+  return num_tiles < params.num_ctas ? num_tiles : params.num_ctas;
+}
 // Returns the first tile of a CTA's share, before chunks are considered: share
 // c begins at c T / n.
 SIMT_DEVICE int32_t ShareBegin(int32_t num_tiles, int32_t cta,
                                int32_t num_ctas) {
   return static_cast<int32_t>(int64_t{num_tiles} * cta / num_ctas);
 }
+// Returns the CTA whose share holds a tile: the last CTA with a share that
+// begins at the tile or before, c T / n < tile + 1.
+SIMT_DEVICE int32_t OwnerOfTile(int32_t num_tiles, int32_t tile,
+                                int32_t num_ctas) {
+  return static_cast<int32_t>(((int64_t{tile} + 1) * num_ctas - 1) / num_tiles);
+}
 
-// C. Returns the first begin of a chunk at or after `tile`.
-SIMT_DEVICE int32_t ChunkAtOrAfter(const DecodeParams& params, int32_t tile) {
-  if (tile >= CountTiles(params)) return tile;
-  const int32_t list = ListOfTile(params, tile);
+// Returns the first begin of a chunk at or after a tile of `list`, or the end
+// of the list.
+SIMT_DEVICE int32_t ChunkAtOrAfter(const DecodeParams& params, int32_t list,
+                                   int32_t tile) {
   const int32_t begin = params.tile_offsets[list];
   const int32_t end = params.tile_offsets[list + 1];
   const int32_t chunk =
@@ -54,20 +64,33 @@ SIMT_DEVICE int32_t ChunkAtOrAfter(const DecodeParams& params, int32_t tile) {
   return rounded < end ? rounded : end;
 }
 
+// The tiles of a CTA.
 struct TileRange {
+  int32_t list = 0;  // holds the first tile
   int32_t begin = 0;
   int32_t end = 0;
 };
 
+// C. The range may be empty.
 SIMT_DEVICE TileRange RangeOfCta(const DecodeParams& params, int32_t cta) {
   const int32_t num_tiles = CountTiles(params);
+  const int32_t num_shares = CountShares(params, num_tiles);
   TileRange range;
-  range.begin = ShareBegin(num_tiles, cta, params.num_ctas);
-  range.end = ShareBegin(num_tiles, cta + 1, params.num_ctas);
-  if (params.chunk_tiles > 0) {
-    range.begin = ChunkAtOrAfter(params, range.begin);
-    range.end = ChunkAtOrAfter(params, range.end);
+  if (cta >= num_shares) return range;
+  range.begin = ShareBegin(num_tiles, cta, num_shares);
+  range.end = ShareBegin(num_tiles, cta + 1, num_shares);
+  range.list = ListOfTile(params, range.begin);
+  if (params.chunk_tiles == 0) return range;
+  if (range.end < num_tiles) {
+    // Most shares end in the list in which they begin, and need no second
+    // search, which is a chain of loads.
+    const int32_t last = range.end < params.tile_offsets[range.list + 1]
+                             ? range.list
+                             : ListOfTile(params, range.end);
+    range.end = ChunkAtOrAfter(params, last, range.end);
   }
+  range.begin = ChunkAtOrAfter(params, range.list, range.begin);
+  if (range.begin == params.tile_offsets[range.list + 1]) ++range.list;
   return range;
 }
 

@@ -28,11 +28,13 @@ bool RunAttention(const DecodeParams& params, Launcher& launch) {
 // Query heads get blocks of their own if few lists would leave the device idle.
 // If there are many lists, most lists are in one piece, and their blocks have
 // nothing to do.
-template <int kDim>
-LaunchSize MergeDecodeSize(int64_t num_lists, int32_t group_size) {
+inline LaunchSize MergeDecodeSize(const DecodeParams& params,
+                                  int64_t num_lists) {
   constexpr int64_t kManyLists = 1024;
-  return SizeOf(num_lists, num_lists < kManyLists ? group_size : 1,
-                kDecodeThreads, MergeShape<kDim>::kSharedBytes);
+  return SizeOf(CountMergeBlocks(params.max_tiles, num_lists, params.num_ctas,
+                                 params.chunk_tiles),
+                num_lists < kManyLists ? params.group_size : 1, kDecodeThreads,
+                kMergeSharedBytes);
 }
 
 template <typename Launcher>
@@ -47,7 +49,7 @@ bool RunDecodeAttention(const DecodeParams& params, const RowShape& shape,
     const bool done = params.group_size <= 8
                           ? RunAttention<T, kDim, 1>(params, launch)
                           : RunAttention<T, kDim, 2>(params, launch);
-    return done && launch(MergeDecodeSize<kDim>(num_lists, params.group_size),
+    return done && launch(MergeDecodeSize(params, num_lists),
                           kKernel<MergeDecodeAttention<T, kDim>>, params);
   });
 }

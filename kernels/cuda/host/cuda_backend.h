@@ -165,6 +165,7 @@ class CudaBackend final : public Backend {
     CallMemory::Array<int32_t> tile_offsets;
     CallMemory::Array<float> partial_output;
     CallMemory::Array<float> partial_stats;
+    CallMemory::Array<uint32_t> merge_counters;
   };
   // The arrays of chunk attention.
   struct ChunkCall {

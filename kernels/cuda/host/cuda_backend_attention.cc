@@ -299,6 +299,8 @@ CudaBackend::DecodeCall CudaBackend::AddDecode() {
   call.partial_output =
       memory_.Work<float>(num_slots * q_rows * layout().head_dim);
   call.partial_stats = memory_.Work<float>(num_slots * q_rows * 2);
+  call.merge_counters =
+      memory_.Work<uint32_t>(num_lists * layout().group_size());
   return call;
 }
 
@@ -313,6 +315,7 @@ void CudaBackend::RunDecode(const AttentionBatch& batch, const Tables& tables,
   params.output = rows.output;
   params.partial_output = memory_.Device(call.partial_output);
   params.partial_stats = memory_.Device(call.partial_stats);
+  params.merge_counters = memory_.Device(call.merge_counters);
   params.group_size = layout().group_size();
   params.num_ctas = call.num_ctas;
   params.chunk_tiles = call.chunk_tiles;

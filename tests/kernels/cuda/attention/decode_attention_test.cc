@@ -247,6 +247,29 @@ TEST_F(DecodeAttentionTest, InChunksTheBatchDoesNotMatter) {
   }
 }
 
+// Lists of a group of parts, of one part more, and of several groups, in chunks
+// of a tile and in shares of CTAs. Alone they have the bits that they had among
+// others.
+TEST_F(DecodeAttentionTest, ListsOfManyPartsAreMergedInGroups) {
+  constexpr int32_t kGroup = kMergeParts * kDecodeTileRanks;
+  DecodeRunner<simt::BFloat16> runner(
+      ShapeOf(64, 2, {kGroup - 20, 3, 70, kGroup + 1, 2 * kGroup + 9, 0},
+              {0, 3, 16}),
+      23);
+  ExpectRunMatches(runner, {.num_ctas = 700});
+  ExpectRunMatches(runner, {.num_ctas = 9, .chunk_tiles = 1});
+  const auto expected = runner.Bits();
+  for (int32_t s = 0; s < 3; ++s) {
+    SCOPED_TRACE(s);
+    ASSERT_EQ(runner.Run({.num_ctas = 4,
+                          .chunk_tiles = 1,
+                          .first_sequence = s,
+                          .num_sequences = 1}),
+              "");
+    EXPECT_EQ(runner.Bits(s, 1), runner.Slice(expected, s));
+  }
+}
+
 template <typename T>
 void CheckLiveLogits() {
   for (const int32_t head_dim : {64, 128, 256}) {

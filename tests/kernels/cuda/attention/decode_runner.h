@@ -77,6 +77,7 @@ class DecodeRunner {
   SharedVector<int32_t> tile_offsets_;
   SharedVector<float> partial_output_;
   SharedVector<float> partial_stats_;
+  SharedVector<uint32_t> merge_counters_;
   SharedVector<uint32_t> error_word_ = {0};
   int64_t bank_conflicts_ = 0;
 };
@@ -121,6 +122,8 @@ DecodeParams DecodeRunner<T>::Params(const DecodeOptions& options) {
   partial_stats_.assign(slots * q_rows * 2, kNan);
   params.partial_output = partial_output_.data();
   params.partial_stats = partial_stats_.data();
+  merge_counters_.assign(int64_t{num_lists} * shape.group_size, 0xFFFFFFFFu);
+  params.merge_counters = merge_counters_.data();
   params.group_size = shape.group_size;
   params.num_ctas = options.num_ctas;
   params.chunk_tiles = options.chunk_tiles;

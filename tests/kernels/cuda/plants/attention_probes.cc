@@ -117,6 +117,21 @@ std::string ProbeManyLists(const simt::Schedule& schedule) {
       runner.Run({.num_ctas = 2, .chunk_tiles = 1, .schedule = schedule}));
 }
 
+// So many parts that blocks merge three groups of them.
+std::string ProbeLongList(const simt::Schedule& schedule) {
+  const AttentionShape shape{
+      .num_heads = 1,
+      .group_size = 1,
+      .head_dim = 64,
+      .page_size = 32,
+      .region_lengths = {2 * kMergeParts * kDecodeTileRanks + 1},
+      .tail_lengths = {0}};
+  DecodeRunner<BF16> runner(shape, 16);
+  return OutcomeOf(
+      runner,
+      runner.Run({.num_ctas = 2, .chunk_tiles = 1, .schedule = schedule}));
+}
+
 std::string ProbeChunk(const simt::Schedule& schedule) {
   const AttentionShape shape{.num_heads = 2,
                              .group_size = 4,
@@ -300,6 +315,7 @@ std::vector<PlantProbe> AttentionProbes() {
       {"decode_room", FindUnderSchedules<ProbeDecodeRoom>},
       {"sum_room", FindUnderSchedules<ProbeSumRoom>},
       {"many_lists", FindUnderSchedules<ProbeManyLists>},
+      {"long_list", FindUnderSchedules<ProbeLongList>},
       {"chunk", FindUnderSchedules<ProbeChunk>},
       {"tail_window", FindUnderSchedules<ProbeTailWindow>},
       {"region_window", FindUnderSchedules<ProbeRegionWindow>},
