@@ -34,6 +34,7 @@ const std::vector<KernelFamily>& KernelFamilies() {
       {{"decode"}, [](B& b) { AddDecode("decode", 0, b); }},
       {{"decode_invariant"},
        [](B& b) { AddDecode("decode_invariant", kInvariantChunkTiles, b); }},
+      {{"decode_sinks"}, AddDecodeSinks},
       {{"decode_logits", "h2o_add", "h2o_finish"}, AddDecodeSums},
       {{"chunk"}, AddChunk},
       {{"index_entries"}, AddIndex},

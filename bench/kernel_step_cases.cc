@@ -88,6 +88,14 @@ void AddDecode(const char* name, int32_t chunk_tiles, CaseBuilder& builder) {
   AddDecodeOf(name, MakeDecode(chunk_tiles, builder), builder);
 }
 
+void AddDecodeSinks(CaseBuilder& builder) {
+  const KernelProblem& problem = builder.in.problem;
+  DecodeParams params = MakeDecode(0, builder);
+  params.sinks =
+      builder.memory.Allocate<float>(problem.num_heads * problem.group_size);
+  AddDecodeOf("decode_sinks", params, builder);
+}
+
 void AddDecodeSums(CaseBuilder& builder) {
   const KernelInputs& in = builder.in;
   const int32_t group_size = in.problem.group_size;

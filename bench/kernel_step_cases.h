@@ -14,6 +14,9 @@ namespace blockmgr {
 void AddCeilings(CaseBuilder& builder);
 // The chunk_tiles of DecodeParams.
 void AddDecode(const char* name, int32_t chunk_tiles, CaseBuilder& builder);
+// Decode attention in stream-K with a sink for each query head, whose logit is
+// 0: to be timed next to `decode`.
+void AddDecodeSinks(CaseBuilder& builder);
 // Decode attention for h2o: it writes logits, which are summed and then turned
 // into scores.
 void AddDecodeSums(CaseBuilder& builder);

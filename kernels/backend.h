@@ -74,6 +74,9 @@ struct AttentionBatch {
   // all positions. Without a region, blocks that no query attends to are not
   // read and may be null. REQUIRES: window == 0, or every region has positions.
   int32_t window = 0;
+  // Learned sinks of the layer: logits without a value. Each joins the
+  // denominators of its query head. In host memory. Null means none.
+  const float* sinks = nullptr;  // [num_q_heads]
   // Threads that a backend on the CPU may use. The threads do not change a bit
   // of the result. Null means the calling thread alone.
   ThreadPool* threads = nullptr;

@@ -2,6 +2,7 @@
 // and small models run on.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -150,18 +151,23 @@ class BlockAttention {
                         j * group_size, (next - j) * group_size)});
       }
     }
-    Normalize(block, output);
+    Normalize(block, list.head, output);
   }
 
  private:
-  // Divides the output of each query by the sum of its weights.
-  void Normalize(const QueryBlock& block, float* output) const {
+  // Divides the output of each query by the sum of its weights and its sink's.
+  void Normalize(const QueryBlock& block, int32_t head, float* output) const {
     const int64_t group_size = layout_.group_size();
     const int64_t head_dim = layout_.head_dim;
     const int64_t token_stride = layout_.num_q_heads * head_dim;
     for (int32_t j = 0; j < block.num_tokens; ++j) {
       for (int64_t g = 0; g < group_size; ++g) {
-        const float sum = states_[j * group_size + g].sum;
+        const SoftmaxState& state = states_[j * group_size + g];
+        float sum = state.sum;
+        // A sink far above the logits makes the sum infinite and the output 0.
+        if (batch_.sinks != nullptr) {
+          sum += std::exp(batch_.sinks[head * group_size + g] - state.max);
+        }
         float* row = output + j * token_stride + g * head_dim;
         for (int64_t i = 0; i < head_dim; ++i) row[i] /= sum;
       }

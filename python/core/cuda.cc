@@ -158,9 +158,9 @@ void BindAttention(nb::class_<PyCudaKernels>& type) {
       .def("decode", &PyCudaKernels::Decode, nb::arg("layer"), nb::arg("lists"),
            nb::arg("queries"), nb::arg("output"), nb::arg("workspace"),
            nb::kw_only(), nb::arg("lse") = nb::none(),
-           nb::arg("logits") = nb::none(), nb::arg("scale") = nb::none(),
-           nb::arg("balanced") = false, nb::arg("planned") = false,
-           nb::arg("stream"),
+           nb::arg("logits") = nb::none(), nb::arg("sinks") = nb::none(),
+           nb::arg("scale") = nb::none(), nb::arg("balanced") = false,
+           nb::arg("planned") = false, nb::arg("stream"),
            "Attention of one query per sequence.\n\n"
            "queries, output: [sequences, num_q_heads, head_dim] of the pool's "
            "dtype. workspace:\nuint8 [decode_workspace_bytes or more]. lse: "
@@ -168,6 +168,8 @@ void BindAttention(nb::class_<PyCudaKernels>& type) {
            "each softmax's denominator. scale: default 1 / sqrt(head_dim).\n"
            "logits: float32 [decode_logit_rows or more, num_q_heads / "
            "num_heads], with lse: gets the\nlogits for add_decode_attention.\n"
+           "sinks: float32 [num_q_heads], one logit of each query head that "
+           "joins its softmax's\ndenominators, and so lse, and has no value.\n"
            "balanced: work is cut evenly over the device, which is faster; "
            "without it, the bits of\na sequence do not depend on the batch. "
            "planned: the workspace is as an earlier call left\nit, for the "
@@ -188,22 +190,25 @@ void BindAttention(nb::class_<PyCudaKernels>& type) {
            "sums of each list begin, and where its room\nends. sums: float32 "
            "[sum_offsets[-1]]: of the region in the order of its slots, then "
            "of\nthe tail. Each entry gets the sum over the query heads of its "
-           "head. Entries beyond the\nroom get none; check() says so.")
-      .def("plan_prefill", &PyCudaKernels::PlanPrefill,
+           "head. Entries beyond the\nroom get none; check() says so.");
+}
+
+void BindPrefill(nb::class_<PyCudaKernels>& type) {
+  type.def("plan_prefill", &PyCudaKernels::PlanPrefill,
            nb::arg("query_offsets"),
            "Divides the queries of some sequences: query_offsets, ints "
            "[sequences + 1].")
       .def("prefill", &PyCudaKernels::Prefill, nb::arg("layer"),
            nb::arg("lists"), nb::arg("plan"), nb::arg("words"),
            nb::arg("queries"), nb::arg("output"), nb::kw_only(),
-           nb::arg("lse") = nb::none(), nb::arg("scale") = nb::none(),
-           nb::arg("stream"),
+           nb::arg("lse") = nb::none(), nb::arg("sinks") = nb::none(),
+           nb::arg("scale") = nb::none(), nb::arg("stream"),
            "Causal attention of chunks of prompts.\n\n"
            "words: plan.words on the device. queries, output: [tokens, "
            "num_q_heads, head_dim] of\nthe pool's dtype; those of sequence i "
            "are the last tokens of its tail. A query attends\nto the whole "
            "region, and to the tail up to its own token. lse: float32 [tokens, "
-           "num_q_heads].");
+           "num_q_heads].\nsinks: as in decode.");
 }
 
 void BindEntries(nb::class_<PyCudaKernels>& type) {
@@ -405,6 +410,7 @@ void BindCuda(nb::module_& m) {
            "graph is being captured.");
   BindRows(type);
   BindAttention(type);
+  BindPrefill(type);
   BindEntries(type);
   BindScores(type);
   BindQueriesAndValues(type);

@@ -156,9 +156,9 @@ int64_t PyCudaKernels::DecodeWorkspaceBytes(int32_t num_sequences,
 void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
                            TensorArgument queries, TensorArgument output,
                            TensorArgument workspace, TensorArgument lse,
-                           TensorArgument logits, std::optional<float> scale,
-                           bool balanced, bool is_planned,
-                           const StreamArgument& stream) {
+                           TensorArgument logits, TensorArgument sinks,
+                           std::optional<float> scale, bool balanced,
+                           bool is_planned, const StreamArgument& stream) {
   CheckLayer(layout_, layer);
   CheckLists(lists);
   const int64_t num_sequences = lists.num_sequences;
@@ -172,11 +172,8 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   const AnyArray memory = ImportWorkspace(
       workspace, DecodeWorkspaceBytes(lists.num_sequences, 0, balanced),
       "decode_workspace_bytes");
-  AnyArray sums;
-  if (!lse.is_none()) {
-    sums =
-        ImportOf<float>("lse", lse, {num_sequences, layout_.num_q_heads}, true);
-  }
+  const AnyArray sums = ImportLse(lse, num_sequences);
+  const AnyArray sink_logits = ImportSinks(sinks);
   DecodeParams params;
   params.scale = CheckedScale(layout_, scale);
   const AnyArray logit_rows =
@@ -200,6 +197,7 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
   params.tile_offsets = arrays.tile_offsets;
   params.queries = query_rows.data();
   params.output = DataOf<void>(output_rows);
+  params.sinks = DataOf<const float>(sink_logits);
   params.lse = DataOf<float>(sums);
   params.logits = DataOf<float>(logit_rows);
   params.partial_output = arrays.partial_output;
@@ -225,6 +223,17 @@ void PyCudaKernels::Decode(int32_t layer, const PyAttentionLists& lists,
 int64_t PyCudaKernels::CountDecodeLogitRows(int32_t num_sequences,
                                             int64_t num_slots) const {
   return kDecodeTileRanks * MostTiles(layout_, num_sequences, num_slots);
+}
+
+AnyArray PyCudaKernels::ImportLse(TensorArgument lse,
+                                  int64_t num_tokens) const {
+  if (lse.is_none()) return AnyArray();
+  return ImportOf<float>("lse", lse, {num_tokens, layout_.num_q_heads}, true);
+}
+
+AnyArray PyCudaKernels::ImportSinks(TensorArgument sinks) const {
+  if (sinks.is_none()) return AnyArray();
+  return ImportOf<float>("sinks", sinks, {layout_.num_q_heads});
 }
 
 AnyArray PyCudaKernels::ImportLogits(TensorArgument logits) const {
@@ -295,7 +304,8 @@ PyPrefillPlan PyCudaKernels::PlanPrefill(IntsArgument query_offsets) const {
 void PyCudaKernels::Prefill(int32_t layer, const PyAttentionLists& lists,
                             const PyPrefillPlan& plan, TensorArgument words,
                             TensorArgument queries, TensorArgument output,
-                            TensorArgument lse, std::optional<float> scale,
+                            TensorArgument lse, TensorArgument sinks,
+                            std::optional<float> scale,
                             const StreamArgument& stream) {
   CheckLayer(layout_, layer);
   CheckLists(lists);
@@ -312,11 +322,8 @@ void PyCudaKernels::Prefill(int32_t layer, const PyAttentionLists& lists,
   const AnyArray output_rows = ImportRows(
       "output", output,
       {plan.num_tokens, layout_.num_q_heads, layout_.head_dim}, true);
-  AnyArray sums;
-  if (!lse.is_none()) {
-    sums = ImportOf<float>("lse", lse, {plan.num_tokens, layout_.num_q_heads},
-                           true);
-  }
+  const AnyArray sums = ImportLse(lse, plan.num_tokens);
+  const AnyArray sink_logits = ImportSinks(sinks);
   ChunkParams params;
   params.lists = lists.OfLayer(layer);
   params.pool = pool_;
@@ -324,6 +331,7 @@ void PyCudaKernels::Prefill(int32_t layer, const PyAttentionLists& lists,
   params.block_offsets = params.query_offsets + plan.num_sequences + 1;
   params.queries = query_rows.data();
   params.output = DataOf<void>(output_rows);
+  params.sinks = DataOf<const float>(sink_logits);
   params.lse = DataOf<float>(sums);
   params.group_size = layout_.group_size();
   params.scale = CheckedScale(layout_, scale);

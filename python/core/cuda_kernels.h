@@ -106,8 +106,9 @@ class PyCudaKernels {
   void Decode(int32_t layer, const PyAttentionLists& lists,
               TensorArgument queries, TensorArgument output,
               TensorArgument workspace, TensorArgument lse,
-              TensorArgument logits, std::optional<float> scale, bool balanced,
-              bool is_planned, const StreamArgument& stream);
+              TensorArgument logits, TensorArgument sinks,
+              std::optional<float> scale, bool balanced, bool is_planned,
+              const StreamArgument& stream);
   int64_t CountDecodeLogitRows(int32_t num_sequences, int64_t num_slots) const;
   void AddDecodeAttention(int32_t layer, const PyAttentionLists& lists,
                           TensorArgument workspace, TensorArgument logits,
@@ -117,8 +118,8 @@ class PyCudaKernels {
   void Prefill(int32_t layer, const PyAttentionLists& lists,
                const PyPrefillPlan& plan, TensorArgument words,
                TensorArgument queries, TensorArgument output,
-               TensorArgument lse, std::optional<float> scale,
-               const StreamArgument& stream);
+               TensorArgument lse, TensorArgument sinks,
+               std::optional<float> scale, const StreamArgument& stream);
 
   // cuda_scores.cc
   std::shared_ptr<PyEntryPlan> PlanEntries(IntsArgument offsets,
@@ -198,6 +199,9 @@ class PyCudaKernels {
   AnyArray ImportRows(const char* name, TensorArgument argument,
                       std::initializer_list<int64_t> shape,
                       bool is_written = false) const;
+  // Return an invalid array for None.
+  AnyArray ImportLse(TensorArgument lse, int64_t num_tokens) const;
+  AnyArray ImportSinks(TensorArgument sinks) const;
   AnyArray ImportLogits(TensorArgument logits) const;
   // The memory of a workspace of at least `bytes`.
   AnyArray ImportWorkspace(TensorArgument argument, int64_t bytes,

@@ -82,7 +82,7 @@ class PyCpuKernels {
                             ArrayArgument block_tables,
                             ArrayArgument tail_lengths,
                             const std::optional<std::vector<nb::object>>& given,
-                            std::optional<float> scale) {
+                            std::optional<float> scale, ArrayArgument sinks) {
     CheckLayer(layout_, layer);
     const In<float> rows("queries", queries,
                          {-1, layout_.num_q_heads, layout_.head_dim});
@@ -94,6 +94,10 @@ class PyCpuKernels {
     CheckQueryOffsets(offsets.values(), rows.dimension(0));
     CheckTails(offsets.values(), tables, lengths.values());
     const float factor = CheckedScale(layout_, scale);
+    In<float> sink_logits;
+    if (!sinks.is_none()) {
+      sink_logits = In<float>("sinks", sinks, {layout_.num_q_heads});
+    }
     const std::vector<nb::object> regions =
         CheckedRegions(given, num_sequences);
     std::vector<SequenceKv> sequences(static_cast<size_t>(num_sequences));
@@ -117,6 +121,7 @@ class PyCpuKernels {
                            .queries = rows.values().data(),
                            .output = output.data(),
                            .scale = factor,
+                           .sinks = sink_logits.values().data(),
                            .threads = &threads_});
     }
     return Own<3>(std::move(output), {static_cast<size_t>(rows.dimension(0)),
@@ -313,6 +318,7 @@ void BindKernels(nb::module_& m) {
           nb::arg("query_offsets"), nb::arg("block_tables"),
           nb::arg("tail_lengths"), nb::arg("regions") = nb::none(),
           nb::kw_only(), nb::arg("scale") = nb::none(),
+          nb::arg("sinks") = nb::none(),
           "Attention of one layer: decode and causal chunks of a prompt.\n\n"
           "queries: float32 [tokens, num_q_heads, head_dim]; those of sequence "
           "i are\nqueries[query_offsets[i]:query_offsets[i + 1]] and the last "
@@ -321,7 +327,9 @@ void BindKernels(nb::module_& m) {
           "[sequences], with the tokens of this call. regions: Region or "
           "None\nfor each sequence. A query attends to the whole region, and "
           "to the tail up to its own\ntoken. scale: default 1 / "
-          "sqrt(head_dim). Returns float32, shaped as queries.")
+          "sqrt(head_dim). sinks: float32 [num_q_heads], one logit of\neach "
+          "query head that joins its softmax's denominators and has no value. "
+          "Returns float32,\nshaped as queries.")
       .def("score", &PyCpuKernels::Score, nb::arg("policy"), nb::arg("layer"),
            nb::arg("entries"), nb::arg("length"), nb::kw_only(),
            nb::arg("queries") = nb::none(), nb::arg("scale") = nb::none(),

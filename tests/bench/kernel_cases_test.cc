@@ -44,8 +44,9 @@ TEST_F(KernelCasesTest, UsefulBytesAndOperationsCountTheTail) {
   }
   EXPECT_EQ(num_added, 3 * 2 * kTail);
   const double pair_bytes = 256;
-  for (const char* name : {"read_ceiling", "copy_ceiling", "decode",
-                           "decode_invariant", "snapkv", "keydiff"}) {
+  for (const char* name :
+       {"read_ceiling", "copy_ceiling", "decode", "decode_invariant",
+        "decode_sinks", "snapkv", "keydiff"}) {
     EXPECT_EQ(added.at(name), num_added * pair_bytes) << name;
   }
   EXPECT_EQ(added.at("decode_logits"), num_added * (pair_bytes + 4 * 3));

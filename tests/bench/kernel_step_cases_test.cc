@@ -154,6 +154,43 @@ TEST_F(KernelStepCasesTest, DecodeIsAttentionOfTheProblem) {
   }
 }
 
+// A sink takes weight from all entries of a row alike.
+TEST_F(KernelStepCasesTest, SinksTakeTheirShare) {
+  const auto problem = MakeKernelProblem({.num_heads = 2,
+                                          .group_size = 3,
+                                          .head_dim = 64,
+                                          .mean_length = 100,
+                                          .kv_bytes = int64_t{6} * 100 * 256});
+  ASSERT_TRUE(problem.ok());
+  std::vector<std::vector<uint16_t>> outputs;
+  for (const char* name : {"decode", "decode_sinks"}) {
+    const auto device = MakeKernelTestDevice();
+    const auto on_device = DeviceProblem::Create(
+        *problem, {.rotated_bytes = 1, .model_dim = 64}, device.get());
+    ASSERT_TRUE(on_device.ok()) << on_device.status();
+    const std::string kernels[] = {name};
+    ASSERT_TRUE((*on_device)
+                    ->ForEachCase(kernels,
+                                  [](const KernelCase& c) {
+                                    c.launch(0);
+                                    return c.status;
+                                  })
+                    .ok());
+    outputs.push_back((*on_device)->ReadDecodeOutput().value());
+  }
+  const auto size = [&](const std::vector<uint16_t>& output, int64_t row) {
+    double sum = 0;
+    for (int64_t i = 0; i < 64; ++i) {
+      sum += std::abs(Widened(output[row * 64 + i], problem->element_type));
+    }
+    return sum;
+  };
+  for (int64_t row = 0; row < std::ssize(problem->lengths) * 3; ++row) {
+    EXPECT_LT(size(outputs[1], row), size(outputs[0], row)) << row;
+    EXPECT_GT(size(outputs[1], row), 0.5 * size(outputs[0], row)) << row;
+  }
+}
+
 // The chunk's queries see the tail, too.
 TEST_F(KernelStepCasesTest, AChunkSeesTheTailBeforeIt) {
   constexpr int32_t kTail = 37;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -18,11 +19,12 @@
 
 namespace blockmgr {
 
-// One q_head's query over the given slots, in float64.
+// One q_head's query over the given slots, in float64. The sink is one more
+// logit, of a value of zeros.
 inline std::vector<double> DenseAttention(const PoolModel& model,
                                           std::span<const SlotIndex> slots,
                                           std::span<const float> query,
-                                          double scale) {
+                                          double scale, double sink) {
   std::vector<double> logits;
   for (const SlotIndex slot : slots) {
     double dot = 0.0;
@@ -31,8 +33,8 @@ inline std::vector<double> DenseAttention(const PoolModel& model,
     }
     logits.push_back(dot * scale);
   }
-  const double max = *std::ranges::max_element(logits);
-  double sum = 0.0;
+  const double max = std::max(sink, *std::ranges::max_element(logits));
+  double sum = std::exp(sink - max);
   std::vector<double> output(query.size());
   for (std::size_t s = 0; s < slots.size(); ++s) {
     const double weight = std::exp(logits[s] - max);
@@ -82,6 +84,7 @@ struct AttentionCase {
                        .output = output.data(),
                        .scale = scale(),
                        .window = window,
+                       .sinks = sinks.empty() ? nullptr : sinks.data(),
                        .threads = threads});
     return output;
   }
@@ -110,9 +113,12 @@ struct AttentionCase {
           const int64_t begin =
               j * token_floats() +
               (head * layout().group_size() + g) * int64_t{layout().head_dim};
+          const double sink =
+              sinks.empty() ? -std::numeric_limits<double>::infinity()
+                            : double{sinks[head * layout().group_size() + g]};
           const std::vector<double> expected = DenseAttention(
               model, visible, query.queries.subspan(begin, layout().head_dim),
-              scale());
+              scale(), sink);
           double error = 0.0;
           double norm = 0.0;
           for (int32_t i = 0; i < layout().head_dim; ++i) {
@@ -161,6 +167,7 @@ struct AttentionCase {
   Rng rng;
   PoolModel model;
   int32_t window = 0;
+  std::vector<float> sinks = {};  // of all query heads, or none
   ThreadPool* threads = nullptr;  // of Run
 };
 

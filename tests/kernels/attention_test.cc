@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,8 @@ TEST_P(AttentionTest, MatchesDenseReference) {
       queries.push_back(
           RandomFloats(test.rng, num_queries * test.token_floats()));
     }
+    test.ExpectBatchDense(layer, sequences, sequences, queries);
+    test.sinks = RandomFloats(test.rng, layout.num_q_heads);
     test.ExpectBatchDense(layer, sequences, sequences, queries);
   }
 }
@@ -175,6 +178,26 @@ TEST_P(AttentionTest, LargeLogitsDoNotOverflow) {
   const auto backend = test.model.MakeBackend();
   // One weight is near 1: its logit's rounding does not matter.
   test.ExpectDense(query, test.Run(*backend, 0, {&query, 1}), 1e-2);
+}
+
+// No sink changes no bit, and beside a sink far above all logits nothing is
+// left.
+TEST_P(AttentionTest, SinksMayBeAnywhere) {
+  Rng shape_rng(19);
+  AttentionCase test(RandomLayout(shape_rng, GetParam(), 40), 19);
+  PagePicker picker(test.layout(), 30, test.rng);
+  const TestSequence sequence =
+      picker.MakeSequence(0, 0, 25, &test.model, test.rng);
+  const std::vector<float> queries =
+      RandomFloats(test.rng, 3 * test.token_floats());
+  const Query query{&sequence, sequence.tail_length, queries};
+  const auto backend = test.model.MakeBackend();
+  const std::vector<float> without = test.Run(*backend, 0, {&query, 1});
+  test.sinks.assign(test.layout().num_q_heads,
+                    -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(SameBits(test.Run(*backend, 0, {&query, 1}), without));
+  std::ranges::fill(test.sinks, 1e4f);
+  for (const float x : test.Run(*backend, 0, {&query, 1})) EXPECT_EQ(x, 0.0f);
 }
 
 TEST_P(AttentionTest, SequenceWithoutQueriesIsSkipped) {

@@ -71,6 +71,8 @@ TEST_P(AttentionWindowsTest, WindowsMatchDenseReference) {
           RandomFloats(test.rng, num_queries * test.token_floats()));
     }
     test.ExpectBatchDense(0, sequences, whole, queries);
+    test.sinks = RandomFloats(test.rng, test.layout().num_q_heads);
+    test.ExpectBatchDense(0, sequences, whole, queries);
   }
 }
 

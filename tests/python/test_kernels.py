@@ -20,10 +20,10 @@ def pool_of(layout=LAYOUT, seed=1):
                  layout.page_size, layout.head_dim)
 
 
-def softmax_attention(query, keys, values):
-    weights = keys.astype(np.float64) @ query * SCALE
-    weights = np.exp(weights - weights.max())
-    return (weights / weights.sum()) @ values
+def softmax_attention(query, keys, values, sink):
+    """The sink is one more logit, of a value of zeros."""
+    logits = keys.astype(np.float64) @ query * SCALE
+    return np.exp(logits - np.logaddexp.reduce([*logits, sink])) @ values
 
 
 def rows_of(pool, pages, count):
@@ -43,10 +43,10 @@ def test_attention_over_regions_and_tails(num_threads):
     counts = [4, 1, 0]  # of queries
     tables = np.array([row + [0] * (3 - len(row)) for row in tails], np.int32)
     offsets = np.cumsum([0, *counts], dtype=np.int32)
-    for layer in range(2):
+    for layer, sinks in ((0, None), (1, None), (1, noise(9, 6))):
         queries = noise(layer, 5, 6, 8)
         output = kernels.attend(layer, queries, offsets, tables, lengths,
-                                [None, region, None])
+                                [None, region, None], sinks=sinks)
         assert output.shape == queries.shape and output.dtype == np.float32
         for i, count in enumerate(counts):
             for token, q_head in np.ndindex(count, 6):
@@ -61,8 +61,9 @@ def test_attention_over_regions_and_tails(num_threads):
                     rows = np.concatenate(
                         [rows_of(pool, own, kept[layer, head]), rows])
                 row = offsets[i] + token
-                expected = softmax_attention(queries[row, q_head], rows[:, 0],
-                                             rows[:, 1])
+                expected = softmax_attention(
+                    queries[row, q_head], rows[:, 0], rows[:, 1],
+                    -np.inf if sinks is None else sinks[q_head])
                 assert np.allclose(output[row, q_head], expected, atol=1e-5)
 
 
@@ -185,6 +186,9 @@ def test_wrong_calls_are_refused():
             ("tail_lengths", np.array([2**31 - 1], np.int32), "tail_lengths"),
             ("regions", [], "regions: expected 1"),
             ("regions", [region], "regions: expected regions of the layout"),
+            ("sinks", noise(1, 5), "sinks: expected the shape"),
+            ("sinks", noise(1, 6, 1), "sinks: expected the shape"),
+            ("sinks", noise(1, 12)[::2], "sinks: .*C-contiguous"),
             ("scale", 0.0, "scale"),
             ("scale", float("nan"), "scale"),
             ("scale", float("inf"), "scale")):
@@ -194,6 +198,7 @@ def test_wrong_calls_are_refused():
                         ("queries", None),
                         ("query_offsets", np.array([0, 2])),
                         ("tail_lengths", np.array([7.0])),
+                        ("sinks", np.zeros(6)), ("sinks", 6 * [0.0]),
                         ("regions", [LAYOUT]), ("regions", 3)):
         with pytest.raises(TypeError):
             kernels.attend(**{**good, name: value})

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention/chunk_attention.h"
 #include "kernels/cuda/attention/rank_rows.cuh"
+#include "kernels/cuda/attention/sink_logits.cuh"
 #include "kernels/cuda/attention_list.cuh"
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/simt.h"
@@ -281,12 +282,19 @@ SIMT_DEVICE void StoreChunk(const ChunkParams& params, const ChunkBlock& block,
                             const ChunkState<kDim>& state) {
   SIMT_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const float sum = SumOverColumns(state.sum[half]);
+    float sum = SumOverColumns(state.sum[half]);
     const int32_t row =
         block.first_row + WarpIndex() * 16 + LaneIndex() / 4 + half * 8;
     if (row >= block.num_rows) continue;
     const int64_t index = ChunkRowIndex(params, block, row);
-    const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+    float max = state.max[half];
+    float shrink = 1.0f;
+    if (params.sinks != nullptr) {
+      const int32_t q_head =
+          block.head * params.group_size + row % params.group_size;
+      shrink = AddSink(params.sinks[q_head], &max, &sum);
+    }
+    const float factor = sum == 0.0f ? 0.0f : shrink / sum;
     uint32_t* words =
         static_cast<uint32_t*>(params.output) + index * (kDim / 2);
     SIMT_UNROLL
@@ -297,7 +305,7 @@ SIMT_DEVICE void StoreChunk(const ChunkParams& params, const ChunkBlock& block,
     }
     if (params.lse != nullptr && LaneIndex() % 4 == 0) {
       params.lse[index] =
-          sum == 0.0f ? -INFINITY : kLn2 * (state.max[half] + simt::Log2(sum));
+          sum == 0.0f ? -INFINITY : kLn2 * (max + simt::Log2(sum));
     }
   }
 }

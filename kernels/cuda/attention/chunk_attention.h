@@ -35,7 +35,10 @@ struct ChunkParams {
   const int32_t* block_offsets = nullptr;  // [num_sequences + 1]
   const void* queries = nullptr;           // [tokens, num_q_heads, head_dim]
   void* output = nullptr;                  // the same shape
-  float* lse = nullptr;  // [tokens, num_q_heads], natural log; may be null
+  // As in DecodeParams: logits that join the denominators. May be null.
+  const float* sinks = nullptr;  // [num_q_heads]
+  // [tokens, num_q_heads], natural log, with the sinks; may be null.
+  float* lse = nullptr;
   int32_t group_size = 1;
   float scale = 1.0f;
 };

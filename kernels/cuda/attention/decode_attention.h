@@ -48,10 +48,15 @@ struct DecodeParams {
   const int32_t* tile_offsets = nullptr;  // [num_lists + 1]
   // In the pool's element type. Rows are 16-byte aligned.
   const void* queries = nullptr;  // [num_sequences, num_q_heads, head_dim]
+  // Learned sinks: logits without a value, of the layer's query heads, in the
+  // units of scale * <q, k>. Each joins the denominator of its head once. May
+  // be null: then there are none. -infinity means none for a head.
+  const float* sinks = nullptr;  // [num_q_heads]
   // The shape of the queries. An empty list gets zeros.
   void* output = nullptr;
-  // The natural logarithm of the sum of exp(logit), or -infinity for an empty
-  // list. May be null.
+  // The natural logarithm of the sum of exp(logit) with the sink, so that
+  // exp(logit - lse) is the weight of an entry. An empty list has its sink, or
+  // -infinity without sinks. May be null.
   float* lse = nullptr;  // [num_sequences, num_q_heads]
   // The logits scale * <q, k> of every live rank, for AddDecodeAttention. Dead
   // ranks are not written. The rows of a list begin at 64 * its tile offset.

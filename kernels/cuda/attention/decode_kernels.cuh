@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention/decode_attention.cuh"
 #include "kernels/cuda/attention/decode_attention.h"
 #include "kernels/cuda/attention/decode_pieces.cuh"
+#include "kernels/cuda/attention/sink_logits.cuh"
 #include "kernels/cuda/mma_rows.cuh"
 #include "kernels/cuda/rows/row_mover.h"
 #include "kernels/cuda/simt.h"
@@ -51,8 +52,14 @@ struct WeightedSum {
 template <typename T, int kDim>
 SIMT_DEVICE void StoreFinal(const DecodeParams& params, int32_t list,
                             int32_t q_head, int32_t element,
-                            const WeightedSum& total) {
+                            WeightedSum total) {
   const int64_t row = int64_t{list} * params.group_size + q_head;
+  if (params.sinks != nullptr) {
+    const int32_t sequence = Divide(list, params.pool.by_heads);
+    const int32_t head = list - sequence * params.lists.num_heads;
+    const float sink = params.sinks[head * params.group_size + q_head];
+    total.value *= AddSink(sink, &total.max, &total.sum);
+  }
   // Not "sum > 0": NaN in a live row must stay visible.
   const bool empty = total.sum == 0.0f;
   static_cast<T*>(params.output)[row * kDim + element] =

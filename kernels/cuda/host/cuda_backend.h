@@ -157,6 +157,8 @@ class CudaBackend final : public Backend {
     int64_t tail_stride = 0;
     bool has_regions = false;
     bool has_positions = false;
+    CallMemory::Array<float> sinks;
+    bool has_sinks = false;
   };
   // The arrays of decode attention.
   struct DecodeCall {
@@ -216,6 +218,9 @@ class CudaBackend final : public Backend {
   ChunkCall AddChunk();
   void RunChunk(const AttentionBatch& batch, const Tables& tables,
                 const ChunkCall& call, const QueryRows& rows);
+  const float* SinksOf(const Tables& tables) const {
+    return tables.has_sinks ? memory_.Device(tables.sinks) : nullptr;
+  }
   AttentionLists Lists(const AttentionBatch& batch, const Tables& tables,
                        int32_t first_row, const QuerySet& set) const;
 

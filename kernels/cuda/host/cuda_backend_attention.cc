@@ -102,6 +102,11 @@ CudaBackend::Tables CudaBackend::AddTables(const AttentionBatch& batch) {
     tables.region_positions =
         memory_.Input<int32_t>(num_pages * shape.page_size);
   }
+  tables.has_sinks = batch.sinks != nullptr;
+  if (tables.has_sinks) {
+    const std::span sinks(batch.sinks, static_cast<size_t>(shape.num_q_heads));
+    tables.sinks = memory_.InputOf(sinks);
+  }
   int32_t row = 0;
   int32_t pages_filled = 0;
   for (const QuerySet* set : {&decode_, &chunk_}) {
@@ -312,6 +317,7 @@ void CudaBackend::RunDecode(const AttentionBatch& batch, const Tables& tables,
   params.pool = pool_.pool;
   params.tile_offsets = memory_.Device(call.tile_offsets);
   params.queries = rows.queries;
+  params.sinks = SinksOf(tables);
   params.output = rows.output;
   params.partial_output = memory_.Device(call.partial_output);
   params.partial_stats = memory_.Device(call.partial_stats);
@@ -341,6 +347,7 @@ void CudaBackend::RunChunk(const AttentionBatch& batch, const Tables& tables,
   params.block_offsets = memory_.Device(call.block_offsets);
   params.queries = rows.queries;
   params.output = rows.output;
+  params.sinks = SinksOf(tables);
   params.group_size = layout().group_size();
   params.scale = batch.scale;
   runtime_->Chunk(params, pool_.shape, chunk_.work_offsets.back());

@@ -57,8 +57,10 @@ struct DecodeSumParams {
   Divider num_heads;
   const int32_t* tile_offsets = nullptr;  // [num_lists + 1], of DecodeParams
   const float* logits = nullptr;          // [64 * max_tiles, group_size]
-  const float* lse = nullptr;             // [num_sequences, num_q_heads]
-  int32_t max_tiles = 0;                  // the grid
+  // Of DecodeParams: if they have sinks, the weights of a row share less
+  // than 1.
+  const float* lse = nullptr;  // [num_sequences, num_q_heads]
+  int32_t max_tiles = 0;       // the grid
   int32_t group_size = 1;
   // The sums of a list begin at its offset. Live entries have the order of
   // their ranks: the region, then the tail. The room of a list ends at the next

@@ -77,13 +77,13 @@ def good_calls(model):
         "unpack_pages": (kernels.unpack_pages, dict(pages=pages, staged=staged)),
         "lists": (kernels.lists, tables),
         "decode": (kernels.decode, dict(one, layer=0, lse=lse, logits=logits,
-                                        workspace=workspace)),
+                                        sinks=zeros(4), workspace=workspace)),
         "add_decode_attention": (kernels.add_decode_attention, dict(
             layer=0, lists=lists, workspace=workspace, logits=logits, lse=lse,
             sum_offsets=ints([0, 21, 42, 48, 54], np.int64), sums=zeros(54))),
         "prefill": (kernels.prefill, dict(
             one, layer=0, plan=prefill, words=ints(prefill.words),
-            lse=zeros((2, 4)))),
+            lse=zeros((2, 4)), sinks=zeros(4))),
         "entries": (kernels.entries, listed),
         "index_entries": (kernels.index_entries, dict(
             plan=index, words=ints(index.words), lists=lists,

@@ -69,11 +69,11 @@ class Model:
         return flat[pages].transpose(0, 2, 1, 3).reshape(-1, 2, DIM)[:count]
 
 
-def softmax_attention(query, rows):
+def softmax_attention(query, rows, sink=-np.inf):
+    """The sink is one more logit, of a value of zeros."""
     logits = rows[:, 0].astype(np.float64) @ query / np.sqrt(DIM)
-    weights = np.exp(logits - logits.max())
-    lse = logits.max() + np.log(weights.sum())
-    return (weights / weights.sum()) @ rows[:, 1], lse
+    lse = np.logaddexp.reduce([*logits, sink])
+    return np.exp(logits - lse) @ rows[:, 1], lse
 
 
 def ints(values, dtype=np.int32):

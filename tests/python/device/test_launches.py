@@ -10,6 +10,7 @@ from model import (DIM, PAGE, STREAM, Batch, Listed, Model, close, entries_of,
                    zeros)
 
 DTYPES = ("float16", "bfloat16")
+SINKS = (None, 3 * noise(8, 4))  # by layer
 
 
 def test_there_is_a_device():
@@ -86,6 +87,14 @@ def test_rows_blocks_and_pages_move():
     assert np.array_equal(model.now(), swapped)
 
 
+def sinks_of(layer):
+    return None if SINKS[layer] is None else DeviceTensor.of(SINKS[layer])
+
+
+def sink_of(layer, q_head):
+    return -np.inf if SINKS[layer] is None else SINKS[layer][q_head]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("balanced", (False, True))
 def test_decode_attends_to_regions_and_tails(dtype, balanced):
@@ -99,12 +108,12 @@ def test_decode_attends_to_regions_and_tails(dtype, balanced):
         output = model.tensor(np.zeros((3, 4, DIM)))
         lse = zeros((3, 4))
         model.kernels.decode(layer, batch.lists, model.tensor(values), output,
-                             workspace, lse=lse, balanced=balanced,
-                             stream=STREAM)
+                             workspace, lse=lse, sinks=sinks_of(layer),
+                             balanced=balanced, stream=STREAM)
         model.kernels.check(stream=STREAM)
         expected = [[softmax_attention(values[i, q], batch.rows(
-            model, layer, i, q // 2, batch.lengths[i])) for q in range(4)]
-            for i in range(3)]
+            model, layer, i, q // 2, batch.lengths[i]), sink_of(layer, q))
+            for q in range(4)] for i in range(3)]
         assert close(floats(output.array, dtype),
                      [[row for row, _ in rows] for rows in expected], dtype)
         assert np.allclose(lse.array, [[one for _, one in rows]
@@ -133,16 +142,18 @@ def test_the_attention_of_decodes_is_added_up(dtype, balanced):
             values = noise(10 * layer + step, 3, 4, DIM, dtype=dtype)
             model.kernels.decode(layer, batch.lists, model.tensor(values),
                                  output, workspace, lse=lse, logits=logits,
-                                 balanced=balanced, stream=STREAM)
+                                 sinks=sinks_of(layer), balanced=balanced,
+                                 stream=STREAM)
             model.kernels.add_decode_attention(
                 layer, batch.lists, workspace, logits, lse,
                 ints(offsets, np.int64), sums, stream=STREAM)
             for i, own in enumerate(rows):
                 for q_head in (2 * (i % 2), 2 * (i % 2) + 1):
-                    weights = np.exp(own[:, 0].astype(np.float64) @
-                                     values[i // 2, q_head] / np.sqrt(DIM))
-                    expected[offsets[i]:offsets[i] + len(own)] += (
-                        weights / weights.sum())
+                    query = values[i // 2, q_head]
+                    _, total = softmax_attention(query, own,
+                                                 sink_of(layer, q_head))
+                    expected[offsets[i]:offsets[i] + len(own)] += np.exp(
+                        own[:, 0].astype(np.float64) @ query / np.sqrt(DIM) - total)
         model.kernels.check(stream=STREAM)
         assert close(sums.array, expected, dtype)
 
@@ -245,14 +256,15 @@ def test_prefill_is_what_the_cpu_computes():
         lse = zeros((38, 4))
         model.kernels.prefill(layer, batch.lists, plan, words,
                               model.tensor(values), output, lse=lse,
-                              stream=STREAM)
+                              sinks=sinks_of(layer), stream=STREAM)
         model.kernels.check(stream=STREAM)
         expected = cpu.attend(layer, values, np.array(offsets, np.int32),
                               batch.table, np.array(batch.lengths, np.int32),
-                              [None, batch.region, None])
+                              [None, batch.region, None], sinks=SINKS[layer])
         assert close(floats(output.array, "float16"), expected, "float16")
         _, last = softmax_attention(values[37, 3],
-                                    batch.rows(model, layer, 2, 1, 41))
+                                    batch.rows(model, layer, 2, 1, 41),
+                                    sink_of(layer, 3))
         assert np.isclose(lse.array[37, 3], last, atol=1e-2)
 
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct AttentionShape {
   std::vector<int32_t> region_lengths;  // [sequences, num_heads]
   std::vector<int32_t> tail_lengths;    // [sequences]
   int32_t window = 0;
+  bool with_sinks = false;
   // With regions: position of every tail's first token. The rows of regions
   // have any positions before it, in no order.
   int32_t cut = 0;
@@ -107,9 +109,14 @@ class AttentionCase {
   // The rows of a list, as they are now.
   ListRows Rows(int32_t list) const;
   // The attention over the first `num_rows` rows of a list, which `rows` are
-  // of, of the last one's query.
-  HeadAttention Reference(const ListRows& rows, int32_t list, int64_t num_rows,
-                          const T* query) const;
+  // of, of the last one's query, which is of query head `q_head` of the group.
+  HeadAttention Reference(const ListRows& rows, int32_t list, int32_t q_head,
+                          int64_t num_rows, const T* query) const;
+  // Of all query heads, or none. The last head has none: -infinity.
+  SharedVector<float>& sinks() { return sinks_; }
+  const float* SinkPointer() const {
+    return sinks_.empty() ? nullptr : sinks_.data();
+  }
   Rng& rng() { return rng_; }
 
  private:
@@ -129,6 +136,7 @@ class AttentionCase {
   SharedVector<int32_t> tail_blocks_;
   int64_t tail_stride_ = 0;
   SharedVector<int32_t> tail_lengths_;
+  SharedVector<float> sinks_;
   std::vector<std::vector<SlotIndex>> slots_;
   std::vector<std::vector<int32_t>> positions_;
 };
@@ -141,6 +149,13 @@ AttentionCase<T>::AttentionCase(const AttentionShape& shape, uint64_t seed)
       pool_(layout_, shape.order, shape.far) {
   MakeLists();
   if (shape.window > 0) MakePositions();
+  if (!shape.with_sinks) return;
+  Rng rng(23);  // of its own: sinks change nothing else of a case
+  for (int32_t i = 0; i < num_q_heads(); ++i) {
+    // Below most logits, among them, and above.
+    sinks_.push_back(3.0f + 3.0f * RandomFloat(rng));
+  }
+  sinks_.back() = -std::numeric_limits<float>::infinity();
 }
 
 template <typename T>
@@ -320,7 +335,7 @@ ListRows AttentionCase<T>::Rows(int32_t list) const {
 
 template <typename T>
 HeadAttention AttentionCase<T>::Reference(const ListRows& rows, int32_t list,
-                                          int64_t num_rows,
+                                          int32_t q_head, int64_t num_rows,
                                           const T* query) const {
   std::vector<double> wide_query;
   wide_query.reserve(shape_.head_dim);
@@ -335,7 +350,11 @@ HeadAttention AttentionCase<T>::Reference(const ListRows& rows, int32_t list,
     }
     seen.push_back(r);
   }
-  return AttendByDefinition(wide_query, rows, seen, scale());
+  const int32_t head = list % shape_.num_heads;
+  const double sink = sinks_.empty()
+                          ? -std::numeric_limits<double>::infinity()
+                          : double{sinks_[head * shape_.group_size + q_head]};
+  return AttendByDefinition(wide_query, rows, seen, scale(), sink);
 }
 
 }  // namespace blockmgr

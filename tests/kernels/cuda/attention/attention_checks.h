@@ -2,13 +2,16 @@
 #ifndef TESTS_KERNELS_CUDA_ATTENTION_ATTENTION_CHECKS_H_
 #define TESTS_KERNELS_CUDA_ATTENTION_ATTENTION_CHECKS_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "blockmgr/base/ids.h"
 #include "kernels/cuda/simt.h"
 #include "tests/kernels/cuda/attention/attention_cases.h"
 
@@ -58,6 +61,40 @@ void ExpectRunMatches(Runner<T>& runner,
                       const typename Runner<T>::Options& options) {
   ASSERT_EQ(runner.Run(options), "");
   ExpectMatches(runner);
+}
+
+// Expects the bits of no sinks from sinks of -infinity. `more` are the runner's
+// arguments after the shape.
+template <typename Runner, typename... More>
+void ExpectNoSinksChangeNoBit(AttentionShape shape,
+                              const typename Runner::Options& options,
+                              const More&... more) {
+  Runner without(shape, more...);
+  shape.with_sinks = true;
+  Runner with(shape, more...);
+  std::ranges::fill(with.test().sinks(),
+                    -std::numeric_limits<float>::infinity());
+  ASSERT_EQ(without.Run(options), "");
+  ASSERT_EQ(with.Run(options), "");
+  EXPECT_EQ(with.Bits(), without.Bits());
+}
+
+// Expects of keys of zeros, whose weights next to the sinks are subnormal in
+// fp16, the precision that they have without sinks.
+template <template <typename> class Runner>
+void ExpectFarSinksCostNoPrecision(
+    Runner<simt::Half>& runner,
+    const typename Runner<simt::Half>::Options& options) {
+  auto& test = runner.test();
+  for (int32_t list = 0; list < test.num_lists(); ++list) {
+    for (const SlotIndex slot : test.slots(list)) {
+      for (int32_t i = 0; i < test.shape().head_dim; ++i) {
+        test.SetValue(slot, false, i, 0.0f);
+      }
+    }
+  }
+  std::ranges::fill(test.sinks(), 12.0f);
+  ExpectRunMatches(runner, options);
 }
 
 // Expects the same bits under a window over all positions as under none. `more`

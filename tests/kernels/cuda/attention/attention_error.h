@@ -24,14 +24,16 @@ struct ListRows {
   std::vector<double> values;  // [rows, head_dim]
 };
 
-// Attention of a query, [head_dim], over the rows that it sees.
+// Attention of a query, [head_dim], over the rows that it sees. The sink is one
+// more logit, of a value of zeros.
 inline HeadAttention AttendByDefinition(const std::vector<double>& query,
                                         const ListRows& rows,
                                         const std::vector<int64_t>& seen,
-                                        double scale) {
+                                        double scale, double sink) {
   const auto head_dim = static_cast<int64_t>(query.size());
   HeadAttention result;
   result.output.assign(query.size(), 0.0);
+  result.lse = sink;
   if (seen.empty()) return result;
   // Pointers: these loops are most of what a test without optimisation does.
   const double* const q = query.data();
@@ -43,8 +45,8 @@ inline HeadAttention AttendByDefinition(const std::vector<double>& query,
     for (int64_t i = 0; i < head_dim; ++i) dot += q[i] * key[i];
     logits.push_back(dot * scale);
   }
-  const double max = *std::ranges::max_element(logits);
-  double sum = 0.0;
+  const double max = std::max(sink, *std::ranges::max_element(logits));
+  double sum = std::exp(sink - max);
   for (double& logit : logits) sum += logit = std::exp(logit - max);
   double* const output = result.output.data();
   for (std::size_t s = 0; s < seen.size(); ++s) {

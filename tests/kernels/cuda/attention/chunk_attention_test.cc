@@ -88,6 +88,40 @@ TEST_F(ChunkAttentionTest, ReadsPoolsInEveryOrder) {
   });
 }
 
+template <typename T>
+void CheckChunkSinks() {
+  std::vector<ChunkCase> cases = {
+      {ShapeOf(64, 3, {3, 300, 0, 20}, {90, 33}), {70, 33}},
+      {ShapeOf(64, 2, {}, {130}), {130}},
+      {ShapeWithTails(128, 1), {7, 40, 1}},
+      {ShapeOf(256, 16, {40, 3}, {30}), {7}},
+      {ShapeOf(64, 11, {40, 3}, {30}), {7}},
+      {ShapeOf(64, 3, {}, {150}), {40}},
+      {ShapeOf(64, 4, {50, 7}, {90}), {60}}};
+  cases[5].shape.window = 65;
+  cases[6].shape.window = 100;
+  cases[6].shape.cut = 160;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(i);
+    cases[i].shape.with_sinks = true;
+    ExpectChunkMatches<T>(cases[i], i);
+  }
+}
+
+TEST_F(ChunkAttentionTest, SinksJoinTheDenominators) {
+  CheckChunkSinks<simt::BFloat16>();
+  CheckChunkSinks<simt::Half>();
+}
+
+TEST_F(ChunkAttentionTest, NoSinksAndFarSinksCostNothing) {
+  AttentionShape shape = ShapeOf(64, 3, {250, 7}, {90});
+  const std::vector<int32_t> num_queries = {40};
+  ExpectNoSinksChangeNoBit<ChunkRunner<simt::Half>>(shape, {}, num_queries, 18);
+  shape.with_sinks = true;
+  ChunkRunner<simt::Half> runner(shape, num_queries, 19);
+  ExpectFarSinksCostNoPrecision(runner, {});
+}
+
 // Prompt tokens in one chunk or in two give the same bits.
 TEST_F(ChunkAttentionTest, ChunksDoNotMatter) {
   ChunkRunner<simt::BFloat16> runner(ShapeOf(64, 3, {50, 7, 0, 20}, {90, 33}),

@@ -100,6 +100,7 @@ std::string ChunkRunner<T>::RunPart(const std::vector<int32_t>& begins,
   params.lists.tail_lengths = tail_lengths.data();
   params.query_offsets = offsets.data();
   params.block_offsets = block_offsets.data();
+  params.sinks = test_.SinkPointer();
   params.queries = queries.data();
   params.output = output.data();
   params.lse = lse.data();
@@ -136,7 +137,7 @@ AttentionError ChunkRunner<T>::Error() const {
             first_q_head + g;
         const int64_t num_rows =
             std::ssize(test_.slots(list)) - num_queries_[s] + j + 1;
-        sum.Add(test_.Reference(rows, list, num_rows,
+        sum.Add(test_.Reference(rows, list, g, num_rows,
                                 &queries_[row * shape.head_dim]),
                 &output_[row * shape.head_dim], lse_[row]);
       }

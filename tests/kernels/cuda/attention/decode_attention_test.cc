@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -184,6 +186,68 @@ TEST_F(DecodeAttentionTest, EmptyListsGiveZeroAndMinusInfinity) {
   ExpectMatches(runner);
 }
 
+template <typename T>
+void CheckDecodeSinks() {
+  std::vector<AttentionShape> shapes = {
+      RaggedShape(128, 4), RaggedShape(256, 5), TailWindowShape(16, 65)};
+  for (const int32_t group_size : {1, 3, 8, 11, 16}) {
+    shapes.push_back(RaggedShape(64, group_size));
+  }
+  // A list that most CTAs share.
+  shapes.push_back(ShapeOf(64, 8, {10, 900, 3, 0}, {5, 17}));
+  AttentionShape region_window = RaggedShape(64, 4);
+  region_window.tail_lengths = {19, 1, 64};
+  region_window.window = 100;
+  region_window.cut = 200;
+  shapes.push_back(region_window);
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    SCOPED_TRACE(i);
+    shapes[i].with_sinks = true;
+    DecodeRunner<T> runner(shapes[i], 22);
+    for (const int32_t chunk_tiles : {0, 1}) {
+      const DecodeOptions options{.num_ctas = 7,
+                                  .chunk_tiles = chunk_tiles,
+                                  .with_logits = shapes[i].window == 0};
+      ExpectRunMatches(runner, options);
+      if (options.with_logits) runner.CheckLogits();
+    }
+  }
+}
+
+TEST_F(DecodeAttentionTest, SinksJoinTheDenominators) {
+  CheckDecodeSinks<simt::BFloat16>();
+  CheckDecodeSinks<simt::Half>();
+}
+
+TEST_F(DecodeAttentionTest, SinksAreAllThatEmptyListsHave) {
+  AttentionShape shape = ShapeOf(64, 4, {0, 20, 0, 0}, {0, 0});
+  shape.with_sinks = true;
+  DecodeRunner<simt::BFloat16> runner(shape, 7);
+  for (const int32_t chunk_tiles : {0, 1}) {
+    ASSERT_EQ(runner.Run({.num_ctas = 2, .chunk_tiles = chunk_tiles}), "");
+    for (const int32_t list : {0, 2, 3}) {
+      for (int32_t g = 0; g < 4; ++g) {
+        EXPECT_FLOAT_EQ(runner.lse()[list * 4 + g],
+                        runner.test().sinks()[list % 2 * 4 + g]);
+        EXPECT_EQ(runner.output()[(list * 4 + g) * 64 + 3].bits, 0);
+      }
+    }
+    ExpectMatches(runner);
+  }
+}
+
+TEST_F(DecodeAttentionTest, NoSinksAndFarSinksCostNothing) {
+  for (const int32_t chunk_tiles : {0, 1}) {
+    const DecodeOptions options{.num_ctas = 5, .chunk_tiles = chunk_tiles};
+    AttentionShape shape = RaggedShape(64, 4);
+    ExpectNoSinksChangeNoBit<DecodeRunner<simt::Half>>(shape, options, 24);
+    shape = ShapeOf(64, 2, {300, 40}, {19});
+    shape.with_sinks = true;
+    DecodeRunner<simt::Half> runner(shape, 25);
+    ExpectFarSinksCostNoPrecision(runner, options);
+  }
+}
+
 TEST_F(DecodeAttentionTest, SchedulesDoNotMatter) {
   for (const int32_t chunk_tiles : {0, 1}) {
     DecodeRunner<simt::BFloat16> runner(
@@ -218,6 +282,7 @@ TEST_F(DecodeAttentionTest, MatchesFloat64WithOverAThousandLists) {
   // Some that are cut, in all modes.
   shape.region_lengths[6] = 900;
   shape.region_lengths[1025] = 300;
+  shape.with_sinks = true;
   DecodeRunner<simt::BFloat16> runner(shape, 20);
   for (const int32_t chunk_tiles : {0, 1}) {
     ExpectRunMatches(runner, {.num_ctas = 50, .chunk_tiles = chunk_tiles});

@@ -108,6 +108,7 @@ DecodeParams DecodeRunner<T>::Params(const DecodeOptions& options) {
   output_.assign(queries_.size(), T{0x7FFF});
   lse_.assign(queries_.size() / shape.head_dim, kNan);
   const int64_t q_heads_before = int64_t{first} * test_.num_q_heads();
+  params.sinks = test_.SinkPointer();
   params.queries = queries_.data() + q_heads_before * shape.head_dim;
   params.output = output_.data() + q_heads_before * shape.head_dim;
   params.lse = lse_.data() + q_heads_before;
@@ -152,7 +153,7 @@ AttentionError DecodeRunner<T>::Error() const {
     for (int32_t g = 0; g < group_size; ++g) {
       const int64_t row = int64_t{list} * group_size + g;
       const int64_t begin = row * test_.shape().head_dim;
-      sum.Add(test_.Reference(rows, list, std::ssize(test_.slots(list)),
+      sum.Add(test_.Reference(rows, list, g, std::ssize(test_.slots(list)),
                               &queries_[begin]),
               &output_[begin], lse_[row]);
     }

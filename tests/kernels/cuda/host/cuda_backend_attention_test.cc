@@ -31,6 +31,7 @@ struct Batch {
   std::vector<int32_t> offsets = {0};
   std::vector<float> queries;
   int32_t window = 0;
+  std::vector<float> sinks;
 
   void Add(TestSequence sequence, int32_t num_queries,
            std::span<const float> rows) {
@@ -50,7 +51,8 @@ struct Batch {
                        .queries = queries.data(),
                        .output = output.data(),
                        .scale = 0.125f,
-                       .window = window});
+                       .window = window,
+                       .sinks = sinks.empty() ? nullptr : sinks.data()});
     return output;
   }
 };
@@ -106,6 +108,9 @@ TEST_F(CudaBackendAttentionTest, AttentionEqualsTheCpus) {
     AttentionSetup test(seed, length);
     // Decodes, one without a region, chunks, and one that does nothing.
     const int32_t chunk = RandomInt(test.rng, 2, 20);
+    if (seed % 2 == 1) {
+      test.batch.sinks = RandomFloats(test.rng, test.layout.num_q_heads);
+    }
     test.Add(length, RandomInt(test.rng, 1, length), 1);
     if (seed % 3 != 1) test.Add(length, chunk + 3, chunk);
     test.Add(0, RandomInt(test.rng, 1, length), 1);
@@ -173,6 +178,8 @@ TEST_F(CudaBackendAttentionTest,
       sequence.TakePositions(test.layout,
                              length + RandomInt(test.rng, 0, length), test.rng);
     }
+    ExpectWhatTheCpuComputes(test);
+    test.batch.sinks = RandomFloats(test.rng, test.layout.num_q_heads);
     ExpectWhatTheCpuComputes(test);
   }
 }

@@ -160,6 +160,33 @@ std::string ProbeTailWindow(const simt::Schedule& schedule) {
   return OutcomeOf(chunk, chunk.Run(schedule));
 }
 
+AttentionShape ShapeWithSinks() {
+  return {.num_heads = 2,
+          .group_size = 4,
+          .head_dim = 64,
+          .region_lengths = {300, 7, 140, 64},
+          .tail_lengths = {19, 80},
+          .with_sinks = true};
+}
+
+// Lists that CTAs share, in both modes.
+std::string ProbeSinks(const simt::Schedule& schedule) {
+  DecodeRunner<BF16> runner(ShapeWithSinks(), 16);
+  for (const int32_t chunk_tiles : {0, 2}) {
+    std::string error = OutcomeOf(
+        runner,
+        runner.Run(
+            {.num_ctas = 4, .chunk_tiles = chunk_tiles, .schedule = schedule}));
+    if (!error.empty()) return error;
+  }
+  return "";
+}
+
+std::string ProbeChunkSinks(const simt::Schedule& schedule) {
+  ChunkRunner<BF16> runner(ShapeWithSinks(), {7, 20}, 17);
+  return OutcomeOf(runner, runner.Run(schedule));
+}
+
 AttentionShape RegionUnderWindow() {
   return {.num_heads = 2,
           .group_size = 4,
@@ -320,6 +347,8 @@ std::vector<PlantProbe> AttentionProbes() {
       {"tail_window", FindUnderSchedules<ProbeTailWindow>},
       {"region_window", FindUnderSchedules<ProbeRegionWindow>},
       {"region_window_of_chunk", FindUnderSchedules<ProbeRegionWindowOfChunk>},
+      {"sinks", FindUnderSchedules<ProbeSinks>},
+      {"chunk_sinks", FindUnderSchedules<ProbeChunkSinks>},
       {"window", FindUnderSchedules<ProbeWindow>},
       {"pool", FindUnderSchedules<ProbePool>},
       {"keys", FindUnderSchedules<ProbeKeys>},

@@ -83,13 +83,14 @@ TEST_F(PooledScoresTest, EqualTheReductionOfTheCpuBitForBit) {
   }
 }
 
-TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
+void CheckDecodeSums(bool with_sinks) {
   AttentionShape shape{.num_heads = 2,
                        .group_size = 3,
                        .head_dim = 64,
                        .page_size = 32,
                        .region_lengths = {20, 70, 0, 100, 0, 0},
-                       .tail_lengths = {19, 45, 0}};
+                       .tail_lengths = {19, 45, 0},
+                       .with_sinks = with_sinks};
   DecodeRunner<simt::BFloat16> decode(shape, 4);
   ASSERT_EQ(decode.Run({.num_ctas = 3, .with_logits = true}), "");
   // A hole before each list must stay as it is.
@@ -127,7 +128,7 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
     for (int32_t g = 0; g < 3; ++g) {
       const simt::BFloat16* query = &decode.queries()[(list * 3 + g) * 64];
       const double lse =
-          decode.test().Reference(rows, list, std::ssize(slots), query).lse;
+          decode.test().Reference(rows, list, g, std::ssize(slots), query).lse;
       for (std::size_t i = 0; i < slots.size(); ++i) {
         double dot = 0.0;
         for (int32_t k = 0; k < 64; ++k) {
@@ -141,6 +142,12 @@ TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
       ASSERT_NEAR(sums[offsets[list] + i], expected[i], 2e-5 * expected[i]);
     }
   }
+}
+
+// With sinks the entries share less than 1.
+TEST_F(PooledScoresTest, DecodeSumsMatchFloat64) {
+  CheckDecodeSums(false);
+  CheckDecodeSums(true);
 }
 
 // More than a grid has room for in y, and hardly one with an entry.
