@@ -156,7 +156,9 @@ absl::Status DeviceForward::PlaceRows(size_t num_rows) {
 
 void DeviceForward::UploadInputs(std::span<const int32_t> tokens,
                                  std::span<const int32_t> positions) {
+  // Rows without a token have token 0.
   host_inputs_.resize(inputs_.size);
+  std::ranges::fill(host_inputs_, std::byte{0});
   const auto put = [this](size_t place, const auto* from, size_t count) {
     std::memcpy(host_inputs_.data() + place, from, count * sizeof(*from));
   };
@@ -175,14 +177,41 @@ void DeviceForward::UploadInputs(std::span<const int32_t> tokens,
   runtime_.Upload(rows_.inputs, host_inputs_);
 }
 
-void DeviceForward::Begin(std::span<const int32_t> tokens,
-                          std::span<const int32_t> positions) {
+void DeviceForward::Prepare(std::span<const int32_t> tokens,
+                            std::span<const int32_t> positions,
+                            size_t num_rows) {
   BM_CHECK(tokens.size() == positions.size());
-  const ModelShape& shape = model_.shape();
-  num_rows_ = tokens.size();
+  num_rows_ = num_rows;
   logit_rows_.clear();
+  num_decode_logits_ = 0;
   BM_CHECK_OK(PlaceRows(num_rows_));
   UploadInputs(tokens, positions);
+}
+
+void DeviceForward::Begin(std::span<const int32_t> tokens,
+                          std::span<const int32_t> positions) {
+  Prepare(tokens, positions, tokens.size());
+  BeginDecode();
+}
+
+void DeviceForward::PrepareDecode(std::span<const int32_t> tokens,
+                                  std::span<const int32_t> positions,
+                                  int32_t num_rows,
+                                  std::vector<uint64_t>* arguments) {
+  Prepare(tokens, positions, static_cast<size_t>(num_rows));
+  BM_CHECK(tokens.size() <= num_rows_);
+  BM_CHECK_OK(logit_memory_.Reserve(
+      num_rows_ * static_cast<size_t>(model_.shape().vocabulary) *
+      sizeof(float)));
+  num_decode_logits_ = num_rows_;
+  logits_ = reinterpret_cast<float*>(logit_memory_.data());
+  arguments->push_back(num_rows_);
+  arguments->push_back(reinterpret_cast<uintptr_t>(row_memory_.data()));
+  arguments->push_back(reinterpret_cast<uintptr_t>(logits_));
+}
+
+void DeviceForward::BeginDecode() {
+  const ModelShape& shape = model_.shape();
   runtime_.Embed({.num_rows = static_cast<int32_t>(num_rows_),
                   .width = shape.hidden,
                   .tokens = reinterpret_cast<const int32_t*>(rows_.inputs +
@@ -282,15 +311,21 @@ void DeviceForward::Finish(int32_t layer) {
                  : nullptr);
 }
 
+void DeviceForward::FinishDecode() { EnqueueLogits(num_rows_, nullptr); }
+
 void DeviceForward::ComputeLogits(std::span<const size_t> rows) {
-  const ModelShape& shape = model_.shape();
   logit_rows_.assign(rows.begin(), rows.end());
   BM_CHECK(std::ranges::is_sorted(logit_rows_));
   if (rows.empty()) return;
   BM_CHECK(rows.back() < num_rows_);
+  const bool are_first_rows = rows.back() + 1 == rows.size();
+  const bool are_computed = are_first_rows && num_decode_logits_ > rows.back();
+  num_decode_logits_ = 0;
+  if (are_computed) return;
   Placer placer;
-  const size_t logits = placer.Add(
-      rows.size() * static_cast<size_t>(shape.vocabulary) * sizeof(float));
+  const size_t logits =
+      placer.Add(rows.size() * static_cast<size_t>(model_.shape().vocabulary) *
+                 sizeof(float));
   const size_t places = placer.Add(rows.size() * sizeof(int32_t));
   BM_CHECK_OK(logit_memory_.Reserve(placer.size()));
   logits_ = reinterpret_cast<float*>(logit_memory_.data() + logits);
@@ -298,16 +333,21 @@ void DeviceForward::ComputeLogits(std::span<const size_t> rows) {
   places_.assign(rows.begin(), rows.end());
   runtime_.Upload(device_places,
                   std::as_bytes(std::span<const int32_t>(places_)));
-  const auto num_rows = static_cast<int32_t>(rows.size());
-  runtime_.Normalize({.num_rows = num_rows,
+  EnqueueLogits(rows.size(), reinterpret_cast<const int32_t*>(device_places));
+  runtime_.StopTimer();
+}
+
+void DeviceForward::EnqueueLogits(size_t num_rows, const int32_t* places) {
+  const ModelShape& shape = model_.shape();
+  runtime_.Normalize({.num_rows = static_cast<int32_t>(num_rows),
                       .width = shape.hidden,
                       .epsilon = shape.norm_epsilon,
-                      .places = reinterpret_cast<const int32_t*>(device_places),
+                      .places = places,
                       .residual = rows_.residual,
                       .gains = weights_->final_norm(),
                       .normalized = rows_.operand},
                      weights_->type());
-  runtime_.Multiply({.num_rows = num_rows,
+  runtime_.Multiply({.num_rows = static_cast<int32_t>(num_rows),
                      .in = shape.hidden,
                      .out = shape.vocabulary,
                      .weights = weights_->head(),
@@ -414,6 +454,7 @@ void DeviceForward::DrawTokens(std::span<const LogitEdit> edits,
        .draws = reinterpret_cast<const RowDraw*>(base + device_draws),
        .logits = logits_,
        .tokens = reinterpret_cast<int32_t*>(base + drawn)});
+  runtime_.StopTimer();
   Download(std::as_writable_bytes(tokens), base + drawn);
 }
 

@@ -54,11 +54,9 @@ class DeviceBuffer {
 // the vendor's library (DeviceRuntime::UseProductLibrary) the last bits may.
 //
 // Buffers grow to the largest step: a steady step allocates nothing. If the
-// device is full when a step needs more, the process aborts. From Begin's
-// upload to ComputeLogits, the pass itself only launches kernels, with
-// arguments that depend on nothing but its number of rows: a graph can be
-// captured of them. Appends and attention are the backend's; they upload tables
-// in every layer. Model and runtime are borrowed. Thread-compatible.
+// device is full when a step needs more, the process aborts. Appends and
+// attention are the backend's. Model and runtime are borrowed.
+// Thread-compatible.
 class DeviceForward final : public ForwardPass, public DevicePass {
  public:
   // `layout` is the whole model's; its pool's elements are those of queries,
@@ -79,6 +77,12 @@ class DeviceForward final : public ForwardPass, public DevicePass {
   HostRows host_rows() override;
 
   const std::string& products() const override { return products_; }
+  DeviceRuntime& runtime() override { return runtime_; }
+  void PrepareDecode(std::span<const int32_t> tokens,
+                     std::span<const int32_t> positions, int32_t num_rows,
+                     std::vector<uint64_t>* arguments) override;
+  void BeginDecode() override;
+  void FinishDecode() override;
   DeviceRows rows(int32_t shard) override;
   void CopyQueries(int32_t shard, int32_t first, int32_t num_rows,
                    float* queries) override;
@@ -117,11 +121,16 @@ class DeviceForward final : public ForwardPass, public DevicePass {
 
   // Lays inputs_ and rows_ out for so many rows. Fails like Reserve.
   absl::Status PlaceRows(size_t num_rows);
+  // Lays out and uploads the inputs of a pass of num_rows rows.
+  void Prepare(std::span<const int32_t> tokens,
+               std::span<const int32_t> positions, size_t num_rows);
   void UploadInputs(std::span<const int32_t> tokens,
                     std::span<const int32_t> positions);
   // Computes output = weights * operand.
   void Multiply(const void* weights, int32_t in, int32_t out,
                 const void* input);
+  // Enqueues the logits after num_rows rows. Null places are rows 0, 1, ..
+  void EnqueueLogits(size_t num_rows, const int32_t* places);
   // Adds the last product to the residual, and normalises it with `gains`
   // unless they are null.
   void AddProduct(const float* delta_gains, const float* delta_scales,
@@ -145,6 +154,9 @@ class DeviceForward final : public ForwardPass, public DevicePass {
   std::vector<int32_t> token_rows_;  // of the embedding
   std::vector<std::byte> host_inputs_;
   std::vector<size_t> logit_rows_;
+  // FinishDecode computes the logits after so many rows. 0 once they may have
+  // changed.
+  size_t num_decode_logits_ = 0;
   DeviceBuffer logit_memory_;  // logits, [rows, vocabulary], then their places
   float* logits_ = nullptr;
   std::vector<int32_t> places_;

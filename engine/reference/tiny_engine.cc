@@ -5,6 +5,7 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "kernels/cuda/host/device_runtime.h"
 
 namespace blockmgr {
 
@@ -22,6 +23,10 @@ TinyEngine::TinyEngine(std::shared_ptr<const LanguageModel> model,
       sampler_(model_->shape().vocabulary),
       tables_(layout_, options.max_sequences, options.num_host_blocks),
       forward_(std::move(forward)),
+      graphs_(options.captures_graphs && forward_ != nullptr &&
+                      forward_->device() != nullptr
+                  ? &forward_->device()->runtime()
+                  : nullptr),
       slot_mappings_(static_cast<size_t>(layout_.num_groups())) {
   ModelLayout expected = MakeLayout(model_->shape(), layout_.page_size,
                                     layout_.dtype, layout_.num_blocks);
@@ -54,6 +59,7 @@ void TinyEngine::Reset() {
 }
 
 absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
+  const auto begin = std::chrono::steady_clock::now();
   BM_RETURN_IF_ERROR(tables_.Apply(plan));
   result->id = plan.id;
   result->sampled.assign(plan.slots.size(), -1);
@@ -72,17 +78,11 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   if (!plan.slots.empty()) {
     LayOutBatch(plan);
     if (!lost_.empty() && layout_.has_windows()) SpreadLosses(plan);
-    forward_->Begin(tokens_, positions_);
     const TinyBatch batch{.slot_mappings = slot_mappings_,
                           .query_offsets = query_offsets_};
     for (TinyShard& shard : shards_) shard.BeginStep(plan, batch);
-    for (int32_t layer = 0; layer < model_->shape().num_layers; ++layer) {
-      forward_->Project(layer);
-      for (TinyShard& shard : shards_) {
-        shard.RunLayer(plan, batch, layer, forward_.get());
-      }
-      forward_->Finish(layer);
-    }
+    decode_rows_ = 0;
+    if (!RunDecode(plan, batch)) RunLayers(plan, batch);
     Sample(plan, result);
   }
   for (size_t i = 0; i < plan.evictions.size(); ++i) {
@@ -94,7 +94,22 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   }
   if (fault_) Lose(fault_(plan), result);
   if (host_fault_) LoseHostBlocks(host_fault_(plan), result);
+  NoteTime(plan, begin);
   return absl::OkStatus();
+}
+
+void TinyEngine::RunLayers(const StepPlan& plan, const TinyBatch& batch) {
+  DevicePass* const pass = forward_->device();
+  if (pass != nullptr) pass->runtime().StartTimer();
+  forward_->Begin(tokens_, positions_);
+  for (int32_t layer = 0; layer < model_->shape().num_layers; ++layer) {
+    forward_->Project(layer);
+    for (TinyShard& shard : shards_) {
+      shard.RunLayer(plan, batch, layer, forward_.get());
+    }
+    forward_->Finish(layer);
+  }
+  if (pass != nullptr) pass->runtime().StopTimer();
 }
 
 void TinyEngine::StartSequences(const StepPlan& plan) {

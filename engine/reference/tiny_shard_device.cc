@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "blockmgr/base/status_macros.h"
 #include "engine/reference/forward_pass.h"
 #include "engine/reference/tiny_shard.h"
+#include "kernels/cuda/host/decode_step.h"
 
 namespace blockmgr {
 
@@ -65,6 +67,56 @@ void TinyShard::ObserveOnDevice(const StepPlan& plan, const TinyBatch& batch,
                          raw_queries_.data() + offset);
   }
   Observe(plan, batch, place.slot, queries_.data(), raw_queries_.data());
+}
+
+bool TinyShard::CanDecode(const StepPlan& plan) const {
+  if (backend_->decode_step() == nullptr) return false;
+  for (const SequenceSlot slot : plan.slots) {
+    const ScoringState& state = sequence(slot).scoring;
+    if (state.kind != ScorerState::kNone || state.num_rows > 0) return false;
+    const SequenceTable& table = tables_.row(slot);
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      if (layout_.window_of(group) > 0 &&
+          table.groups[static_cast<size_t>(group)].attended_region() !=
+              nullptr) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+absl::Status TinyShard::PrepareDecode(const StepPlan& plan,
+                                      const TinyBatch& batch, int32_t num_rows,
+                                      std::vector<uint64_t>* arguments) {
+  DecodeStep& step = *backend_->decode_step();
+  step.Begin(num_rows);
+  for (const LayerPlace& place : model_.groups().layers) {
+    const bool has_tables = step.HasTables(place.group);
+    if (!has_tables) FindCaches(plan, place);
+    const std::span<const int64_t> mapping =
+        batch.slot_mappings[static_cast<size_t>(place.group)];
+    step.Add({.layer = place.slot,
+              .group = place.group,
+              .window = place.window,
+              .scale = scale_,
+              .slot_mapping = mapping,
+              .sequences = kv_});
+  }
+  BM_RETURN_IF_ERROR(step.Send());
+  const std::span<const uint64_t> own = step.arguments();
+  arguments->insert(arguments->end(), own.begin(), own.end());
+  return absl::OkStatus();
+}
+
+void TinyShard::RunDecode(int32_t layer, DevicePass* pass) {
+  const DeviceRows rows = pass->rows(shard_);
+  backend_->decode_step()->Run(static_cast<size_t>(layer),
+                               {.queries = rows.queries,
+                                .keys = rows.keys,
+                                .values = rows.values,
+                                .kv_stride = rows.kv_stride,
+                                .output = rows.attention});
 }
 
 }  // namespace blockmgr
