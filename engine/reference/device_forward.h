@@ -14,6 +14,7 @@
 #include <absl/status/statusor.h>
 
 #include "blockmgr/base/model_layout.h"
+#include "engine/reference/device_buffer.h"
 #include "engine/reference/device_weights.h"
 #include "engine/reference/forward_pass.h"
 #include "engine/reference/tiny_model.h"
@@ -21,26 +22,6 @@
 #include "kernels/cuda/host/device_runtime.h"
 
 namespace blockmgr {
-
-// Memory of a device that grows and is kept. Growing waits for the device, and
-// loses the content. The runtime must outlive it.
-class DeviceBuffer {
- public:
-  explicit DeviceBuffer(DeviceRuntime* runtime) : runtime_(runtime) {}
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  ~DeviceBuffer();
-
-  // Has room for so many bytes. Returns ResourceExhausted if the device is
-  // full, and then has room for none.
-  [[nodiscard]] absl::Status Reserve(size_t bytes);
-  char* data() const { return data_; }
-
- private:
-  DeviceRuntime* const runtime_;
-  char* data_ = nullptr;
-  size_t capacity_ = 0;
-};
 
 // DeviceForward owns the weights and the rows on the device, and enqueues all
 // work on the runtime's stream. A step uploads tokens and the cosines and sines
@@ -78,9 +59,11 @@ class DeviceForward final : public ForwardPass, public DevicePass {
 
   const std::string& products() const override { return products_; }
   DeviceRuntime& runtime() override { return runtime_; }
-  void PrepareDecode(std::span<const int32_t> tokens,
-                     std::span<const int32_t> positions, int32_t num_rows,
-                     std::vector<uint64_t>* arguments) override;
+  absl::Status PrepareDecode(std::span<const int32_t> tokens,
+                             std::span<const int32_t> positions,
+                             int32_t num_rows,
+                             std::vector<uint64_t>* arguments) override;
+  const char* decode_queries() override { return query_memory_.data(); }
   void BeginDecode() override;
   void FinishDecode() override;
   DeviceRows rows(int32_t shard) override;
@@ -151,6 +134,12 @@ class DeviceForward final : public ForwardPass, public DevicePass {
   DeviceBuffer row_memory_;
   Rows rows_;
   Inputs inputs_;
+  // The queries of the last Project, as Rows::queries.
+  char* queries_ = nullptr;
+  // Bytes from one layer's queries to the next; 0 if layers share
+  // rows_.queries.
+  size_t query_stride_ = 0;
+  DeviceBuffer query_memory_;        // of a decode step, [layers, ..]
   std::vector<int32_t> token_rows_;  // of the embedding
   std::vector<std::byte> host_inputs_;
   std::vector<size_t> logit_rows_;

@@ -48,6 +48,14 @@ TinyEngine::TinyEngine(std::shared_ptr<const LanguageModel> model,
                          std::move(backend), max_drafts_);
     shards_.back().set_query_stats(&query_stats_);
   }
+  if (DevicePass* pass = forward_->device(); pass != nullptr) {
+    const ModelLayout own = layout_.ShardLayout();
+    history_.emplace(&pass->runtime(),
+                     QueryHistory::Shape{.num_layers = shape.num_layers,
+                                         .num_shards = layout_.num_shards,
+                                         .row_bytes = int64_t{own.num_q_heads} *
+                                                      own.row_bytes()});
+  }
 }
 
 void TinyEngine::Reset() {
@@ -56,6 +64,7 @@ void TinyEngine::Reset() {
   lost_.clear();
   lost_host_.clear();
   infos_.clear();
+  if (history_.has_value()) history_->Clear();
 }
 
 absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
@@ -117,6 +126,12 @@ void TinyEngine::StartSequences(const StepPlan& plan) {
   if (observer_.on_start) {
     for (const SequenceStart& start : plan.starts) observer_.on_start(start);
   }
+  if (history_.has_value()) {
+    for (const SequenceSlot slot : plan.released) history_->Forget(Index(slot));
+    for (const SequenceStart& start : plan.starts) {
+      history_->Forget(Index(start.slot));
+    }
+  }
   for (TinyShard& shard : shards_) shard.Start(plan);
 }
 
@@ -152,6 +167,7 @@ absl::Status TinyEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
   if (IsDamaged(order.slot)) {
     return absl::DataLossError("the sequence holds lost blocks");
   }
+  if (order.policy.query_window() > 0) TakeQueries(order.slot);
   std::vector<TinySelection> selections;
   std::vector<int32_t>& counts = outcome->counts;
   counts.resize(static_cast<size_t>(layout_.pages_per_block()));

@@ -42,6 +42,7 @@
 #include "blockmgr/step_plan.h"
 #include "engine/reference/device_graphs.h"
 #include "engine/reference/forward_pass.h"
+#include "engine/reference/query_history.h"
 #include "engine/reference/sampler.h"
 #include "engine/reference/step_times.h"
 #include "engine/reference/stop_strings.h"
@@ -137,6 +138,17 @@ class TinyEngine {
   // Computes a step, logits included, in which every sequence has one token.
   // Returns false if this is another step, which RunLayers must compute.
   bool RunDecode(const StepPlan& plan, const TinyBatch& batch);
+  // Uploads what a decode step of num_rows rows reads, and makes room. Returns
+  // ResourceExhausted if the device has none.
+  absl::Status PrepareDecode(const StepPlan& plan, const TinyBatch& batch,
+                             int32_t num_rows);
+  // Moves the queries of a sequence that scores may read from the history of
+  // decode steps to the shards.
+  void TakeQueries(SequenceSlot slot);
+  // Returns whether shards keep the query of a row.
+  bool KeepsQuery(const QueryHistory::Row& row) const;
+  void KeepQuery(const QueryHistory::Row& row, int32_t shard,
+                 std::span<const std::byte> queries);
   void NoteTime(const StepPlan& plan,
                 std::chrono::steady_clock::time_point begin);
 
@@ -206,6 +218,8 @@ class TinyEngine {
   // After the shards, whose backends may own its device.
   std::unique_ptr<ForwardPass> forward_;
   DeviceGraphs graphs_;
+  std::optional<QueryHistory> history_;  // on a device
+  bool history_fits_ = true;             // the device, as far as is known
   StepTimes step_times_;
   // Whether the last step has waited for the device.
   bool device_is_idle_ = true;
@@ -224,6 +238,7 @@ class TinyEngine {
   std::vector<int32_t> query_offsets_;  // [scheduled + 1]
   int32_t decode_rows_ = 0;  // of RunDecode; 0 if it has returned false
   std::vector<uint64_t> graph_arguments_;
+  std::vector<QueryHistory::Row> history_rows_;  // empty: none keeps queries
   std::vector<size_t> logit_rows_;
   // The token that a device has drawn after each of logit_rows_; -1 if the host
   // must. Empty without a device.

@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
 
+#include "blockmgr/base/dtype.h"
 #include "blockmgr/base/status_macros.h"
 #include "engine/reference/forward_pass.h"
 #include "engine/reference/tiny_shard.h"
@@ -72,8 +76,7 @@ void TinyShard::ObserveOnDevice(const StepPlan& plan, const TinyBatch& batch,
 bool TinyShard::CanDecode(const StepPlan& plan) const {
   if (backend_->decode_step() == nullptr) return false;
   for (const SequenceSlot slot : plan.slots) {
-    const ScoringState& state = sequence(slot).scoring;
-    if (state.kind != ScorerState::kNone || state.num_rows > 0) return false;
+    if (sequence(slot).scoring.kind != ScorerState::kNone) return false;
     const SequenceTable& table = tables_.row(slot);
     for (int32_t group = 0; group < layout_.num_groups(); ++group) {
       if (layout_.window_of(group) > 0 &&
@@ -117,6 +120,24 @@ void TinyShard::RunDecode(int32_t layer, DevicePass* pass) {
                                 .values = rows.values,
                                 .kv_stride = rows.kv_stride,
                                 .output = rows.attention});
+}
+
+void TinyShard::KeepDecoded(SequenceSlot slot, int32_t position,
+                            std::span<const std::byte> queries) {
+  const auto width = static_cast<size_t>(layout_.num_q_heads) *
+                     static_cast<size_t>(layout_.head_dim);
+  std::vector<uint16_t> elements(width);
+  queries_.resize(width);
+  for (const LayerPlace& place : model_.groups().layers) {
+    const size_t row_bytes = width * sizeof(uint16_t);
+    std::memcpy(elements.data(), queries.data(), row_bytes);
+    queries = queries.subspan(row_bytes);
+    std::ranges::transform(
+        elements, queries_.begin(),
+        layout_.dtype == DType::kFloat16 ? FromFloat16 : FromBFloat16);
+    scoring_.KeepQueries(place.group * layout_.num_layers + place.slot,
+                         position, 1, queries_.data(), &sequence(slot).scoring);
+  }
 }
 
 }  // namespace blockmgr

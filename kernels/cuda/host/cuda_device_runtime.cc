@@ -186,6 +186,26 @@ class CudaRuntime final : public DeviceRuntime {
     Wait();
   }
 
+  void DownloadRows(std::span<std::byte> host, const char* from,
+                    int64_t row_bytes, int64_t stride) override {
+    const Use use(this);
+    if (!use) return;
+    const auto width = static_cast<std::size_t>(row_bytes);
+    Keep(cudaMemcpy2DAsync(
+             host.data(), width, from, static_cast<std::size_t>(stride), width,
+             host.size() / width, cudaMemcpyDeviceToHost, stream_),
+         "download of rows");
+    Wait();
+  }
+
+  void Copy(char* to, const char* from, int64_t bytes) override {
+    const Use use(this);
+    if (!use) return;
+    Keep(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes),
+                         cudaMemcpyDeviceToDevice, stream_),
+         "copy");
+  }
+
   void Fill(char* to, uint8_t byte, int64_t bytes) override {
     const Use use(this);
     if (!use) return;

@@ -69,6 +69,12 @@ class DeviceRuntime {
   virtual void Upload(char* to, std::span<const std::byte> host) = 0;
   // Waits for all earlier work.
   virtual void Download(std::span<std::byte> host, const char* from) = 0;
+  // Downloads host.size() / row_bytes rows, which are `stride` bytes apart.
+  // Waits for all earlier work.
+  virtual void DownloadRows(std::span<std::byte> host, const char* from,
+                            int64_t row_bytes, int64_t stride) = 0;
+  // Copies inside the device's memory. The parts do not overlap.
+  virtual void Copy(char* to, const char* from, int64_t bytes) = 0;
   virtual void Fill(char* to, uint8_t byte, int64_t bytes) = 0;
 
   // From BeginCapture to EndCapture, fills and kernels are recorded instead of

@@ -146,7 +146,8 @@ TEST_F(DeviceGraphsTest, PadsToFewNumbersOfRows) {
 class CountedEngine {
  public:
   CountedEngine(int32_t num_layers, bool captures_graphs,
-                int32_t query_window = 0) {
+                int32_t query_window = 0,
+                ScorerState state = ScorerState::kNone) {
     const auto model = RandomModel(ModelShape{.num_layers = num_layers,
                                               .num_q_heads = 4,
                                               .num_heads = 2,
@@ -169,6 +170,7 @@ class CountedEngine {
     for (int32_t slot = 0; slot < kSlots; ++slot) {
       engine_->Start(slot, RandomTokens(5 + slot, 64, &random), query_window);
       engine_->Schedule(slot, 5 + slot);
+      engine_->plan().starts.back().scorer_state = state;
     }
     EXPECT_OK(engine_->Run());
   }
@@ -223,16 +225,29 @@ TEST(DecodeCountsTest, WithoutGraphsTablesOfAllLayersAreUploadedTogether) {
   }
 }
 
-// Queries that scores will need are read back in every layer.
-TEST(DecodeCountsTest, AStepThatKeepsQueriesIsNotCaptured) {
+// Queries that scores may need stay on the device.
+TEST(DecodeCountsTest, AStepThatKeepsQueriesCopiesThemOnce) {
   constexpr int32_t kLayers = 3;
   CountedEngine counted(kLayers, true, 4);
+  for (int32_t step = 0; step < 12; ++step) {
+    SCOPED_TRACE(step);
+    const Counts got = counted.Decode();
+    EXPECT_EQ(got.graphs, step == 0 ? 0 : 1);
+    EXPECT_EQ(got.uploads, 3);
+    EXPECT_EQ(got.copies, 1);
+    EXPECT_EQ(got.waits, step == 0 ? 2 : 1);
+  }
+}
+
+// Sums over all queries are the host's, layer by layer.
+TEST(DecodeCountsTest, AStepThatSumsQueriesUpIsNotCaptured) {
+  constexpr int32_t kLayers = 3;
+  CountedEngine counted(kLayers, true, 0, ScorerState::kAttentionSums);
   for (int32_t step = 0; step < 3; ++step) {
     const Counts got = counted.Decode();
-    EXPECT_EQ(got.launches, CountKernels(kLayers));
     EXPECT_EQ(got.graphs, 0);
-    EXPECT_EQ(got.uploads, 2 * kLayers + 3);
-    EXPECT_EQ(got.waits, kLayers + 1);
+    EXPECT_GT(got.launches, CountKernels(kLayers));
+    EXPECT_GT(got.waits, kLayers);
   }
 }
 

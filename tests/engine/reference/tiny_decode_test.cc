@@ -26,8 +26,10 @@ namespace {
 
 using Decode = CudaBackendOptions::Decode;
 
-constexpr int32_t kSlots = 5;
+constexpr int32_t kDecodeSlots = 5;
 constexpr int32_t kDecodeVocabulary = 64;
+// The queries that sequences in odd slots keep.
+constexpr int32_t kDecodeWindow = 8;
 
 std::shared_ptr<const LanguageModel> DecodeModel(
     int32_t num_shards, const std::vector<int32_t>& windows) {
@@ -66,10 +68,15 @@ class Script {
   Script(std::unique_ptr<EngineHarness> engine, uint64_t seed)
       : engine_(std::move(engine)), random_(seed) {}
 
-  // Runs a step. In a calm one, sequences only decode; in any other some begin,
-  // compute a chunk of a prompt, are compressed or end.
-  void Step(bool is_calm) {
-    for (int32_t slot = 0; slot < kSlots; ++slot) {
+  // Runs a step of a cycle of eight. In the first three, sequences begin,
+  // compute a chunk of a prompt, or end. In the others they only decode: all,
+  // then all but one. In the last, all that are long enough are compressed.
+  void Step(int32_t step) {
+    const bool is_calm = step % 8 > 2;
+    const int32_t paused_slot = step % 8 > 4 ? step / 8 % kDecodeSlots : -1;
+    evicts_ = step % 8 == 7;
+    for (int32_t slot = 0; slot < kDecodeSlots; ++slot) {
+      if (slot == paused_slot) continue;
       Sequence& sequence = sequences_[static_cast<size_t>(slot)];
       if (sequence.is_running && !is_calm && Draw(6) == 0) {
         engine_->Release(slot);
@@ -78,12 +85,16 @@ class Script {
         Compute(slot, is_calm, &sequence);
       } else if (!is_calm && Draw(2) == 0) {
         sequence = {.is_running = true, .left = 1 + Draw(50)};
-        engine_->Start(
-            slot, RandomTokens(sequence.left, kDecodeVocabulary, &random_), 0);
+        engine_->Start(slot,
+                       RandomTokens(sequence.left, kDecodeVocabulary, &random_),
+                       slot % 2 == 0 ? 0 : kDecodeWindow);
         Compute(slot, is_calm, &sequence);
       }
     }
     ASSERT_OK(engine_->Run());
+    for (const EvictionOutcome& outcome : engine_->result().evictions) {
+      ASSERT_TRUE(outcome.ok) << outcome.error;
+    }
   }
 
   EngineHarness& engine() { return *engine_; }
@@ -107,16 +118,18 @@ class Script {
     engine_->Schedule(slot, chunk);
     sequence->left = std::max(sequence->left - chunk, 0);
     sequence->computed += chunk;
-    const int32_t cut = sequence->computed / 16 * 16;
-    if (is_calm || cut < sequence->cut + 16 || Draw(2) == 0) return;
+    const int32_t cut = (sequence->computed - 1) / 16 * 16;
+    if (!evicts_ || cut < sequence->cut + 16) return;
     sequence->cut = cut;
-    engine_->Evict(slot, cut, "knorm | adakv", Keep("0.5"),
-                   DestinationKind::kFresh);
+    engine_->Evict(slot, cut,
+                   slot % 2 == 0 ? "knorm | adakv" : "snapkv(window=8) | adakv",
+                   Keep("0.5"), DestinationKind::kFresh);
   }
 
   const std::unique_ptr<EngineHarness> engine_;
   std::mt19937_64 random_;
-  std::vector<Sequence> sequences_ = std::vector<Sequence>(kSlots);
+  bool evicts_ = false;  // in this step
+  std::vector<Sequence> sequences_ = std::vector<Sequence>(kDecodeSlots);
 };
 
 // Kernel, windows of layers, shards.
@@ -141,6 +154,24 @@ double Difference(const std::vector<float>& a, const std::vector<float>& b) {
   return difference;
 }
 
+// Scores of the queries that were left on the device, too.
+void ExpectSameScores(const EngineHarness& eager, const EngineHarness& graphs,
+                      double limit) {
+  ASSERT_EQ(eager.evictions().size(), graphs.evictions().size());
+  int32_t num_observed = 0;
+  for (size_t i = 0; i < eager.evictions().size(); ++i) {
+    const EngineHarness::Eviction& one = eager.evictions()[i];
+    if (one.order.policy.query_window() > 0) ++num_observed;
+    std::vector<float> expected = one.scores;
+    std::vector<float> got = graphs.evictions()[i].scores;
+    // Of entries that are always kept.
+    std::ranges::replace(expected, INFINITY, 0.0f);
+    std::ranges::replace(got, INFINITY, 0.0f);
+    EXPECT_LE(Difference(expected, got), limit);
+  }
+  EXPECT_GT(num_observed, 0) << eager.evictions().size();
+}
+
 // Lists grow by tokens and shrink by evictions, sequences come and go, and
 // prompts between decode steps use the same buffers.
 TEST_P(TinyDecodeTest, AReplayedStepIsTheStep) {
@@ -157,10 +188,9 @@ TEST_P(TinyDecodeTest, AReplayedStepIsTheStep) {
     bool is_equal = true;
     for (int32_t step = 0; step < 24 && is_equal; ++step) {
       SCOPED_TRACE(step);
-      const bool is_calm = step % 8 > 2;
-      eager.Step(is_calm);
-      graphs.Step(is_calm);
-      for (int32_t slot = 0; slot < kSlots; ++slot) {
+      eager.Step(step);
+      graphs.Step(step);
+      for (int32_t slot = 0; slot < kDecodeSlots; ++slot) {
         ASSERT_LE(Difference(eager.engine().logits(slot),
                              graphs.engine().logits(slot)),
                   is_exact ? 0.0 : 1e-2);
@@ -170,6 +200,7 @@ TEST_P(TinyDecodeTest, AReplayedStepIsTheStep) {
     // Else one of two tokens that are as likely was drawn.
     EXPECT_TRUE(is_equal || !is_exact);
     if (!is_equal) continue;
+    ExpectSameScores(eager.engine(), graphs.engine(), is_exact ? 0.0 : 1e-2);
     const DeviceGraphs& captured = graphs.engine().engine().graphs();
     EXPECT_OK(captured.error());
     EXPECT_GT(captured.num_captures(), 1);

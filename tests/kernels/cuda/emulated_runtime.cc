@@ -123,6 +123,24 @@ void EmulatedRuntime::Download(std::span<std::byte> host, const char* from) {
               host.begin());
 }
 
+void EmulatedRuntime::DownloadRows(std::span<std::byte> host, const char* from,
+                                   int64_t row_bytes, int64_t stride) {
+  if (BreaksCapture()) return;
+  const int64_t num_rows = std::ssize(host) / row_bytes;
+  if (!CheckRange(from, (num_rows - 1) * stride + row_bytes)) return;
+  ++counts_.waits;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    std::memcpy(host.data() + row * row_bytes, from + row * stride, row_bytes);
+  }
+}
+
+void EmulatedRuntime::Copy(char* to, const char* from, int64_t bytes) {
+  if (BreaksCapture()) return;
+  if (!CheckRange(to, bytes) || !CheckRange(from, bytes)) return;
+  ++counts_.copies;
+  std::memcpy(to, from, bytes);
+}
+
 void EmulatedRuntime::Fill(char* to, uint8_t byte, int64_t bytes) {
   if (!status_.ok()) return;
   if (capture_ != nullptr) {

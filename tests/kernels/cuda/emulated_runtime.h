@@ -43,6 +43,9 @@ class EmulatedRuntime : public DeviceRuntime {
   void Free(char* memory) override;
   void Upload(char* to, std::span<const std::byte> host) override;
   void Download(std::span<std::byte> host, const char* from) override;
+  void DownloadRows(std::span<std::byte> host, const char* from,
+                    int64_t row_bytes, int64_t stride) override;
+  void Copy(char* to, const char* from, int64_t bytes) override;
   void Fill(char* to, uint8_t byte, int64_t bytes) override;
   void BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
@@ -102,13 +105,15 @@ class EmulatedRuntime : public DeviceRuntime {
     int64_t graphs = 0;    // that were launched
     int64_t captures = 0;
     int64_t uploads = 0;
+    int64_t copies = 0;  // inside the device's memory
     int64_t waits = 0;
     int64_t kernels = 0;  // launches, and those inside of graphs
 
     Counts operator-(const Counts& earlier) const {
       return {launches - earlier.launches, graphs - earlier.graphs,
               captures - earlier.captures, uploads - earlier.uploads,
-              waits - earlier.waits,       kernels - earlier.kernels};
+              copies - earlier.copies,     waits - earlier.waits,
+              kernels - earlier.kernels};
     }
   };
   const Counts& counts() const { return counts_; }
