@@ -54,24 +54,6 @@ size_t WidestOutput(const ModelShape& shape) {
 
 }  // namespace
 
-DeviceBuffer::~DeviceBuffer() {
-  if (data_ != nullptr) runtime_->Free(data_);
-}
-
-absl::Status DeviceBuffer::Reserve(size_t bytes) {
-  if (bytes <= capacity_) return absl::OkStatus();
-  // By half at least, so that slowly growing steps settle.
-  const size_t capacity = std::max(bytes, capacity_ + capacity_ / 2);
-  // The old memory goes first: both need not fit.
-  if (data_ != nullptr) runtime_->Free(data_);
-  data_ = nullptr;
-  capacity_ = 0;
-  BM_ASSIGN_OR_RETURN(data_,
-                      runtime_->Allocate(static_cast<int64_t>(capacity)));
-  capacity_ = capacity;
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<DeviceForward>> DeviceForward::Create(
     const LanguageModel* model, const ModelLayout& layout,
     DeviceRuntime* runtime) {
@@ -104,6 +86,7 @@ DeviceForward::DeviceForward(const LanguageModel* model,
       weights_(std::move(weights)),
       rotary_(model),
       row_memory_(runtime),
+      query_memory_(runtime),
       logit_memory_(runtime),
       draw_memory_(runtime) {
   for (int32_t layer = 0; layer < model_.shape().num_layers; ++layer) {
@@ -156,7 +139,9 @@ absl::Status DeviceForward::PlaceRows(size_t num_rows) {
 
 void DeviceForward::UploadInputs(std::span<const int32_t> tokens,
                                  std::span<const int32_t> positions) {
+  // Rows without a token have token 0.
   host_inputs_.resize(inputs_.size);
+  std::ranges::fill(host_inputs_, std::byte{0});
   const auto put = [this](size_t place, const auto* from, size_t count) {
     std::memcpy(host_inputs_.data() + place, from, count * sizeof(*from));
   };
@@ -175,14 +160,49 @@ void DeviceForward::UploadInputs(std::span<const int32_t> tokens,
   runtime_.Upload(rows_.inputs, host_inputs_);
 }
 
-void DeviceForward::Begin(std::span<const int32_t> tokens,
-                          std::span<const int32_t> positions) {
+void DeviceForward::Prepare(std::span<const int32_t> tokens,
+                            std::span<const int32_t> positions,
+                            size_t num_rows) {
   BM_CHECK(tokens.size() == positions.size());
-  const ModelShape& shape = model_.shape();
-  num_rows_ = tokens.size();
+  num_rows_ = num_rows;
   logit_rows_.clear();
+  num_decode_logits_ = 0;
+  query_stride_ = 0;
   BM_CHECK_OK(PlaceRows(num_rows_));
   UploadInputs(tokens, positions);
+}
+
+void DeviceForward::Begin(std::span<const int32_t> tokens,
+                          std::span<const int32_t> positions) {
+  Prepare(tokens, positions, tokens.size());
+  BeginDecode();
+}
+
+absl::Status DeviceForward::PrepareDecode(std::span<const int32_t> tokens,
+                                          std::span<const int32_t> positions,
+                                          int32_t num_rows,
+                                          std::vector<uint64_t>* arguments) {
+  const ModelShape& shape = model_.shape();
+  Prepare(tokens, positions, static_cast<size_t>(num_rows));
+  BM_CHECK(tokens.size() <= num_rows_);
+  query_stride_ =
+      num_rows_ * static_cast<size_t>(shape.q_width()) * kElementBytes;
+  BM_RETURN_IF_ERROR(query_memory_.Reserve(
+      static_cast<size_t>(shape.num_layers) * query_stride_));
+  BM_RETURN_IF_ERROR(logit_memory_.Reserve(
+      num_rows_ * static_cast<size_t>(shape.vocabulary) * sizeof(float)));
+  num_decode_logits_ = num_rows_;
+  logits_ = reinterpret_cast<float*>(logit_memory_.data());
+  arguments->push_back(num_rows_);
+  for (const char* memory :
+       {row_memory_.data(), query_memory_.data(), logit_memory_.data()}) {
+    arguments->push_back(reinterpret_cast<uintptr_t>(memory));
+  }
+  return absl::OkStatus();
+}
+
+void DeviceForward::BeginDecode() {
+  const ModelShape& shape = model_.shape();
   runtime_.Embed({.num_rows = static_cast<int32_t>(num_rows_),
                   .width = shape.hidden,
                   .tokens = reinterpret_cast<const int32_t*>(rows_.inputs +
@@ -217,6 +237,10 @@ void DeviceForward::Project(int32_t layer) {
   Multiply(weights.projections, shape.hidden,
            shape.q_width() + 2 * shape.kv_width(), rows_.operand);
   const size_t kind = shape.window_of(layer) > 0 ? 1 : 0;
+  queries_ =
+      query_stride_ == 0
+          ? rows_.queries
+          : query_memory_.data() + static_cast<size_t>(layer) * query_stride_;
   runtime_.PrepareHeads(
       {.num_rows = static_cast<int32_t>(num_rows_),
        .num_q_heads = shape.num_q_heads,
@@ -231,7 +255,7 @@ void DeviceForward::Project(int32_t layer) {
            reinterpret_cast<const float*>(rows_.inputs + inputs_.cosines[kind]),
        .sines =
            reinterpret_cast<const float*>(rows_.inputs + inputs_.sines[kind]),
-       .queries = rows_.queries,
+       .queries = queries_,
        .keys = rows_.keys,
        .values = rows_.values},
       pool_shape_);
@@ -282,15 +306,21 @@ void DeviceForward::Finish(int32_t layer) {
                  : nullptr);
 }
 
+void DeviceForward::FinishDecode() { EnqueueLogits(num_rows_, nullptr); }
+
 void DeviceForward::ComputeLogits(std::span<const size_t> rows) {
-  const ModelShape& shape = model_.shape();
   logit_rows_.assign(rows.begin(), rows.end());
   BM_CHECK(std::ranges::is_sorted(logit_rows_));
   if (rows.empty()) return;
   BM_CHECK(rows.back() < num_rows_);
+  const bool are_first_rows = rows.back() + 1 == rows.size();
+  const bool are_computed = are_first_rows && num_decode_logits_ > rows.back();
+  num_decode_logits_ = 0;
+  if (are_computed) return;
   Placer placer;
-  const size_t logits = placer.Add(
-      rows.size() * static_cast<size_t>(shape.vocabulary) * sizeof(float));
+  const size_t logits =
+      placer.Add(rows.size() * static_cast<size_t>(model_.shape().vocabulary) *
+                 sizeof(float));
   const size_t places = placer.Add(rows.size() * sizeof(int32_t));
   BM_CHECK_OK(logit_memory_.Reserve(placer.size()));
   logits_ = reinterpret_cast<float*>(logit_memory_.data() + logits);
@@ -298,16 +328,21 @@ void DeviceForward::ComputeLogits(std::span<const size_t> rows) {
   places_.assign(rows.begin(), rows.end());
   runtime_.Upload(device_places,
                   std::as_bytes(std::span<const int32_t>(places_)));
-  const auto num_rows = static_cast<int32_t>(rows.size());
-  runtime_.Normalize({.num_rows = num_rows,
+  EnqueueLogits(rows.size(), reinterpret_cast<const int32_t*>(device_places));
+  runtime_.StopTimer();
+}
+
+void DeviceForward::EnqueueLogits(size_t num_rows, const int32_t* places) {
+  const ModelShape& shape = model_.shape();
+  runtime_.Normalize({.num_rows = static_cast<int32_t>(num_rows),
                       .width = shape.hidden,
                       .epsilon = shape.norm_epsilon,
-                      .places = reinterpret_cast<const int32_t*>(device_places),
+                      .places = places,
                       .residual = rows_.residual,
                       .gains = weights_->final_norm(),
                       .normalized = rows_.operand},
                      weights_->type());
-  runtime_.Multiply({.num_rows = num_rows,
+  runtime_.Multiply({.num_rows = static_cast<int32_t>(num_rows),
                      .in = shape.hidden,
                      .out = shape.vocabulary,
                      .weights = weights_->head(),
@@ -344,7 +379,7 @@ DeviceRows DeviceForward::rows(int32_t shard) {
                           static_cast<size_t>(model_.shape().q_width()) /
                           num_shards * kElementBytes;
   const size_t kv_offset = index * (kv_bytes / num_shards);
-  return {.queries = rows_.queries + q_offset,
+  return {.queries = queries_ + q_offset,
           .keys = rows_.keys + kv_offset,
           .values = rows_.values + kv_offset,
           .kv_stride = static_cast<int64_t>(kv_bytes),
@@ -365,7 +400,7 @@ void DeviceForward::CopyQueries(int32_t shard, int32_t first, int32_t num_rows,
       static_cast<size_t>(shard) * num_rows_ + static_cast<size_t>(first);
   std::vector<uint16_t> elements(static_cast<size_t>(num_rows) * width);
   Download(std::as_writable_bytes(std::span(elements)),
-           rows_.queries + begin * width * kElementBytes);
+           queries_ + begin * width * kElementBytes);
   std::ranges::transform(
       elements, queries,
       pool_shape_.type == ElementType::kHalf ? FromFloat16 : FromBFloat16);
@@ -414,6 +449,7 @@ void DeviceForward::DrawTokens(std::span<const LogitEdit> edits,
        .draws = reinterpret_cast<const RowDraw*>(base + device_draws),
        .logits = logits_,
        .tokens = reinterpret_cast<int32_t*>(base + drawn)});
+  runtime_.StopTimer();
   Download(std::as_writable_bytes(tokens), base + drawn);
 }
 

@@ -14,6 +14,7 @@
 #include <absl/status/statusor.h>
 
 #include "blockmgr/base/model_layout.h"
+#include "engine/reference/device_buffer.h"
 #include "engine/reference/device_weights.h"
 #include "engine/reference/forward_pass.h"
 #include "engine/reference/tiny_model.h"
@@ -21,26 +22,6 @@
 #include "kernels/cuda/host/device_runtime.h"
 
 namespace blockmgr {
-
-// Memory of a device that grows and is kept. Growing waits for the device, and
-// loses the content. The runtime must outlive it.
-class DeviceBuffer {
- public:
-  explicit DeviceBuffer(DeviceRuntime* runtime) : runtime_(runtime) {}
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  ~DeviceBuffer();
-
-  // Has room for so many bytes. Returns ResourceExhausted if the device is
-  // full, and then has room for none.
-  [[nodiscard]] absl::Status Reserve(size_t bytes);
-  char* data() const { return data_; }
-
- private:
-  DeviceRuntime* const runtime_;
-  char* data_ = nullptr;
-  size_t capacity_ = 0;
-};
 
 // DeviceForward owns the weights and the rows on the device, and enqueues all
 // work on the runtime's stream. A step uploads tokens and the cosines and sines
@@ -54,11 +35,9 @@ class DeviceBuffer {
 // the vendor's library (DeviceRuntime::UseProductLibrary) the last bits may.
 //
 // Buffers grow to the largest step: a steady step allocates nothing. If the
-// device is full when a step needs more, the process aborts. From Begin's
-// upload to ComputeLogits, the pass itself only launches kernels, with
-// arguments that depend on nothing but its number of rows: a graph can be
-// captured of them. Appends and attention are the backend's; they upload tables
-// in every layer. Model and runtime are borrowed. Thread-compatible.
+// device is full when a step needs more, the process aborts. Appends and
+// attention are the backend's. Model and runtime are borrowed.
+// Thread-compatible.
 class DeviceForward final : public ForwardPass, public DevicePass {
  public:
   // `layout` is the whole model's; its pool's elements are those of queries,
@@ -79,6 +58,14 @@ class DeviceForward final : public ForwardPass, public DevicePass {
   HostRows host_rows() override;
 
   const std::string& products() const override { return products_; }
+  DeviceRuntime& runtime() override { return runtime_; }
+  absl::Status PrepareDecode(std::span<const int32_t> tokens,
+                             std::span<const int32_t> positions,
+                             int32_t num_rows,
+                             std::vector<uint64_t>* arguments) override;
+  const char* decode_queries() override { return query_memory_.data(); }
+  void BeginDecode() override;
+  void FinishDecode() override;
   DeviceRows rows(int32_t shard) override;
   void CopyQueries(int32_t shard, int32_t first, int32_t num_rows,
                    float* queries) override;
@@ -117,11 +104,16 @@ class DeviceForward final : public ForwardPass, public DevicePass {
 
   // Lays inputs_ and rows_ out for so many rows. Fails like Reserve.
   absl::Status PlaceRows(size_t num_rows);
+  // Lays out and uploads the inputs of a pass of num_rows rows.
+  void Prepare(std::span<const int32_t> tokens,
+               std::span<const int32_t> positions, size_t num_rows);
   void UploadInputs(std::span<const int32_t> tokens,
                     std::span<const int32_t> positions);
   // Computes output = weights * operand.
   void Multiply(const void* weights, int32_t in, int32_t out,
                 const void* input);
+  // Enqueues the logits after num_rows rows. Null places are rows 0, 1, ..
+  void EnqueueLogits(size_t num_rows, const int32_t* places);
   // Adds the last product to the residual, and normalises it with `gains`
   // unless they are null.
   void AddProduct(const float* delta_gains, const float* delta_scales,
@@ -142,9 +134,18 @@ class DeviceForward final : public ForwardPass, public DevicePass {
   DeviceBuffer row_memory_;
   Rows rows_;
   Inputs inputs_;
+  // The queries of the last Project, as Rows::queries.
+  char* queries_ = nullptr;
+  // Bytes from one layer's queries to the next; 0 if layers share
+  // rows_.queries.
+  size_t query_stride_ = 0;
+  DeviceBuffer query_memory_;        // of a decode step, [layers, ..]
   std::vector<int32_t> token_rows_;  // of the embedding
   std::vector<std::byte> host_inputs_;
   std::vector<size_t> logit_rows_;
+  // FinishDecode computes the logits after so many rows. 0 once they may have
+  // changed.
+  size_t num_decode_logits_ = 0;
   DeviceBuffer logit_memory_;  // logits, [rows, vocabulary], then their places
   float* logits_ = nullptr;
   std::vector<int32_t> places_;

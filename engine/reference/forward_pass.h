@@ -19,11 +19,15 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
+
+#include <absl/status/status.h>
 
 #include "kernels/cuda/layers/token_draws.h"
 
 namespace blockmgr {
 
+class DeviceRuntime;
 class ThreadPool;
 
 // The rows of the last Project in host memory.
@@ -54,6 +58,27 @@ class DevicePass {
 
   // Returns what computes matrix products, for people.
   virtual const std::string& products() const = 0;
+  // Returns the device, whose timer runs at most until the last draw.
+  virtual DeviceRuntime& runtime() = 0;
+
+  // The parts of a pass that a graph can be captured of, instead of Begin and
+  // ComputeLogits. PrepareDecode uploads the inputs of a pass of num_rows rows,
+  // and makes room, or returns ResourceExhausted. Rows behind the last token
+  // are dead: they have token 0, and nobody reads their results. It appends to
+  // `arguments` the number of rows, and numbers that are equal for two passes
+  // if the rest of the pass passes equal arguments to kernels. Then
+  // BeginDecode, Project and Finish of each layer, and FinishDecode only launch
+  // kernels. FinishDecode computes the logits after all rows: ComputeLogits for
+  // the first rows then has nothing to do.
+  virtual absl::Status PrepareDecode(std::span<const int32_t> tokens,
+                                     std::span<const int32_t> positions,
+                                     int32_t num_rows,
+                                     std::vector<uint64_t>* arguments) = 0;
+  virtual void BeginDecode() = 0;
+  virtual void FinishDecode() = 0;
+  // Returns the queries of that pass after RoPE in device memory, [layers,
+  // shards, num_rows, q_width of a shard].
+  virtual const char* decode_queries() = 0;
   virtual DeviceRows rows(int32_t shard) = 0;
   // Copy a shard's queries of rows [first, first + num_rows) to the host, after
   // or before RoPE, [num_rows, q_width of the shard].

@@ -139,6 +139,7 @@ struct Flags {
   std::string backend = "cpu";
   int32_t cuda_device = 0;
   std::string cuda_decode = "chunked";
+  std::string cuda_graphs = "on";
   int32_t num_drafts = 0;
   int32_t num_threads = 1;
   std::string model_file;
@@ -223,6 +224,13 @@ void AddComputedFlags(CLI::App* app, Flags* flags) {
          "(not on the batch) or balanced (on both; the fastest)")
       ->check(CLI::IsMember(
           std::vector<std::string>(kDecodeNames.begin(), kDecodeNames.end())))
+      ->capture_default_str()
+      ->group(kComputedGroup);
+  app->add_option("--cuda-graphs", flags->cuda_graphs,
+                  "Whether steps of one token per sequence are captured in "
+                  "CUDA graphs and replayed; off: every kernel is launched by "
+                  "the host (vLLM: --enforce-eager)")
+      ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str()
       ->group(kComputedGroup);
 }
@@ -478,13 +486,32 @@ absl::Status ServeModel(const Flags& flags,
                      .max_drafts = flags.num_drafts,
                      .num_threads = flags.num_threads,
                      .query_stats = flags.query_stats_tables,
-                     .token_texts = flags.token_texts},
+                     .token_texts = flags.token_texts,
+                     .captures_graphs = flags.cuda_graphs == "on"},
                     *std::move(forward));
-  return client->Serve(layout, {.reset = [&] { engine.Reset(); },
-                                .run = [&](const StepPlan& plan,
-                                           StepResult* result) -> absl::Status {
-                                  return engine.Run(plan, result);
-                                }});
+  bool captures = true;
+  const absl::Status served = client->Serve(
+      layout,
+      {.reset = [&] { engine.Reset(); },
+       .run = [&](const StepPlan& plan, StepResult* result) -> absl::Status {
+         BM_RETURN_IF_ERROR(engine.Run(plan, result));
+         if (captures && !engine.graphs().error().ok()) {
+           captures = false;
+           spdlog::warn(
+               "no step was lost, but the host launches every kernel "
+               "from now on, as with --cuda-graphs off: {}",
+               engine.graphs().error().ToString());
+         }
+         return absl::OkStatus();
+       }});
+  for (const std::string& line : engine.step_times().Lines()) {
+    spdlog::info("{}", line);
+  }
+  if (flags.backend == "cuda") {
+    spdlog::info("CUDA graphs: {} captured, replayed {} times",
+                 engine.graphs().num_captures(), engine.graphs().num_replays());
+  }
+  return served;
 }
 
 // Waits until a step that began then has taken its time.

@@ -5,6 +5,7 @@
 
 #include "blockmgr/base/check.h"
 #include "blockmgr/base/status_macros.h"
+#include "kernels/cuda/host/device_runtime.h"
 
 namespace blockmgr {
 
@@ -22,6 +23,10 @@ TinyEngine::TinyEngine(std::shared_ptr<const LanguageModel> model,
       sampler_(model_->shape().vocabulary),
       tables_(layout_, options.max_sequences, options.num_host_blocks),
       forward_(std::move(forward)),
+      graphs_(options.captures_graphs && forward_ != nullptr &&
+                      forward_->device() != nullptr
+                  ? &forward_->device()->runtime()
+                  : nullptr),
       slot_mappings_(static_cast<size_t>(layout_.num_groups())) {
   ModelLayout expected = MakeLayout(model_->shape(), layout_.page_size,
                                     layout_.dtype, layout_.num_blocks);
@@ -43,6 +48,14 @@ TinyEngine::TinyEngine(std::shared_ptr<const LanguageModel> model,
                          std::move(backend), max_drafts_);
     shards_.back().set_query_stats(&query_stats_);
   }
+  if (DevicePass* pass = forward_->device(); pass != nullptr) {
+    const ModelLayout own = layout_.ShardLayout();
+    history_.emplace(&pass->runtime(),
+                     QueryHistory::Shape{.num_layers = shape.num_layers,
+                                         .num_shards = layout_.num_shards,
+                                         .row_bytes = int64_t{own.num_q_heads} *
+                                                      own.row_bytes()});
+  }
 }
 
 void TinyEngine::Reset() {
@@ -51,9 +64,11 @@ void TinyEngine::Reset() {
   lost_.clear();
   lost_host_.clear();
   infos_.clear();
+  if (history_.has_value()) history_->Clear();
 }
 
 absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
+  const auto begin = std::chrono::steady_clock::now();
   BM_RETURN_IF_ERROR(tables_.Apply(plan));
   result->id = plan.id;
   result->sampled.assign(plan.slots.size(), -1);
@@ -72,17 +87,11 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   if (!plan.slots.empty()) {
     LayOutBatch(plan);
     if (!lost_.empty() && layout_.has_windows()) SpreadLosses(plan);
-    forward_->Begin(tokens_, positions_);
     const TinyBatch batch{.slot_mappings = slot_mappings_,
                           .query_offsets = query_offsets_};
     for (TinyShard& shard : shards_) shard.BeginStep(plan, batch);
-    for (int32_t layer = 0; layer < model_->shape().num_layers; ++layer) {
-      forward_->Project(layer);
-      for (TinyShard& shard : shards_) {
-        shard.RunLayer(plan, batch, layer, forward_.get());
-      }
-      forward_->Finish(layer);
-    }
+    decode_rows_ = 0;
+    if (!RunDecode(plan, batch)) RunLayers(plan, batch);
     Sample(plan, result);
   }
   for (size_t i = 0; i < plan.evictions.size(); ++i) {
@@ -94,13 +103,34 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
   }
   if (fault_) Lose(fault_(plan), result);
   if (host_fault_) LoseHostBlocks(host_fault_(plan), result);
+  NoteTime(plan, begin);
   return absl::OkStatus();
+}
+
+void TinyEngine::RunLayers(const StepPlan& plan, const TinyBatch& batch) {
+  DevicePass* const pass = forward_->device();
+  if (pass != nullptr) pass->runtime().StartTimer();
+  forward_->Begin(tokens_, positions_);
+  for (int32_t layer = 0; layer < model_->shape().num_layers; ++layer) {
+    forward_->Project(layer);
+    for (TinyShard& shard : shards_) {
+      shard.RunLayer(plan, batch, layer, forward_.get());
+    }
+    forward_->Finish(layer);
+  }
+  if (pass != nullptr) pass->runtime().StopTimer();
 }
 
 void TinyEngine::StartSequences(const StepPlan& plan) {
   NoteInfos(plan);
   if (observer_.on_start) {
     for (const SequenceStart& start : plan.starts) observer_.on_start(start);
+  }
+  if (history_.has_value()) {
+    for (const SequenceSlot slot : plan.released) history_->Forget(Index(slot));
+    for (const SequenceStart& start : plan.starts) {
+      history_->Forget(Index(start.slot));
+    }
   }
   for (TinyShard& shard : shards_) shard.Start(plan);
 }
@@ -137,6 +167,7 @@ absl::Status TinyEngine::Evict(const StepPlan& plan, const EvictionOrder& order,
   if (IsDamaged(order.slot)) {
     return absl::DataLossError("the sequence holds lost blocks");
   }
+  if (order.policy.query_window() > 0) TakeQueries(order.slot);
   std::vector<TinySelection> selections;
   std::vector<int32_t>& counts = outcome->counts;
   counts.resize(static_cast<size_t>(layout_.pages_per_block()));

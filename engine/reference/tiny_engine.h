@@ -23,6 +23,7 @@
 #ifndef ENGINE_REFERENCE_TINY_ENGINE_H_
 #define ENGINE_REFERENCE_TINY_ENGINE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -39,8 +40,11 @@
 #include "blockmgr/eviction/query_stats_table.h"
 #include "blockmgr/eviction/select.h"
 #include "blockmgr/step_plan.h"
+#include "engine/reference/device_graphs.h"
 #include "engine/reference/forward_pass.h"
+#include "engine/reference/query_history.h"
 #include "engine/reference/sampler.h"
+#include "engine/reference/step_times.h"
 #include "engine/reference/stop_strings.h"
 #include "engine/reference/tiny_model.h"
 #include "engine/reference/tiny_scoring.h"
@@ -88,6 +92,9 @@ struct TinyEngineOptions {
   QueryStatsTables query_stats = {};
   // For stop strings. Empty: the engine finds none.
   TokenTexts token_texts = {};
+  // Whether decode steps on a device are captured in graphs and replayed. The
+  // results are the same, but for what the forward pass says of other rows.
+  bool captures_graphs = true;
 };
 
 class TinyEngine {
@@ -116,11 +123,34 @@ class TinyEngine {
   const EngineTables& tables() const { return tables_; }
   const LanguageModel& model() const { return *model_; }
   const QueryStatsTables& query_stats() const { return query_stats_; }
+  // Steps on a device that began when it was idle, and waited for it.
+  const StepTimes& step_times() const { return step_times_; }
+  const DeviceGraphs& graphs() const { return graphs_; }
 
  private:
   void StartSequences(const StepPlan& plan);
   // Flattens the plan's tokens into tokens_, positions_, ... below.
   void LayOutBatch(const StepPlan& plan);
+  void RunLayers(const StepPlan& plan, const TinyBatch& batch);
+
+  // Decode steps on a device (tiny_decode.cc).
+  bool CanDecode(const StepPlan& plan) const;
+  // Computes a step, logits included, in which every sequence has one token.
+  // Returns false if this is another step, which RunLayers must compute.
+  bool RunDecode(const StepPlan& plan, const TinyBatch& batch);
+  // Uploads what a decode step of num_rows rows reads, and makes room. Returns
+  // ResourceExhausted if the device has none.
+  absl::Status PrepareDecode(const StepPlan& plan, const TinyBatch& batch,
+                             int32_t num_rows);
+  // Moves the queries of a sequence that scores may read from the history of
+  // decode steps to the shards.
+  void TakeQueries(SequenceSlot slot);
+  // Returns whether shards keep the query of a row.
+  bool KeepsQuery(const QueryHistory::Row& row) const;
+  void KeepQuery(const QueryHistory::Row& row, int32_t shard,
+                 std::span<const std::byte> queries);
+  void NoteTime(const StepPlan& plan,
+                std::chrono::steady_clock::time_point begin);
 
   // Sampling (tiny_sampling.cc).
   // Returns what the start of the slot's sequence has said, or null.
@@ -187,6 +217,12 @@ class TinyEngine {
   std::deque<TinyShard> shards_;  // they borrow model and tables
   // After the shards, whose backends may own its device.
   std::unique_ptr<ForwardPass> forward_;
+  DeviceGraphs graphs_;
+  std::optional<QueryHistory> history_;  // on a device
+  bool history_fits_ = true;             // the device, as far as is known
+  StepTimes step_times_;
+  // Whether the last step has waited for the device.
+  bool device_is_idle_ = true;
   std::vector<std::shared_ptr<const RequestInfo>> infos_;  // by slot
   absl::flat_hash_set<BlockId> lost_;
   absl::flat_hash_set<HostBlockId> lost_host_;
@@ -200,6 +236,9 @@ class TinyEngine {
   // [num_groups][total tokens]
   std::vector<std::vector<int64_t>> slot_mappings_;
   std::vector<int32_t> query_offsets_;  // [scheduled + 1]
+  int32_t decode_rows_ = 0;  // of RunDecode; 0 if it has returned false
+  std::vector<uint64_t> graph_arguments_;
+  std::vector<QueryHistory::Row> history_rows_;  // empty: none keeps queries
   std::vector<size_t> logit_rows_;
   // The token that a device has drawn after each of logit_rows_; -1 if the host
   // must. Empty without a device.

@@ -3,9 +3,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
 
+#include "blockmgr/base/dtype.h"
+#include "blockmgr/base/status_macros.h"
 #include "engine/reference/forward_pass.h"
 #include "engine/reference/tiny_shard.h"
+#include "kernels/cuda/host/decode_step.h"
 
 namespace blockmgr {
 
@@ -65,6 +71,73 @@ void TinyShard::ObserveOnDevice(const StepPlan& plan, const TinyBatch& batch,
                          raw_queries_.data() + offset);
   }
   Observe(plan, batch, place.slot, queries_.data(), raw_queries_.data());
+}
+
+bool TinyShard::CanDecode(const StepPlan& plan) const {
+  if (backend_->decode_step() == nullptr) return false;
+  for (const SequenceSlot slot : plan.slots) {
+    if (sequence(slot).scoring.kind != ScorerState::kNone) return false;
+    const SequenceTable& table = tables_.row(slot);
+    for (int32_t group = 0; group < layout_.num_groups(); ++group) {
+      if (layout_.window_of(group) > 0 &&
+          table.groups[static_cast<size_t>(group)].attended_region() !=
+              nullptr) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+absl::Status TinyShard::PrepareDecode(const StepPlan& plan,
+                                      const TinyBatch& batch, int32_t num_rows,
+                                      std::vector<uint64_t>* arguments) {
+  DecodeStep& step = *backend_->decode_step();
+  step.Begin(num_rows);
+  for (const LayerPlace& place : model_.groups().layers) {
+    const bool has_tables = step.HasTables(place.group);
+    if (!has_tables) FindCaches(plan, place);
+    const std::span<const int64_t> mapping =
+        batch.slot_mappings[static_cast<size_t>(place.group)];
+    step.Add({.layer = place.slot,
+              .group = place.group,
+              .window = place.window,
+              .scale = scale_,
+              .slot_mapping = mapping,
+              .sequences = kv_});
+  }
+  BM_RETURN_IF_ERROR(step.Send());
+  const std::span<const uint64_t> own = step.arguments();
+  arguments->insert(arguments->end(), own.begin(), own.end());
+  return absl::OkStatus();
+}
+
+void TinyShard::RunDecode(int32_t layer, DevicePass* pass) {
+  const DeviceRows rows = pass->rows(shard_);
+  backend_->decode_step()->Run(static_cast<size_t>(layer),
+                               {.queries = rows.queries,
+                                .keys = rows.keys,
+                                .values = rows.values,
+                                .kv_stride = rows.kv_stride,
+                                .output = rows.attention});
+}
+
+void TinyShard::KeepDecoded(SequenceSlot slot, int32_t position,
+                            std::span<const std::byte> queries) {
+  const auto width = static_cast<size_t>(layout_.num_q_heads) *
+                     static_cast<size_t>(layout_.head_dim);
+  std::vector<uint16_t> elements(width);
+  queries_.resize(width);
+  for (const LayerPlace& place : model_.groups().layers) {
+    const size_t row_bytes = width * sizeof(uint16_t);
+    std::memcpy(elements.data(), queries.data(), row_bytes);
+    queries = queries.subspan(row_bytes);
+    std::ranges::transform(
+        elements, queries_.begin(),
+        layout_.dtype == DType::kFloat16 ? FromFloat16 : FromBFloat16);
+    scoring_.KeepQueries(place.group * layout_.num_layers + place.slot,
+                         position, 1, queries_.data(), &sequence(slot).scoring);
+  }
 }
 
 }  // namespace blockmgr

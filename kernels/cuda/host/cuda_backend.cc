@@ -86,7 +86,15 @@ CudaBackend::CudaBackend(const ModelLayout& layout,
       scorer_(&pool_),
       selector_(&pool_),
       num_decode_ctas_(std::max(
-          1, runtime_->CountDecodeCtas(pool_.shape, layout.group_size()))) {}
+          1, runtime_->CountDecodeCtas(pool_.shape, layout.group_size()))),
+      decode_step_(
+          &pool_,
+          {.is_chunked = options.decode == CudaBackendOptions::Decode::kChunked,
+           .num_ctas = num_decode_ctas_,
+           .chunk_tiles =
+               options.decode == CudaBackendOptions::Decode::kInvariant
+                   ? kInvariantChunkTiles
+                   : 0}) {}
 
 CudaBackend::~CudaBackend() { runtime_->Free(pool_.pool.base); }
 

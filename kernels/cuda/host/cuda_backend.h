@@ -17,10 +17,12 @@
 #include "blockmgr/eviction/select.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/host/call_memory.h"
+#include "kernels/cuda/host/decode_step.h"
 #include "kernels/cuda/host/device_pool.h"
 #include "kernels/cuda/host/device_runtime.h"
 #include "kernels/cuda/host/device_scorer.h"
 #include "kernels/cuda/host/device_selector.h"
+#include "kernels/cuda/host/tail_part.h"
 
 namespace blockmgr {
 
@@ -73,6 +75,9 @@ struct CudaBackendOptions {
 // an id and set an error word. Flush() returns the error. Calls that read
 // results abort on it, and also abort when the device fails.
 //
+// decode_step() computes a step of single queries with one upload for all
+// layers.
+//
 // Cost: a batch is one upload, one to five launches and, if it has results, one
 // download. A move takes 16 bytes of upload. Moves in place take an upload and
 // two launches for every staged_bytes of rows. Device memory grows to the
@@ -92,6 +97,7 @@ class CudaBackend final : public Backend {
 
   const ModelLayout& layout() const override { return pool_.layout; }
   DeviceRuntime* device_runtime() override { return runtime_.get(); }
+  DecodeStep* decode_step() override { return &decode_step_; }
   void Append(const AppendBatch& batch) override;
   void Attention(const AttentionBatch& batch) override;
   bool HasScorer(ScorerKind kind) const override {
@@ -129,16 +135,6 @@ class CudaBackend final : public Backend {
   int64_t scratch_bytes() const { return memory_.capacity_bytes(); }
 
  private:
-  // The part of a tail's block table that kernels get. Without a window, and
-  // behind a region, this is the whole table. The part begins with a whole
-  // tile, so that its tiles are tiles of the tail.
-  struct TailPart {
-    int32_t begin = 0;       // first page
-    int32_t first_page = 0;  // the first page that a query attends to; earlier
-                             // ids are not read
-    int32_t end = 0;
-    int32_t length = 0;  // tokens from page `begin` on
-  };
   // The sequences of a batch that one kernel computes.
   struct QuerySet {
     std::vector<int32_t> sequences;      // indices into the batch
@@ -231,6 +227,7 @@ class CudaBackend final : public Backend {
   DeviceScorer scorer_;
   DeviceSelector selector_;
   int32_t num_decode_ctas_ = 1;
+  DecodeStep decode_step_;
   QuerySet decode_;
   QuerySet chunk_;
 };

@@ -10,8 +10,6 @@
 
 namespace blockmgr {
 
-static_assert(kChunkRanks == kDecodeTileRanks, "TailOf counts tiles of both");
-
 void CudaBackend::SplitBatch(const AttentionBatch& batch) {
   const ModelLayout& shape = layout();
   for (QuerySet* set : {&decode_, &chunk_}) {
@@ -51,23 +49,12 @@ void CudaBackend::SplitBatch(const AttentionBatch& batch) {
   }
 }
 
-CudaBackend::TailPart CudaBackend::TailOf(const AttentionBatch& batch,
-                                          int32_t sequence) const {
-  const int32_t page_size = layout().page_size;
-  const int32_t length = batch.sequences[sequence].tail_length;
-  TailPart tail;
-  tail.end = CeilDiv(length, page_size);
-  tail.length = length;
-  // Behind a region no page has fallen out of the window yet.
-  const bool has_region = batch.sequences[sequence].region_pages != nullptr;
-  if (batch.window == 0 || has_region) return tail;
-  const int32_t num_queries =
-      batch.query_offsets[sequence + 1] - batch.query_offsets[sequence];
-  const int32_t first = std::max(0, length - num_queries + 1 - batch.window);
-  tail.begin = first / kChunkRanks * (kChunkRanks / page_size);
-  tail.first_page = first / page_size;
-  tail.length -= tail.begin * page_size;
-  return tail;
+TailPart CudaBackend::TailOf(const AttentionBatch& batch,
+                             int32_t sequence) const {
+  return TailPart::Of(
+      batch.sequences[sequence],
+      batch.query_offsets[sequence + 1] - batch.query_offsets[sequence],
+      batch.window, layout().page_size);
 }
 
 CudaBackend::Tables CudaBackend::AddTables(const AttentionBatch& batch) {

@@ -1,8 +1,10 @@
 #include "kernels/cuda/host/cuda_device_runtime.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -61,6 +63,20 @@ class CurrentDevice {
   cudaError_t error_;
 };
 
+class CudaGraph final : public DeviceGraph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t exec) : exec_(exec) {}
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  // CUDA keeps the graph until launches under way have ended.
+  ~CudaGraph() override { static_cast<void>(cudaGraphExecDestroy(exec_)); }
+
+  cudaGraphExec_t exec() const { return exec_; }
+
+ private:
+  const cudaGraphExec_t exec_;
+};
+
 class CudaRuntime final : public DeviceRuntime {
  public:
   // Without a stream, which may be the device's default one, null, it makes
@@ -92,6 +108,9 @@ class CudaRuntime final : public DeviceRuntime {
       static_cast<void>(cudaStreamSynchronize(stream_));
     }
     products_.reset();
+    for (const cudaEvent_t event : timer_) {
+      if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
+    }
     if (own_stream_ != nullptr) {
       static_cast<void>(cudaStreamSynchronize(own_stream_));
       static_cast<void>(cudaStreamDestroy(own_stream_));
@@ -167,11 +186,72 @@ class CudaRuntime final : public DeviceRuntime {
     Wait();
   }
 
+  void DownloadRows(std::span<std::byte> host, const char* from,
+                    int64_t row_bytes, int64_t stride) override {
+    const Use use(this);
+    if (!use) return;
+    const auto width = static_cast<std::size_t>(row_bytes);
+    Keep(cudaMemcpy2DAsync(
+             host.data(), width, from, static_cast<std::size_t>(stride), width,
+             host.size() / width, cudaMemcpyDeviceToHost, stream_),
+         "download of rows");
+    Wait();
+  }
+
+  void Copy(char* to, const char* from, int64_t bytes) override {
+    const Use use(this);
+    if (!use) return;
+    Keep(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes),
+                         cudaMemcpyDeviceToDevice, stream_),
+         "copy");
+  }
+
   void Fill(char* to, uint8_t byte, int64_t bytes) override {
     const Use use(this);
     if (!use) return;
     Keep(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), stream_),
          "fill");
+  }
+
+  void BeginCapture() override {
+    if (const Use use(this); use) {
+      Keep(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+           "beginning a capture");
+    }
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override {
+    // The capture ends after a failure too.
+    const CurrentDevice current(device_);
+    cudaGraph_t graph = nullptr;
+    Keep(cudaStreamEndCapture(stream_, &graph), "ending a capture");
+    cudaGraphExec_t exec = nullptr;
+    if (status_.ok()) {
+      Keep(cudaGraphInstantiate(&exec, graph, 0), "making a graph");
+    }
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    BM_RETURN_IF_ERROR(TakeStatus());
+    return std::make_unique<CudaGraph>(exec);
+  }
+
+  void Launch(const DeviceGraph& graph) override {
+    if (const Use use(this); use) {
+      Keep(
+          cudaGraphLaunch(static_cast<const CudaGraph&>(graph).exec(), stream_),
+          "launching a graph");
+    }
+  }
+
+  void StartTimer() override { RecordTime(0); }
+  void StopTimer() override { RecordTime(1); }
+
+  double TimerSeconds() override {
+    float milliseconds = 0.0f;
+    if (const Use use(this); use) {
+      Keep(cudaEventSynchronize(timer_[1]), "timer");
+      Keep(cudaEventElapsedTime(&milliseconds, timer_[0], timer_[1]), "timer");
+    }
+    return double{milliseconds} / 1000;
   }
 
   int32_t CountDecodeCtas(const RowShape& shape, int32_t group_size) override {
@@ -314,6 +394,14 @@ class CudaRuntime final : public DeviceRuntime {
   void Keep(cudaError_t error, absl::string_view what) {
     if (status_.ok()) status_ = ToStatus(error, what);
   }
+  void RecordTime(std::size_t index) {
+    const Use use(this);
+    if (!use) return;
+    if (timer_[index] == nullptr) {
+      Keep(cudaEventCreate(&timer_[index]), "timer");
+    }
+    if (status_.ok()) Keep(cudaEventRecord(timer_[index], stream_), "timer");
+  }
   // A graph would upload what the staging memory holds when it is launched.
   void RefuseCapture() {
     if (!status_.ok()) return;
@@ -331,10 +419,12 @@ class CudaRuntime final : public DeviceRuntime {
          "pinned memory");
     staging_ = static_cast<std::byte*>(staging);
   }
-  // For the stream: then nothing reads the staging memory any more.
+  // For the stream: then nothing reads the staging memory any more. Not if a
+  // graph is captured, which refuses to wait.
   void Wait() {
-    Keep(cudaStreamSynchronize(stream_), "waiting");
-    staged_ = 0;
+    const cudaError_t error = cudaStreamSynchronize(stream_);
+    Keep(error, "waiting");
+    if (error == cudaSuccess) staged_ = 0;
   }
 
   const int32_t device_;
@@ -343,6 +433,7 @@ class CudaRuntime final : public DeviceRuntime {
   std::byte* staging_ = nullptr;
   int64_t staged_ = 0;  // bytes since the last wait
   uint32_t max_row_blocks_ = 1;
+  std::array<cudaEvent_t, 2> timer_ = {};
   // Null if our own kernel computes the products.
   std::unique_ptr<CublasProducts> products_;
   absl::Status status_;

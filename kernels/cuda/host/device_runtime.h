@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -29,6 +30,13 @@
 #include "kernels/cuda/selection/select.h"
 
 namespace blockmgr {
+
+// DeviceGraph is work that was captured from the stream of a runtime, with its
+// arguments. The runtime must outlive it.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
 
 // DeviceRuntime is one device and one stream. Enqueued work runs in order. All
 // pointers except those called `host` are device pointers.
@@ -61,7 +69,31 @@ class DeviceRuntime {
   virtual void Upload(char* to, std::span<const std::byte> host) = 0;
   // Waits for all earlier work.
   virtual void Download(std::span<std::byte> host, const char* from) = 0;
+  // Downloads host.size() / row_bytes rows, which are `stride` bytes apart.
+  // Waits for all earlier work.
+  virtual void DownloadRows(std::span<std::byte> host, const char* from,
+                            int64_t row_bytes, int64_t stride) = 0;
+  // Copies inside the device's memory. The parts do not overlap.
+  virtual void Copy(char* to, const char* from, int64_t bytes) = 0;
   virtual void Fill(char* to, uint8_t byte, int64_t bytes) = 0;
+
+  // From BeginCapture to EndCapture, fills and kernels are recorded instead of
+  // run. Allocations, uploads, and calls that wait fail in between.
+  virtual void BeginCapture() = 0;
+  // Returns what was recorded, or the first error since BeginCapture. The
+  // runtime works as before the capture, also after an error.
+  virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() = 0;
+  // Enqueues all work of a graph of this runtime. The work reads the memory
+  // that its arguments point to as the memory then is. REQUIRES: memory that
+  // the work uses has not been freed.
+  virtual void Launch(const DeviceGraph& graph) = 0;
+
+  // A clock of the stream, for one measurement at a time.
+  virtual void StartTimer() = 0;
+  virtual void StopTimer() = 0;
+  // Waits until the stream has come to StopTimer. Returns the seconds from one
+  // to the other, with the gaps in which the device waited for the host.
+  virtual double TimerSeconds() = 0;
 
   // Returns the number of CTAs of decode attention that the device holds at a
   // time.

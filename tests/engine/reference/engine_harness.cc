@@ -52,7 +52,7 @@ EngineHarness::EngineHarness(const std::shared_ptr<const LanguageModel>& model,
 
 EngineHarness::EngineHarness(std::shared_ptr<const LanguageModel> model,
                              std::vector<std::unique_ptr<Backend>> backends,
-                             int32_t num_host_blocks)
+                             int32_t num_host_blocks, bool captures_graphs)
     : sequences_(kNumSlots), logits_(kNumSlots) {
   const ModelLayout& of_shard = backends.front()->layout();
   const ModelLayout whole =
@@ -69,7 +69,8 @@ EngineHarness::EngineHarness(std::shared_ptr<const LanguageModel> model,
       std::move(model), whole, std::move(backends),
       TinyEngineOptions{.max_sequences = static_cast<int32_t>(kNumSlots),
                         .num_host_blocks = num_host_blocks,
-                        .query_stats = std::move(query_stats)},
+                        .query_stats = std::move(query_stats),
+                        .captures_graphs = captures_graphs},
       *std::move(forward));
   merger_ = std::make_unique<ShardMerger>(whole);
   for (int32_t block = whole.num_blocks - 1; block > 0; --block) {

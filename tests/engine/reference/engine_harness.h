@@ -53,7 +53,7 @@ class EngineHarness {
   // of query statistics, "measured".
   EngineHarness(std::shared_ptr<const LanguageModel> model,
                 std::vector<std::unique_ptr<Backend>> backends,
-                int32_t num_host_blocks = 0);
+                int32_t num_host_blocks = 0, bool captures_graphs = true);
 
   // These add to the next plan. `shared`: blocks of a cached prefix.
   void Start(int32_t slot, std::vector<int32_t> prompt,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -47,6 +48,7 @@ absl::Status EmulatedRuntime::Failure(const std::string& error) {
 
 absl::StatusOr<char*> EmulatedRuntime::Allocate(int64_t bytes) {
   BM_CHECK(bytes > 0);
+  if (BreaksCapture()) return status_;
   if (num_bytes_ + bytes > max_bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("device memory: expected at most ",
@@ -54,6 +56,7 @@ absl::StatusOr<char*> EmulatedRuntime::Allocate(int64_t bytes) {
   }
   Memory memory;
   memory.bytes = bytes;
+  memory.id = num_allocations_;
   memory.owner =
       std::make_unique_for_overwrite<std::byte[]>(bytes + kAlignment);
   std::memset(memory.owner.get(), 0xFF, bytes + kAlignment);
@@ -67,10 +70,32 @@ absl::StatusOr<char*> EmulatedRuntime::Allocate(int64_t bytes) {
 }
 
 void EmulatedRuntime::Free(char* memory) {
+  BreaksCapture();
   const auto found = memory_.find(memory);
   BM_CHECK(found != memory_.end());
   num_bytes_ -= found->second.bytes;
   memory_.erase(found);
+  ++counts_.waits;
+}
+
+const EmulatedRuntime::Memory* EmulatedRuntime::Find(
+    const char* address) const {
+  auto found = memory_.upper_bound(address);
+  if (found == memory_.begin()) return nullptr;
+  --found;
+  return address < found->first + found->second.bytes ? &found->second
+                                                      : nullptr;
+}
+
+void EmulatedRuntime::NoteUses(std::span<const std::byte> argument) {
+  for (; argument.size() >= sizeof(char*);
+       argument = argument.subspan(sizeof(char*))) {
+    const char* address = nullptr;
+    std::memcpy(&address, argument.data(), sizeof(address));
+    if (const Memory* memory = Find(address); memory != nullptr) {
+      capture_->uses.emplace(memory->id, address);
+    }
+  }
 }
 
 bool EmulatedRuntime::CheckRange(const char* begin, int64_t bytes) {
@@ -84,18 +109,86 @@ bool EmulatedRuntime::CheckRange(const char* begin, int64_t bytes) {
 }
 
 void EmulatedRuntime::Upload(char* to, std::span<const std::byte> host) {
+  if (host.empty() || BreaksCapture()) return;
   if (!CheckRange(to, std::ssize(host))) return;
+  ++counts_.uploads;
   std::ranges::copy(host, reinterpret_cast<std::byte*>(to));
 }
 
 void EmulatedRuntime::Download(std::span<std::byte> host, const char* from) {
+  if (BreaksCapture()) return;
   if (!CheckRange(from, std::ssize(host))) return;
+  ++counts_.waits;
   std::copy_n(reinterpret_cast<const std::byte*>(from), host.size(),
               host.begin());
 }
 
+void EmulatedRuntime::DownloadRows(std::span<std::byte> host, const char* from,
+                                   int64_t row_bytes, int64_t stride) {
+  if (BreaksCapture()) return;
+  const int64_t num_rows = std::ssize(host) / row_bytes;
+  if (!CheckRange(from, (num_rows - 1) * stride + row_bytes)) return;
+  ++counts_.waits;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    std::memcpy(host.data() + row * row_bytes, from + row * stride, row_bytes);
+  }
+}
+
+void EmulatedRuntime::Copy(char* to, const char* from, int64_t bytes) {
+  if (BreaksCapture()) return;
+  if (!CheckRange(to, bytes) || !CheckRange(from, bytes)) return;
+  ++counts_.copies;
+  std::memcpy(to, from, bytes);
+}
+
 void EmulatedRuntime::Fill(char* to, uint8_t byte, int64_t bytes) {
+  if (!status_.ok()) return;
+  if (capture_ != nullptr) {
+    capture_->work.push_back(
+        [this, to, byte, bytes] { Fill(to, byte, bytes); });
+    return;
+  }
+  Count();
   if (CheckRange(to, bytes)) std::fill_n(to, bytes, static_cast<char>(byte));
+}
+
+bool EmulatedRuntime::BreaksCapture() {
+  if (capture_ == nullptr) return false;
+  if (status_.ok()) {
+    status_ = absl::FailedPreconditionError("a call that no graph can have");
+  }
+  return true;
+}
+
+void EmulatedRuntime::BeginCapture() {
+  if (!status_.ok() || BreaksCapture()) return;
+  capture_ = std::make_unique<Graph>();
+  ++counts_.captures;
+  if (captures_to_fail_ == 0) return;
+  --captures_to_fail_;
+  status_ = absl::InternalError("a capture that was to fail");
+}
+
+absl::StatusOr<std::unique_ptr<DeviceGraph>> EmulatedRuntime::EndCapture() {
+  std::unique_ptr<Graph> graph = std::exchange(capture_, nullptr);
+  if (!status_.ok()) return TakeStatus();
+  BM_CHECK(graph != nullptr);
+  return graph;
+}
+
+void EmulatedRuntime::Launch(const DeviceGraph& graph) {
+  if (!status_.ok() || BreaksCapture()) return;
+  const auto& captured = static_cast<const Graph&>(graph);
+  for (const auto& [id, address] : captured.uses) {
+    const Memory* const memory = Find(address);
+    if (memory != nullptr && memory->id == id) continue;
+    status_ = absl::InternalError("a graph that uses memory that was freed");
+    return;
+  }
+  ++counts_.graphs;
+  replays_ = true;
+  for (const std::function<void()>& work : captured.work) work();
+  replays_ = false;
 }
 
 int32_t EmulatedRuntime::CountDecodeCtas(const RowShape&, int32_t) {

@@ -255,6 +255,22 @@ cudaError_t CUDARTAPI cudaMemcpyAsync(void* to, const void* from,
     return device.Copy(to, from, bytes, kind, stream);
   });
 }
+cudaError_t CUDARTAPI cudaMemcpy2DAsync(void* to, std::size_t to_pitch,
+                                        const void* from,
+                                        std::size_t from_pitch,
+                                        std::size_t width, std::size_t height,
+                                        cudaMemcpyKind kind,
+                                        cudaStream_t stream) {
+  return Do([&](Device& device) {
+    cudaError_t error = cudaSuccess;
+    for (std::size_t row = 0; row < height && error == cudaSuccess; ++row) {
+      error = device.Copy(static_cast<char*>(to) + row * to_pitch,
+                          static_cast<const char*>(from) + row * from_pitch,
+                          width, kind, stream);
+    }
+    return error;
+  });
+}
 cudaError_t CUDARTAPI cudaMemsetAsync(void* to, int value, std::size_t bytes,
                                       cudaStream_t stream) {
   return Do(

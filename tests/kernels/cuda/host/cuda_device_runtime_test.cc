@@ -182,6 +182,64 @@ TEST_F(CudaRuntimeTest, WorkIsForTheStreamThatWasNamedLast) {
   runtime->reset();
 }
 
+TEST_F(CudaRuntimeTest, CapturedWorkRunsWheneverItsGraphIsLaunched) {
+  const auto runtime = MakeTestRuntime(0);
+  const auto memory = runtime->Allocate(100);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const auto read = [&] {
+    std::vector<uint8_t> bytes(100);
+    runtime->Download(std::as_writable_bytes(std::span(bytes)), *memory);
+    return bytes;
+  };
+  runtime->Fill(*memory, 1, 100);
+  runtime->BeginCapture();
+  runtime->Fill(*memory, 7, 100);
+  const auto graph = runtime->EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(read(), std::vector<uint8_t>(100, 1));
+  for (int32_t i = 0; i < 2; ++i) {
+    runtime->Fill(*memory, 1, 100);
+    runtime->StartTimer();
+    runtime->Launch(**graph);
+    runtime->StopTimer();
+    EXPECT_GE(runtime->TimerSeconds(), 0.0);
+    EXPECT_EQ(read(), std::vector<uint8_t>(100, 7));
+  }
+  runtime->Free(*memory);
+  EXPECT_TRUE(runtime->status().ok()) << runtime->status();
+}
+
+// The runtime goes on as if nothing had been captured.
+TEST_F(CudaRuntimeTest, ACaptureThatFailsLosesNothing) {
+  const auto runtime = MakeTestRuntime(0);
+  const auto memory = runtime->Allocate(100);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  std::vector<uint8_t> bytes(100, 3);
+  const auto upload = [&] {
+    runtime->Upload(*memory, std::as_bytes(std::span(bytes)));
+  };
+  upload();
+  for (int32_t i = 0; i < 2; ++i) {
+    runtime->BeginCapture();
+    runtime->Fill(*memory, 7, 100);
+    if (i == 0) {
+      upload();
+    } else {
+      runtime->Download(std::as_writable_bytes(std::span(bytes)), *memory);
+    }
+    const auto graph = runtime->EndCapture();
+    EXPECT_EQ(graph.status().code(), i == 0
+                                         ? absl::StatusCode::kFailedPrecondition
+                                         : absl::StatusCode::kInternal);
+    EXPECT_TRUE(runtime->status().ok()) << runtime->status();
+    runtime->Download(std::as_writable_bytes(std::span(bytes)), *memory);
+    EXPECT_EQ(bytes, std::vector<uint8_t>(100, 3));
+  }
+  upload();
+  runtime->Free(*memory);
+  EXPECT_TRUE(runtime->status().ok()) << runtime->status();
+}
+
 // Launches what the kernels refuse.
 void LaunchWrongRows(DeviceRuntime* runtime) {
   GatherRows gather;

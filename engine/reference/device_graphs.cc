@@ -1,0 +1,57 @@
+#include "engine/reference/device_graphs.h"
+
+#include <utility>
+
+#include <absl/status/statusor.h>
+
+#include "blockmgr/base/check.h"
+
+namespace blockmgr {
+
+int32_t DeviceGraphs::PadRows(int32_t num_rows) const {
+  if (runtime_ == nullptr || num_rows > kMaxRows) return num_rows;
+  if (num_rows > 4) return (num_rows + 7) / 8 * 8;
+  return num_rows == 3 ? 4 : num_rows;
+}
+
+void DeviceGraphs::Run(const std::vector<uint64_t>& arguments,
+                       const std::function<void()>& enqueue) {
+  BM_CHECK(!arguments.empty());
+  const uint64_t num_rows = arguments.front();
+  if (runtime_ == nullptr || num_rows > uint64_t{kMaxRows} ||
+      warm_rows_.insert(num_rows).second) {
+    enqueue();
+    return;
+  }
+  const auto found = graphs_.find(arguments);
+  const DeviceGraph* const graph = found == graphs_.end()
+                                       ? Capture(arguments, enqueue)
+                                       : found->second.get();
+  if (graph == nullptr) {
+    enqueue();
+    return;
+  }
+  runtime_->Launch(*graph);
+  ++num_replays_;
+}
+
+const DeviceGraph* DeviceGraphs::Capture(const std::vector<uint64_t>& arguments,
+                                         const std::function<void()>& enqueue) {
+  // An error from before the capture is not the capture's.
+  if (!runtime_->status().ok()) return nullptr;
+  runtime_->BeginCapture();
+  enqueue();
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> graph = runtime_->EndCapture();
+  if (!graph.ok()) {
+    error_ = graph.status();
+    runtime_ = nullptr;
+    graphs_.clear();
+    return nullptr;
+  }
+  ++num_captures_;
+  // Most of them are of arguments that will not come again.
+  if (graphs_.size() == kMaxGraphs) graphs_.clear();
+  return graphs_.emplace(arguments, *std::move(graph)).first->second.get();
+}
+
+}  // namespace blockmgr

@@ -1,0 +1,255 @@
+// Graphs of steps, on the emulator.
+#include "engine/reference/device_graphs.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "blockmgr/base/dtype.h"
+#include "kernels/cuda/host/cuda_backend.h"
+#include "tests/engine/reference/engine_harness.h"
+#include "tests/engine/reference/test_util.h"
+#include "tests/kernels/cuda/emulated_runtime.h"
+#include "tests/testing/status_matchers.h"
+
+namespace blockmgr {
+namespace {
+
+using Counts = EmulatedRuntime::Counts;
+
+constexpr int64_t kBytes = 64;
+constexpr int64_t kMaxBytes = int64_t{1} << 27;
+
+// Steps that fill memory on the device.
+class DeviceGraphsTest : public testing::Test {
+ protected:
+  ~DeviceGraphsTest() override { runtime_.Free(memory_); }
+
+  // Runs a step with these arguments, in which the memory is filled with
+  // `byte`. Returns what it then has.
+  uint8_t Run(const std::vector<uint64_t>& arguments, uint8_t byte) {
+    runtime_.Fill(memory_, 0, kBytes);
+    graphs_.Run(arguments, [&] { runtime_.Fill(memory_, byte, kBytes); });
+    std::vector<std::byte> bytes(kBytes);
+    runtime_.Download(bytes, memory_);
+    return static_cast<uint8_t>(bytes.back());
+  }
+
+  EmulatedRuntime runtime_ = EmulatedRuntime(1, kMaxBytes);
+  char* memory_ = *runtime_.Allocate(kBytes);
+  DeviceGraphs graphs_ = DeviceGraphs(&runtime_);
+};
+
+TEST_F(DeviceGraphsTest, TheSecondStepIsCaptured) {
+  for (int32_t step = 0; step < 4; ++step) {
+    EXPECT_EQ(Run({8, 1}, 5), 5);
+    EXPECT_EQ(graphs_.num_captures(), step > 0 ? 1 : 0);
+    EXPECT_EQ(graphs_.num_replays(), step);
+  }
+  // Of this number of rows, all is loaded. Not of that one.
+  EXPECT_EQ(Run({8, 2}, 6), 6);
+  EXPECT_EQ(graphs_.num_captures(), 2);
+  EXPECT_EQ(Run({16, 2}, 7), 7);
+  EXPECT_EQ(graphs_.num_captures(), 2);
+  // The first graph is still there.
+  EXPECT_EQ(Run({8, 1}, 5), 5);
+  EXPECT_EQ(graphs_.num_captures(), 2);
+}
+
+// Whoever forgets one of the arguments gets the old one, and other results than
+// without graphs.
+TEST_F(DeviceGraphsTest, AReplayHasTheArgumentsOfTheCapture) {
+  EXPECT_EQ(Run({8}, 5), 5);
+  EXPECT_EQ(Run({8}, 5), 5);
+  EXPECT_EQ(Run({8}, 6), 5);
+}
+
+TEST_F(DeviceGraphsTest, AReplayAfterItsMemoryWasFreedFails) {
+  char* freed = *runtime_.Allocate(kBytes);
+  char* other = *runtime_.Allocate(kBytes);
+  const auto run = [&] {
+    graphs_.Run({8}, [&] { runtime_.Fill(freed, 1, kBytes); });
+  };
+  run();
+  run();
+  runtime_.Free(other);
+  run();
+  EXPECT_OK(runtime_.status());
+  runtime_.Free(freed);
+  run();
+  EXPECT_EQ(runtime_.TakeStatus().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(DeviceGraphsTest, AFailedCaptureLosesNothing) {
+  EXPECT_EQ(Run({8}, 5), 5);
+  runtime_.FailCaptures(1);
+  EXPECT_EQ(Run({8}, 6), 6);
+  EXPECT_EQ(graphs_.error().code(), absl::StatusCode::kInternal);
+  EXPECT_OK(runtime_.status());
+  const Counts before = runtime_.counts();
+  EXPECT_EQ(Run({8}, 7), 7);
+  EXPECT_EQ((runtime_.counts() - before).captures, 0);
+  EXPECT_EQ(graphs_.num_replays(), 0);
+  EXPECT_EQ(graphs_.PadRows(9), 9);
+}
+
+// A replay could not upload the bytes of another step.
+TEST_F(DeviceGraphsTest, AnUploadIsNotCaptured) {
+  const std::vector<std::byte> bytes(kBytes, std::byte{9});
+  for (int32_t step = 0; step < 3; ++step) {
+    graphs_.Run({8}, [&] { runtime_.Upload(memory_, bytes); });
+  }
+  EXPECT_EQ(graphs_.error().code(), absl::StatusCode::kFailedPrecondition);
+  std::vector<std::byte> got(kBytes);
+  runtime_.Download(got, memory_);
+  EXPECT_EQ(got, bytes);
+  EXPECT_OK(runtime_.status());
+}
+
+TEST_F(DeviceGraphsTest, KeepsSoManyGraphsAtMost) {
+  for (uint64_t i = 0; i <= DeviceGraphs::kMaxGraphs + 1; ++i) {
+    EXPECT_EQ(Run({8, i}, 5), 5);
+  }
+  const int64_t num_captures = graphs_.num_captures();
+  EXPECT_EQ(num_captures, int64_t{DeviceGraphs::kMaxGraphs} + 1);
+  EXPECT_EQ(Run({8, 1}, 5), 5);
+  EXPECT_EQ(graphs_.num_captures(), num_captures + 1);
+}
+
+TEST_F(DeviceGraphsTest, PadsToFewNumbersOfRows) {
+  for (const auto& [num_rows, padded] : {std::pair(1, 1),
+                                         {2, 2},
+                                         {3, 4},
+                                         {4, 4},
+                                         {5, 8},
+                                         {8, 8},
+                                         {9, 16},
+                                         {249, 256},
+                                         {256, 256},
+                                         {257, 257}}) {
+    EXPECT_EQ(graphs_.PadRows(num_rows), padded);
+    EXPECT_EQ(DeviceGraphs(nullptr).PadRows(num_rows), num_rows);
+  }
+  // More are never captured.
+  EXPECT_EQ(Run({257}, 1), 1);
+  EXPECT_EQ(Run({257}, 2), 2);
+  EXPECT_EQ(graphs_.num_captures(), 0);
+}
+
+// An engine whose calls of the runtime are counted.
+class CountedEngine {
+ public:
+  CountedEngine(int32_t num_layers, bool captures_graphs,
+                int32_t query_window = 0,
+                ScorerState state = ScorerState::kNone) {
+    const auto model = RandomModel(ModelShape{.num_layers = num_layers,
+                                              .num_q_heads = 4,
+                                              .num_heads = 2,
+                                              .head_dim = 64,
+                                              .hidden = 64,
+                                              .mlp = 64,
+                                              .vocabulary = 64},
+                                   7);
+    runtime_ = std::make_shared<EmulatedRuntime>(1, kMaxBytes);
+    std::vector<std::unique_ptr<Backend>> backends;
+    auto backend = CudaBackend::Create(
+        MakeLayout(model->shape(), 16, DType::kFloat16, 64),
+        {.decode = CudaBackendOptions::Decode::kChunked}, runtime_);
+    EXPECT_OK(backend.status());
+    backends.push_back(*std::move(backend));
+    engine_ = std::make_unique<EngineHarness>(model, std::move(backends), 0,
+                                              captures_graphs);
+    engine_->engine().set_observer({});
+    std::mt19937_64 random(3);
+    for (int32_t slot = 0; slot < kSlots; ++slot) {
+      engine_->Start(slot, RandomTokens(5 + slot, 64, &random), query_window);
+      engine_->Schedule(slot, 5 + slot);
+      engine_->plan().starts.back().scorer_state = state;
+    }
+    EXPECT_OK(engine_->Run());
+  }
+
+  // Returns what a decode step of all sequences asks of the runtime.
+  Counts Decode() {
+    const Counts before = runtime_->counts();
+    for (int32_t slot = 0; slot < kSlots; ++slot) engine_->Schedule(slot, 1);
+    EXPECT_OK(engine_->Run());
+    return runtime_->counts() - before;
+  }
+
+  EmulatedRuntime& runtime() { return *runtime_; }
+  EngineHarness& engine() { return *engine_; }
+
+ private:
+  static constexpr int32_t kSlots = 5;
+  std::shared_ptr<EmulatedRuntime> runtime_;
+  std::unique_ptr<EngineHarness> engine_;
+};
+
+// Ten kernels in a layer, and the embedding, its norm, the last norm, the
+// logits and the draw of tokens.
+int64_t CountKernels(int64_t num_layers) { return 10 * num_layers + 5; }
+
+TEST(DecodeCountsTest, AStepIsAGraphAndADraw) {
+  constexpr int32_t kLayers = 3;
+  CountedEngine counted(kLayers, true);
+  for (int32_t step = 0; step < 3; ++step) {
+    SCOPED_TRACE(step);
+    const Counts got = counted.Decode();
+    EXPECT_EQ(got.kernels, CountKernels(kLayers));
+    EXPECT_EQ(got.launches, step == 0 ? CountKernels(kLayers) : 1);
+    EXPECT_EQ(got.graphs, step == 0 ? 0 : 1);
+    EXPECT_EQ(got.captures, step == 1 ? 1 : 0);
+    // Inputs of the rows, tables of all layers, and draws.
+    EXPECT_EQ(got.uploads, 3);
+    // The draws, and before the first step more room for logits.
+    EXPECT_EQ(got.waits, step == 0 ? 2 : 1);
+  }
+  EXPECT_EQ(counted.engine().engine().step_times().sums().at(8).num_steps, 3);
+}
+
+TEST(DecodeCountsTest, WithoutGraphsTablesOfAllLayersAreUploadedTogether) {
+  constexpr int32_t kLayers = 3;
+  CountedEngine counted(kLayers, false);
+  for (int32_t step = 0; step < 3; ++step) {
+    const Counts got = counted.Decode();
+    EXPECT_EQ(got.launches, CountKernels(kLayers));
+    EXPECT_EQ(got.uploads, 3);
+    EXPECT_EQ(got.waits, 1);
+  }
+}
+
+// Queries that scores may need stay on the device.
+TEST(DecodeCountsTest, AStepThatKeepsQueriesCopiesThemOnce) {
+  constexpr int32_t kLayers = 3;
+  CountedEngine counted(kLayers, true, 4);
+  for (int32_t step = 0; step < 12; ++step) {
+    SCOPED_TRACE(step);
+    const Counts got = counted.Decode();
+    EXPECT_EQ(got.graphs, step == 0 ? 0 : 1);
+    EXPECT_EQ(got.uploads, 3);
+    EXPECT_EQ(got.copies, 1);
+    EXPECT_EQ(got.waits, step == 0 ? 2 : 1);
+  }
+}
+
+// Sums over all queries are the host's, layer by layer.
+TEST(DecodeCountsTest, AStepThatSumsQueriesUpIsNotCaptured) {
+  constexpr int32_t kLayers = 3;
+  CountedEngine counted(kLayers, true, 0, ScorerState::kAttentionSums);
+  for (int32_t step = 0; step < 3; ++step) {
+    const Counts got = counted.Decode();
+    EXPECT_EQ(got.graphs, 0);
+    EXPECT_GT(got.launches, CountKernels(kLayers));
+    EXPECT_GT(got.waits, kLayers);
+  }
+}
+
+}  // namespace
+}  // namespace blockmgr
