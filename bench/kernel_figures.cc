@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <set>
 #include <utility>
 
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
+
+#include "bench/kernel_lengths.h"
 
 namespace blockmgr {
 namespace {
@@ -29,9 +34,13 @@ struct Promise {
   bool at_least;
 };
 
+constexpr Promise kUniformDecode = {
+    "decode", "uniform", "percent_of_ceiling", "% of read", 85, 0, true};
+constexpr Promise kRaggedDecode = {
+    "decode", "ragged", "percent_of_ceiling", "% of read", 85, 0, true};
 constexpr Promise kPromises[] = {
-    {"decode", "uniform", "percent_of_ceiling", "% of read", 85, 0, true},
-    {"decode", "ragged", "percent_of_ceiling", "% of read", 85, 0, true},
+    kUniformDecode,
+    kRaggedDecode,
     {"compact", "uniform", "percent_of_ceiling", "% of copy", 80, 0, true},
     {"compact", "ragged", "percent_of_ceiling", "% of copy", 80, 0, true},
     {"append", "uniform", "percent_of_ceiling", "% of copy", 80, 0, true},
@@ -65,20 +74,38 @@ bool IsAbout(const Promise& promise, const nlohmann::ordered_json& result) {
              : result.at("num_sequences") == promise.num_layers;
 }
 
-KernelFigure RaggedNextToUniform(const nlohmann::ordered_json& results) {
-  KernelFigure figure = {.name = "decode, ragged / uniform",
-                         .unit = "of GB/s",
-                         .at_least = true,
-                         .limit = kRaggedShare};
+KernelFigure WorstOf(const Promise& promise,
+                     const nlohmann::ordered_json& results) {
+  KernelFigure figure = {
+      .name = absl::StrCat(promise.kernel, ", ", promise.distribution),
+      .unit = promise.unit,
+      .at_least = promise.at_least,
+      .limit = promise.limit};
+  for (const auto& result : results) {
+    if (!IsAbout(promise, result)) continue;
+    KeepWorst(result.at(promise.field).get<double>(), &figure);
+  }
+  return figure;
+}
+
+KernelFigure NextToUniform(const Promise& ragged_promise,
+                           const Promise& uniform_promise,
+                           const nlohmann::ordered_json& results) {
+  KernelFigure figure = {
+      .name =
+          absl::StrCat("decode, ", ragged_promise.distribution, " / uniform"),
+      .unit = "of GB/s",
+      .at_least = true,
+      .limit = kRaggedShare};
   // Sizes are rounded to whole tokens of all lists.
   constexpr double kMiB = 1 << 20;
   const auto size = [](const nlohmann::ordered_json& result) {
     return std::llround(result.at("kv_bytes").get<double>() / kMiB);
   };
   for (const auto& ragged : results) {
-    if (!IsAbout(kPromises[1], ragged)) continue;
+    if (!IsAbout(ragged_promise, ragged)) continue;
     for (const auto& uniform : results) {
-      if (!IsAbout(kPromises[0], uniform) || size(uniform) != size(ragged) ||
+      if (!IsAbout(uniform_promise, uniform) || size(uniform) != size(ragged) ||
           uniform.at("group_size") != ragged.at("group_size")) {
         continue;
       }
@@ -88,6 +115,21 @@ KernelFigure RaggedNextToUniform(const nlohmann::ordered_json& results) {
     }
   }
   return figure;
+}
+
+// Returns the names of the problems of --lengths, measured or not run.
+std::set<std::string> LengthsNames(const nlohmann::ordered_json& report) {
+  std::set<std::string> names;
+  for (const char* part : {"results", "not_run"}) {
+    if (!report.contains(part)) continue;
+    for (const auto& entry : report.at(part)) {
+      const auto& name = entry.at("distribution").get_ref<const std::string&>();
+      if (absl::EndsWith(name, kEvenSuffix)) {
+        names.insert(name.substr(0, name.size() - kEvenSuffix.size()));
+      }
+    }
+  }
+  return names;
 }
 
 std::string FormatWorst(const KernelFigure& figure) {
@@ -101,8 +143,15 @@ std::vector<KernelBenchOptions> FigureRuns(const KernelBenchOptions& options) {
   KernelBenchOptions common;
   common.device = options.device;
   common.dtype = options.dtype;
+  common.tensor_order = options.tensor_order;
   common.seed = options.seed;
   common.num_samples = options.num_samples;
+  if (!options.lengths.empty()) {
+    KernelBenchOptions models = options;
+    models.kv_mib = {256, 1024};
+    models.kernels = {"decode", "decode_invariant", "compact"};
+    return {models};
+  }
   KernelBenchOptions memory = common;
   memory.kv_mib = {256, 1024, 4096};
   memory.distributions = {"uniform", "ragged"};
@@ -119,20 +168,22 @@ std::vector<KernelBenchOptions> FigureRuns(const KernelBenchOptions& options) {
 }
 
 std::vector<KernelFigure> KernelFigures(const nlohmann::ordered_json& report) {
+  const nlohmann::ordered_json& results = report.at("results");
   std::vector<KernelFigure> figures;
-  for (const Promise& promise : kPromises) {
-    KernelFigure figure = {
-        .name = absl::StrCat(promise.kernel, ", ", promise.distribution),
-        .unit = promise.unit,
-        .at_least = promise.at_least,
-        .limit = promise.limit};
-    for (const auto& result : report.at("results")) {
-      if (!IsAbout(promise, result)) continue;
-      KeepWorst(result.at(promise.field).get<double>(), &figure);
-    }
-    figures.push_back(std::move(figure));
+  for (const std::string& name : LengthsNames(report)) {
+    const std::string even_name = absl::StrCat(name, kEvenSuffix);
+    Promise ragged = kRaggedDecode;
+    Promise even = kUniformDecode;
+    ragged.distribution = name.c_str();
+    even.distribution = even_name.c_str();
+    figures.push_back(WorstOf(ragged, results));
+    figures.push_back(NextToUniform(ragged, even, results));
   }
-  figures.push_back(RaggedNextToUniform(report.at("results")));
+  if (!figures.empty()) return figures;
+  for (const Promise& promise : kPromises) {
+    figures.push_back(WorstOf(promise, results));
+  }
+  figures.push_back(NextToUniform(kRaggedDecode, kUniformDecode, results));
   return figures;
 }
 
@@ -152,11 +203,16 @@ absl::Status CheckKernelFigures(const std::vector<KernelFigure>& figures) {
 }
 
 std::string FormatKernelFigures(const std::vector<KernelFigure>& figures) {
-  std::string text = absl::StrFormat("%-26s %12s %-10s %10s\n", "figure",
+  std::size_t name_width = 26;
+  for (const KernelFigure& figure : figures) {
+    name_width = std::max(name_width, figure.name.size());
+  }
+  const int width = static_cast<int>(name_width);
+  std::string text = absl::StrFormat("%-*s %12s %-10s %10s\n", width, "figure",
                                      "worst", "unit", "limit");
   for (const KernelFigure& figure : figures) {
-    absl::StrAppendFormat(&text, "%-26s %12s %-10s %s %7g%s\n", figure.name,
-                          FormatWorst(figure), figure.unit,
+    absl::StrAppendFormat(&text, "%-*s %12s %-10s %s %7g%s\n", width,
+                          figure.name, FormatWorst(figure), figure.unit,
                           figure.at_least ? ">=" : "<=", figure.limit,
                           figure.met() ? "" : "  missed");
   }

@@ -28,10 +28,14 @@ struct KernelFigure {
 };
 
 // The runs whose results, in one report, have all figures. Device, elements,
-// seed and samples are those of `options`.
+// order of tensors, seed and samples are those of `options`. With lengths of
+// real models there is one run, of decode on these lengths, in the shape of
+// `options`.
 std::vector<KernelBenchOptions> FigureRuns(const KernelBenchOptions& options);
 
 // Reads a report as kernel_report.h has it. One entry per promise, met or not.
+// If the report has lengths of real models, the entries are two for each of
+// these: decode against reading, and against even lengths of the same total.
 std::vector<KernelFigure> KernelFigures(const nlohmann::ordered_json& report);
 
 // FailedPrecondition: which figures are missed or not there, and by how much.

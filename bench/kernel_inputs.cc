@@ -4,15 +4,15 @@
 #include <cstddef>
 
 #include "blockmgr/base/bits.h"
+#include "blockmgr/base/check.h"
 #include "blockmgr/base/invalid.h"
 #include "blockmgr/base/status_macros.h"
+#include "kernels/cuda/host/device_pool.h"
 
 namespace blockmgr {
 namespace {
 
 constexpr int32_t kMaxCopies = 16;
-// A launch of scores takes at most so many lists (attention_launch.h).
-constexpr std::size_t kMaxLists = 65535;
 
 void FillPools(int64_t rotated_bytes, KernelInputs& in, DeviceMemory& memory) {
   const KernelProblem& problem = in.problem;
@@ -119,33 +119,37 @@ void SendEntries(KernelInputs& in, DeviceMemory& memory) {
 
 }  // namespace
 
+KvTensorOrder TensorOrderNamed(absl::string_view name) {
+  const auto it = std::ranges::find(kTensorOrderNames, name);
+  BM_CHECK(it != kTensorOrderNames.end());
+  return kAllKvTensorOrders[it - kTensorOrderNames.begin()];
+}
+
 PagedPool KernelInputs::PoolOf(int32_t copy) const {
-  PagedPool pool;
-  pool.base = pools[copy];
-  pool.token_stride = problem.row_bytes();
-  pool.kv_stride = pool.token_stride * problem.page_size;
-  pool.head_stride = 2 * pool.kv_stride;
-  pool.block_stride = pool.head_stride * problem.num_heads;
-  pool.layer_stride = pool.block_stride * num_blocks;
-  pool.num_layers = 1;
-  pool.num_blocks = num_blocks;
-  pool.num_heads = problem.num_heads;
-  pool.page_size = problem.page_size;
-  pool.row_bytes = static_cast<int32_t>(problem.row_bytes());
-  return Prepared(pool);
+  ModelLayout layout;
+  layout.num_layers = 1;
+  layout.num_heads = problem.num_heads;
+  layout.head_dim = problem.head_dim;
+  layout.page_size = problem.page_size;
+  layout.num_blocks = num_blocks;
+  layout.dtype = problem.element_type == ElementType::kHalf ? DType::kFloat16
+                                                            : DType::kBFloat16;
+  return MakePagedPool(layout, KvPoolLayout::Of(layout, tensor_order),
+                       pools[copy]);
 }
 
 absl::StatusOr<KernelInputs> MakeKernelInputs(
     const KernelProblem& problem, const DeviceProblemOptions& options,
     DeviceMemory& memory) {
   BM_RETURN_IF_ERROR(problem.Validate());
-  if (problem.lengths.size() > kMaxLists) {
-    return Invalid("lists: expected at most ", kMaxLists,
+  if (std::ssize(problem.lengths) > kMaxDeviceLists) {
+    return Invalid("lists: expected at most ", kMaxDeviceLists,
                    " (sequences times heads), got ", problem.lengths.size());
   }
   KernelInputs in;
   in.problem = problem;
   in.model_dim = options.model_dim;
+  in.tensor_order = options.tensor_order;
   in.shape = {problem.element_type, problem.head_dim};
   in.num_blocks = CeilDiv(problem.num_pages, problem.num_heads);
   FillPools(options.rotated_bytes, in, memory);

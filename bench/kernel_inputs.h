@@ -2,15 +2,18 @@
 #ifndef BENCH_KERNEL_INPUTS_H_
 #define BENCH_KERNEL_INPUTS_H_
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include <absl/status/statusor.h>
+#include <absl/strings/string_view.h>
 
 #include "bench/device_memory.h"
 #include "bench/kernel_problem.h"
+#include "blockmgr/base/model_layout.h"
 #include "kernels/cuda/attention_lists.h"
 #include "kernels/cuda/list_splits.h"
 #include "kernels/cuda/rows/row_mover.h"
@@ -18,12 +21,24 @@
 
 namespace blockmgr {
 
+// A launch of scores takes at most so many lists (attention_launch.h).
+inline constexpr int64_t kMaxDeviceLists = 65535;
+
+// The names of kAllKvTensorOrders.
+inline constexpr std::array<absl::string_view, 7> kTensorOrderNames = {
+    "pages", "hnd", "nhd", "hnd-apart", "nhd-apart", "hnd-pairs", "nhd-pairs"};
+// REQUIRES: the name is one of kTensorOrderNames.
+KvTensorOrder TensorOrderNamed(absl::string_view name);
+
 struct DeviceProblemOptions {
   // The pool is copied until all copies have so many bytes of K and V together.
   // There are one to 16 copies.
   int64_t rotated_bytes = 0;
   // Columns of the output projection; Llama-3.1-8B has 4096.
   int32_t model_dim = 4096;
+  // The places of the rows in the memory of the pool. In every order, element i
+  // of this memory is Element(seed, i) of kernel_problem.h.
+  KvTensorOrder tensor_order = KvTensorOrder::kPages;
 };
 
 // KernelInputs is a problem and its copies on a device. It is made once, and
@@ -59,6 +74,7 @@ struct KernelInputs {
 
   KernelProblem problem;
   int32_t model_dim = 0;
+  KvTensorOrder tensor_order = KvTensorOrder::kPages;
   RowShape shape;
   int32_t num_blocks = 0;  // of a pool
   // Copies of the pool. Launches that take them in turn find nothing in the

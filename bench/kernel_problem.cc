@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include <absl/strings/str_cat.h>
 
@@ -281,22 +282,12 @@ absl::Status KernelProblem::Validate() const {
 
 absl::StatusOr<KernelProblem> MakeKernelProblem(
     const KernelProblemShape& shape) {
-  KernelProblem problem;
-  problem.num_heads = shape.num_heads;
-  problem.group_size = shape.group_size;
-  problem.head_dim = shape.head_dim;
-  problem.page_size = shape.page_size;
-  problem.seed = shape.seed;
-  problem.element_type = shape.element_type;
   if (shape.num_heads < 1 || shape.head_dim < 1 || shape.mean_length < 1 ||
       shape.page_size < 1) {
     return absl::InvalidArgumentError(
         "num_heads, head_dim, page_size and mean_length: expected at least 1");
   }
-  if (shape.tail_tokens < 0) {
-    return Expected("tail_tokens", "at least 0", shape.tail_tokens);
-  }
-  const int64_t num_tokens = shape.kv_bytes / (2 * problem.row_bytes());
+  const int64_t num_tokens = shape.kv_bytes / (int64_t{4} * shape.head_dim);
   const int64_t num_sequences = std::max<int64_t>(
       1, num_tokens / (int64_t{shape.num_heads} * shape.mean_length));
   const int64_t num_lists = num_sequences * shape.num_heads;
@@ -311,28 +302,62 @@ absl::StatusOr<KernelProblem> MakeKernelProblem(
         absl::StrCat("lists so long that they are at most ", kMaxProblemLists),
         shape.mean_length);
   }
+  const std::vector<double> weights = Weights(shape, num_lists);
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<int32_t> lengths;
+  for (const double weight : weights) {
+    const double share = static_cast<double>(num_tokens) * weight / sum;
+    lengths.push_back(std::max<int32_t>(1, static_cast<int32_t>(share)));
+  }
+  return MakeProblemOfLengths(shape, std::move(lengths));
+}
+
+absl::StatusOr<KernelProblem> MakeProblemOfLengths(
+    const KernelProblemShape& shape, std::vector<int32_t> lengths) {
+  constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
+  const int64_t num_lists = std::ssize(lengths);
+  if (num_lists == 0 || num_lists > kMaxProblemLists ||
+      num_lists % shape.num_heads != 0) {
+    return Expected("lists",
+                    absl::StrCat("1 to ", kMaxProblemLists, ", in ",
+                                 shape.num_heads, " heads"),
+                    num_lists);
+  }
+  const int64_t num_tokens =
+      std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  if (num_tokens > kMaxTokens) {
+    return Expected("lengths", "fewer than 2^31 tokens in all lists",
+                    num_tokens);
+  }
+  if (shape.tail_tokens < 0) {
+    return Expected("tail_tokens", "at least 0", shape.tail_tokens);
+  }
+  const int64_t num_sequences = num_lists / shape.num_heads;
   const int64_t num_tail_blocks =
       num_sequences * CeilDiv<int64_t>(shape.tail_tokens, shape.page_size);
   if (num_tail_blocks * shape.num_heads * shape.page_size >
-      int64_t{std::numeric_limits<int32_t>::max()} - num_tokens) {
+      kMaxTokens - num_tokens) {
     return Expected("tail_tokens", "fewer than 2^31 tokens in all lists",
                     shape.tail_tokens);
   }
-  problem.num_sequences = static_cast<int32_t>(num_sequences);
-  const std::vector<double> weights = Weights(shape, num_lists);
-  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-  int64_t num_pages = 0;
-  for (const double weight : weights) {
-    const double share = static_cast<double>(num_tokens) * weight / sum;
-    problem.lengths.push_back(
-        std::max<int32_t>(1, static_cast<int32_t>(share)));
-    num_pages += CeilDiv<int64_t>(problem.lengths.back(), shape.page_size);
-  }
-  problem.tail_lengths.assign(static_cast<std::size_t>(num_sequences),
-                              shape.tail_tokens);
+  BM_ASSIGN_OR_RETURN(const int64_t num_pages,
+                      CountPages("length", lengths, shape.page_size));
   const int64_t num_blocks =
       CeilDiv<int64_t>(num_pages, shape.num_heads) + num_tail_blocks;
-  problem.num_pages = static_cast<int32_t>(num_blocks * shape.num_heads);
+  KernelProblem problem = {
+      .num_sequences = static_cast<int32_t>(num_sequences),
+      .num_heads = shape.num_heads,
+      .group_size = shape.group_size,
+      .head_dim = shape.head_dim,
+      .page_size = shape.page_size,
+      .num_pages = static_cast<int32_t>(num_blocks * shape.num_heads),
+      .element_type = shape.element_type,
+      .seed = shape.seed,
+      .lengths = std::move(lengths),
+      .tail_lengths = std::vector<int32_t>(
+          static_cast<std::size_t>(num_sequences), shape.tail_tokens),
+      .page_ids = {},
+      .tail_blocks = {}};
   PickPages(num_blocks, num_tail_blocks, num_pages, &problem);
   BM_RETURN_IF_ERROR(problem.Validate());
   return problem;

@@ -107,6 +107,10 @@ struct KernelProblem {
 // machine. Every list has at least one token.
 absl::StatusOr<KernelProblem> MakeKernelProblem(
     const KernelProblemShape& shape);
+// Makes the problem of regions of these lengths, [sequences, num_heads]. The
+// mean_length, the kv_bytes and the distribution of the shape are not read.
+absl::StatusOr<KernelProblem> MakeProblemOfLengths(
+    const KernelProblemShape& shape, std::vector<int32_t> lengths);
 
 absl::Status WriteKernelProblem(const std::string& path,
                                 const KernelProblem& problem);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
@@ -46,6 +47,7 @@ nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
   nlohmann::ordered_json json;
   json["kernel"] = result.kernel;
   json["distribution"] = result.distribution;
+  json["tensor_order"] = result.tensor_order;
   json["group_size"] = problem.group_size;
   json["dtype"] = std::string(ElementName(problem.element_type));
   json["kv_bytes"] = problem.kv_bytes();
@@ -74,21 +76,29 @@ nlohmann::ordered_json KernelResultJson(const KernelProblem& problem,
 }
 
 std::string FormatKernelReport(const nlohmann::ordered_json& report) {
+  std::size_t name_width = 9;
+  for (const auto& result : report.at("results")) {
+    name_width = std::max(name_width,
+                          result.at("distribution").get<std::string>().size());
+  }
+  const int width = static_cast<int>(name_width);
   std::string text = absl::StrFormat(
-      "%s, commit %s, %s\n%-16s %-9s %2s %-5s %8s %7s %10s %17s %8s %8s %9s\n",
+      "%s, commit %s, %s\n"
+      "%-16s %-*s %-9s %2s %-5s %8s %7s %10s %17s %8s %8s %9s\n",
       report.at("device").get<std::string>(),
       report.at("commit").get<std::string>(),
-      report.at("date").get<std::string>(), "kernel", "lengths", "G", "dtype",
-      "KV MiB", "tails", "median us", "p10 .. p90", "GB/s", "TFLOP/s",
-      "% ceiling");
+      report.at("date").get<std::string>(), "kernel", width, "lengths", "order",
+      "G", "dtype", "KV MiB", "tails", "median us", "p10 .. p90", "GB/s",
+      "TFLOP/s", "% ceiling");
   for (const auto& result : report.at("results")) {
     const auto& flops = result.at("tflop_per_s");
     const auto& percent = result.at("percent_of_ceiling");
     absl::StrAppendFormat(
         &text,
-        "%-16s %-9s %2d %-5s %8.0f %7d %10.1f %8.1f %8.1f %8.0f %8s %9s\n",
-        result.at("kernel").get<std::string>(),
+        "%-16s %-*s %-9s %2d %-5s %8.0f %7d %10.1f %8.1f %8.1f %8.0f %8s %9s\n",
+        result.at("kernel").get<std::string>(), width,
         result.at("distribution").get<std::string>(),
+        result.at("tensor_order").get<std::string>(),
         result.at("group_size").get<int>(),
         result.at("dtype").get<std::string>(),
         result.at("kv_bytes").get<double>() / (1 << 20),

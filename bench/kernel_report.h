@@ -3,7 +3,8 @@
 //   date (of the run's begin, UTC), commit (that it was built from:
 //     program/build_info.h), device, sm_count, l2_bytes, cuda_driver (newest
 //     CUDA that the driver knows), cuda_runtime (that it was built with), seed
-//   results[]: kernel, distribution, group_size, dtype ("bf16" or "fp16"),
+//   results[]: kernel, distribution, tensor_order (kTensorOrderNames of
+//     kernel_inputs.h), group_size, dtype ("bf16" or "fp16"),
 //     kv_bytes (with tails), tail_tokens (of all sequences), num_sequences,
 //     num_heads, head_dim, page_size, max_over_mean (of the lists' lengths,
 //     with tails), useful_bytes, flops, median_us, p10_us, p90_us,
@@ -13,7 +14,7 @@
 //   not_run[]: what the device has no room for: kernel (if not all of the
 //     problem), distribution, group_size, kv_bytes, why
 //
-// compare_pytorch.py prints the same keys.
+// compare_pytorch.py prints the same keys, without tensor_order.
 #ifndef BENCH_KERNEL_REPORT_H_
 #define BENCH_KERNEL_REPORT_H_
 
@@ -34,6 +35,7 @@ enum class KernelCeiling : uint8_t { kNone, kRead, kCopy };
 struct KernelResult {
   std::string kernel;
   std::string distribution;
+  std::string tensor_order;
   KernelCeiling ceiling = KernelCeiling::kNone;
   double useful_bytes = 0;         // moved at least, by any implementation
   double flops = 0;                // 0: bytes are what counts

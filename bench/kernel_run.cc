@@ -57,7 +57,10 @@ class ProblemRun {
     BM_ASSIGN_OR_RETURN(
         const std::unique_ptr<DeviceProblem> on_device,
         DeviceProblem::Create(
-            problem_, {.rotated_bytes = kRotatedL2s * l2_bytes}, &device_));
+            problem_,
+            {.rotated_bytes = kRotatedL2s * l2_bytes,
+             .tensor_order = TensorOrderNamed(options_.tensor_order)},
+            &device_));
     num_copies_ = on_device->num_copies();
     std::vector<std::string> kernels = options_.kernels;
     if (!kernels.empty()) {
@@ -92,6 +95,7 @@ class ProblemRun {
     KernelResult result;
     result.kernel = c.kernel;
     result.distribution = distribution_;
+    result.tensor_order = options_.tensor_order;
     result.ceiling = c.ceiling;
     result.useful_bytes = c.useful_bytes;
     result.flops = c.flops;

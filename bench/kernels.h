@@ -30,6 +30,11 @@ struct KernelBenchOptions {
   int32_t mean_length = 4096;
   int32_t prompt_length = 32768;
   int32_t prompt_layers = 1;
+  // Files of lengths of real models (kernel_lengths.h). If there are some, the
+  // problems have these lengths, and the distributions are not read.
+  std::vector<std::string> lengths;
+  std::vector<int32_t> lengths_layers;  // empty: of each file the median layer
+  std::string tensor_order = "pages";
   std::string dtype = "bf16";
   int32_t tail_tokens = 0;
   uint64_t seed = 1;
@@ -46,7 +51,8 @@ void AddKernelFlags(CLI::App* command, KernelBenchOptions* options);
 
 // The problems that the options ask for: the one in the file, or all
 // combinations. With a file that is not there yet, the first combination is
-// written to it, and is the only one.
+// written to it, and is the only one. Lengths of a real model are named "FILE
+// layer N", and a problem with the same total in even lengths follows each.
 absl::StatusOr<std::vector<KernelProblem>> KernelProblems(
     const KernelBenchOptions& options, std::vector<std::string>* names);
 

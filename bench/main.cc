@@ -48,6 +48,7 @@ constexpr char kFooter[] =
     "  blockmgr-bench kernels --kv-mib 256 --json > kernels.json\n"
     "  blockmgr-bench kernels --check\n"
     "  blockmgr-bench kernels --dtype fp16 --tail 512 --kernels decode,chunk\n"
+    "  blockmgr-bench kernels --check --lengths kept.npy --group-size 4\n"
     "  blockmgr-bench quality --model model.gguf --policy 'keydiff | adakv' "
     "\\\n"
     "      --tasks fact,needle --keep-ratios 0.5,0.2 --num-prompts 50\n"

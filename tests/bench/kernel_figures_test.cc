@@ -150,6 +150,81 @@ TEST(KernelFiguresTest, WhatWasNotMeasuredIsMissedAndNamed) {
   }
 }
 
+// Decode of one file's lengths and of even lengths, in two sizes.
+Json LengthsReport(double percent, double even_percent) {
+  Json results = Json::array();
+  for (const int64_t kv_mib : {256, 1024}) {
+    results.push_back(Result("decode", "a layer 3", 9, kv_mib, percent, 1, 1));
+    results.push_back(
+        Result("decode", "a layer 3, uniform", 9, kv_mib, even_percent, 1, 1));
+    // Only decode has limits.
+    results.push_back(Result("compact", "a layer 3", 9, kv_mib, 1, 1, 1));
+  }
+  return {{"results", results}, {"not_run", Json::array()}};
+}
+
+TEST(KernelFiguresTest, LengthsOfModelsHaveRowsOfTheirOwn) {
+  Json report = LengthsReport(85, 89);
+  const std::vector<KernelFigure> figures = KernelFigures(report);
+  ASSERT_EQ(figures.size(), 2u);
+  EXPECT_EQ(figures[0].name, "decode, a layer 3");
+  EXPECT_EQ(figures[0].worst, 85);
+  EXPECT_EQ(figures[0].limit, 85);
+  EXPECT_EQ(figures[1].name, "decode, a layer 3 / uniform");
+  EXPECT_DOUBLE_EQ(*figures[1].worst, 85.0 / 89.0);
+  EXPECT_EQ(figures[1].limit, 0.95);
+  EXPECT_TRUE(Missed(report).empty());
+
+  EXPECT_EQ(Missed(LengthsReport(85, 90)),
+            std::vector<std::string>{"decode, a layer 3 / uniform"});
+  EXPECT_EQ(Missed(LengthsReport(84.9, 85)),
+            std::vector<std::string>{"decode, a layer 3"});
+  // The worse of the two sizes counts.
+  report.at("results").at(0).at("gb_per_s") = 20 * 89 * 0.949;
+  EXPECT_EQ(Missed(report),
+            std::vector<std::string>{"decode, a layer 3 / uniform"});
+}
+
+TEST(KernelFiguresTest, LengthsThatWereNotRunAreMissed) {
+  Json report = LengthsReport(90, 90);
+  for (const char* name : {"b layer 0", "b layer 0, uniform"}) {
+    report.at("not_run").push_back({{"distribution", name}});
+  }
+  EXPECT_EQ(Missed(report),
+            (std::vector<std::string>{"decode, b layer 0",
+                                      "decode, b layer 0 / uniform"}));
+}
+
+TEST(KernelFiguresTest, LongNamesKeepTheColumns) {
+  const std::string name(70, 'n');
+  const std::string text = FormatKernelFigures(
+      {{.name = name, .unit = "us", .limit = 1, .worst = 2},
+       {.name = "short", .unit = "us", .limit = 1, .worst = 2}});
+  const std::string worst = "         2.00 us";
+  EXPECT_NE(text.find(name + worst), std::string::npos) << text;
+  EXPECT_NE(text.find("short" + std::string(65, ' ') + worst),
+            std::string::npos)
+      << text;
+}
+
+TEST(KernelFiguresTest, LengthsAreAllThatTheirCheckRuns) {
+  KernelBenchOptions options;
+  options.lengths = {"a.npy", "b.npy"};
+  options.lengths_layers = {7};
+  options.group_sizes = {2};
+  options.head_dim = 256;
+  options.tensor_order = "nhd-pairs";
+  const std::vector<KernelBenchOptions> runs = FigureRuns(options);
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].lengths, options.lengths);
+  EXPECT_EQ(runs[0].lengths_layers, options.lengths_layers);
+  EXPECT_EQ(runs[0].group_sizes, options.group_sizes);
+  EXPECT_EQ(runs[0].head_dim, 256);
+  EXPECT_EQ(runs[0].tensor_order, "nhd-pairs");
+  EXPECT_EQ(runs[0].kernels.front(), "decode");
+  for (const int64_t mib : runs[0].kv_mib) EXPECT_GE(mib, 256);
+}
+
 // Every promise has a result in what a check runs.
 TEST(KernelFiguresTest, RunsHaveAllFigures) {
   KernelBenchOptions options;
@@ -157,11 +232,13 @@ TEST(KernelFiguresTest, RunsHaveAllFigures) {
   options.dtype = "fp16";
   options.seed = 7;
   options.num_samples = 5;
+  options.tensor_order = "hnd";
   Json report = {{"results", Json::array()}};
   for (const KernelBenchOptions& run : FigureRuns(options)) {
     EXPECT_EQ(run.device, 3);
     EXPECT_EQ(run.seed, 7u);
     EXPECT_EQ(run.num_samples, 5);
+    EXPECT_EQ(run.tensor_order, "hnd");
     std::vector<std::string> names;
     const auto problems = KernelProblems(run, &names);
     ASSERT_TRUE(problems.ok()) << problems.status();

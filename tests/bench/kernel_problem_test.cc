@@ -111,6 +111,27 @@ TEST(KernelProblemTest, TheSameShapeGivesTheSameProblem) {
   EXPECT_FALSE(*first == *MakeKernelProblem(other));
 }
 
+TEST(KernelProblemTest, RegionsMayHaveAnyLengths) {
+  const KernelProblemShape shape{.num_heads = 2, .tail_tokens = 5};
+  ASSERT_OK_AND_ASSIGN(const KernelProblem problem,
+                       MakeProblemOfLengths(shape, {100, 1, 17, 16}));
+  EXPECT_EQ(problem.num_sequences, 2);
+  EXPECT_EQ(problem.lengths, (std::vector<int32_t>{100, 1, 17, 16}));
+  EXPECT_EQ(problem.tail_lengths, (std::vector<int32_t>{5, 5}));
+  EXPECT_EQ(problem.page_ids.size(), 7u + 1 + 2 + 1);
+  EXPECT_TRUE(problem.Validate().ok());
+  const auto refusal = [&](std::vector<int32_t> lengths) {
+    return std::string(MakeProblemOfLengths(shape, lengths).status().message());
+  };
+  EXPECT_EQ(refusal({}), "lists: expected 1 to 67108864, in 2 heads, got 0");
+  EXPECT_EQ(refusal({1, 2, 3}),
+            "lists: expected 1 to 67108864, in 2 heads, got 3");
+  EXPECT_EQ(refusal({1, -2}), "length: expected at least 0, got -2");
+  EXPECT_EQ(refusal({2147483647, 1}),
+            "lengths: expected fewer than 2^31 tokens in all lists, got "
+            "2147483648");
+}
+
 TEST(KernelProblemTest, RefusesShapesThatCannotBe) {
   EXPECT_THAT(MakeKernelProblem({.kv_bytes = 100}),
               StatusIs(absl::StatusCode::kInvalidArgument));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
 #include <absl/time/time.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,6 +41,7 @@ TEST(KernelReportTest, PercentilesAreSamples) {
 TEST(KernelReportTest, RatesFollowFromTheMedian) {
   KernelResult result{.kernel = "decode",
                       .distribution = "ragged",
+                      .tensor_order = "nhd-pairs",
                       .ceiling = KernelCeiling::kRead,
                       .useful_bytes = 2e6,
                       .flops = 3e6,
@@ -50,6 +52,7 @@ TEST(KernelReportTest, RatesFollowFromTheMedian) {
   EXPECT_DOUBLE_EQ(json.at("gb_per_s").get<double>(), 1000);
   EXPECT_DOUBLE_EQ(json.at("tflop_per_s").get<double>(), 1.5);
   EXPECT_DOUBLE_EQ(json.at("percent_of_ceiling").get<double>(), 50);
+  EXPECT_EQ(json.at("tensor_order"), "nhd-pairs");
   EXPECT_EQ(json.at("ceiling"), "read");
   EXPECT_EQ(json.at("kv_bytes"), 17 * 512);
   EXPECT_EQ(json.at("dtype"), "fp16");
@@ -86,12 +89,14 @@ TEST(KernelReportTest, TheTableHasALinePerResult) {
   nlohmann::ordered_json report = KernelReportJson({.device = "a device"});
   const KernelResult result{.kernel = "compact",
                             .distribution = "uniform",
+                            .tensor_order = "hnd-apart",
                             .ceiling = KernelCeiling::kCopy,
                             .useful_bytes = 4e6,
                             .flops = 0,
                             .samples_us = {8}};
   report["results"].push_back(KernelResultJson(SmallProblem(), result, 1000));
   report["results"].push_back(KernelResultJson(SmallProblem(), result, 1000));
+  report["results"][1]["distribution"] = "longer than uniform";
   report["not_run"].push_back({{"distribution", "one-huge"},
                                {"group_size", 8},
                                {"kv_bytes", 3 << 20},
@@ -102,6 +107,11 @@ TEST(KernelReportTest, TheTableHasALinePerResult) {
       text, "not run: all kernels of one-huge G=8 3 MiB: no room"));
   EXPECT_TRUE(absl::StrContains(text, "a device"));
   EXPECT_TRUE(absl::StrContains(text, "compact"));
+  // The names make room for each other.
+  EXPECT_TRUE(
+      absl::StrContains(text, absl::StrCat("compact          uniform",
+                                           std::string(13, ' '), "hnd-apart")));
+  EXPECT_TRUE(absl::StrContains(text, "longer than uniform hnd-apart"));
   EXPECT_TRUE(absl::StrContains(text, "50.0"));
   EXPECT_TRUE(absl::StrContains(text, "fp16"));
 }

@@ -20,6 +20,7 @@ struct SmallProblem {
   LengthDistribution distribution;
   ElementType type;
   int32_t tail_tokens;
+  KvTensorOrder order;
 };
 
 TEST_F(KernelScoreCasesTest, EveryKernelRunsOnEveryCopy) {
@@ -28,9 +29,10 @@ TEST_F(KernelScoreCasesTest, EveryKernelRunsOnEveryCopy) {
   // The last one's tail is longer than its regions: where these are a page, an
   // eviction keeps rows on the tail's pages, too.
   for (const SmallProblem& small :
-       {SmallProblem{kUniform, kBFloat16, 0}, SmallProblem{kRagged, kHalf, 0},
-        SmallProblem{kOneHuge, kBFloat16, 0},
-        SmallProblem{kRagged, kBFloat16, 150}}) {
+       {SmallProblem{kUniform, kBFloat16, 0, KvTensorOrder::kPages},
+        SmallProblem{kRagged, kHalf, 0, KvTensorOrder::kNhdApart},
+        SmallProblem{kOneHuge, kBFloat16, 0, KvTensorOrder::kHnd},
+        SmallProblem{kRagged, kBFloat16, 150, KvTensorOrder::kNhdPairs}}) {
     // The two in between are left to nightly tests.
     if (kBrief && (small.type == kHalf || small.distribution == kOneHuge)) {
       continue;
@@ -50,9 +52,12 @@ TEST_F(KernelScoreCasesTest, EveryKernelRunsOnEveryCopy) {
     SCOPED_TRACE(testing::Message()
                  << ElementName(small.type) << ", tail " << small.tail_tokens);
     const auto device = MakeKernelTestDevice();
-    const auto on_device = DeviceProblem::Create(
-        *problem, {.rotated_bytes = 2 * problem->kv_bytes(), .model_dim = 72},
-        device.get());
+    const auto on_device =
+        DeviceProblem::Create(*problem,
+                              {.rotated_bytes = 2 * problem->kv_bytes(),
+                               .model_dim = 72,
+                               .tensor_order = small.order},
+                              device.get());
     ASSERT_TRUE(on_device.ok()) << on_device.status();
     EXPECT_EQ((*on_device)->num_copies(), 2);
     std::vector<std::string> names;

@@ -1,6 +1,7 @@
 // The attention of the benchmark against float64 from the definition of the
 // file format.
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -60,14 +61,42 @@ std::vector<std::pair<int64_t, int64_t>> PlacesOf(const KernelProblem& problem,
   return places;
 }
 
+// The row of K (part 0) or V (part 1) in a pool of this order, from the shapes
+// in KvTensorOrder's comments.
+int64_t RowOf(const KernelProblem& problem, KvTensorOrder order, int64_t page,
+              int64_t part, int64_t offset) {
+  const int64_t num_heads = problem.num_heads;
+  const int64_t size = problem.page_size;
+  const int64_t num_blocks = CeilDiv<int64_t>(problem.num_pages, num_heads);
+  const int64_t block = page / num_heads;
+  const int64_t head = page % num_heads;
+  switch (order) {
+    case KvTensorOrder::kPages:
+      return ((block * num_heads + head) * 2 + part) * size + offset;
+    case KvTensorOrder::kHnd:
+      return ((block * 2 + part) * num_heads + head) * size + offset;
+    case KvTensorOrder::kNhd:
+      return ((block * 2 + part) * size + offset) * num_heads + head;
+    case KvTensorOrder::kHndApart:
+      return ((part * num_blocks + block) * num_heads + head) * size + offset;
+    case KvTensorOrder::kNhdApart:
+      return ((part * num_blocks + block) * size + offset) * num_heads + head;
+    case KvTensorOrder::kHndPairs:
+      return ((block * num_heads + head) * size + offset) * 2 + part;
+    case KvTensorOrder::kNhdPairs:
+      return ((block * size + offset) * num_heads + head) * 2 + part;
+  }
+  return -1;
+}
+
 // One query head over one list, in float64.
-std::vector<double> Reference(const KernelProblem& problem, int64_t list,
-                              int64_t q_row) {
+std::vector<double> Reference(const KernelProblem& problem, KvTensorOrder order,
+                              int64_t list, int64_t q_row) {
   const int64_t dim = problem.head_dim;
   const auto places = PlacesOf(problem, list);
   const auto element = [&](int64_t token, int64_t part, int64_t i) {
-    const int64_t row = (places[token].first * 2 + part) * problem.page_size +
-                        places[token].second;
+    const int64_t row =
+        RowOf(problem, order, places[token].first, part, places[token].second);
     return Element(problem, problem.seed, row * dim + i);
   };
   const int64_t length = std::ssize(places);
@@ -101,10 +130,12 @@ struct DecodeCase {
 };
 
 void ExpectDecodeIsAttention(const KernelProblem& problem, const char* name,
-                             double tolerance) {
+                             double tolerance,
+                             KvTensorOrder order = KvTensorOrder::kPages) {
   const auto device = MakeKernelTestDevice();
   const auto on_device = DeviceProblem::Create(
-      problem, {.rotated_bytes = 1, .model_dim = 64}, device.get());
+      problem, {.rotated_bytes = 1, .model_dim = 64, .tensor_order = order},
+      device.get());
   ASSERT_TRUE(on_device.ok()) << on_device.status();
   const std::string kernels[] = {name};
   const absl::Status status =
@@ -120,7 +151,7 @@ void ExpectDecodeIsAttention(const KernelProblem& problem, const char* name,
   for (int64_t list = 0; list < std::ssize(problem.lengths); ++list) {
     for (int64_t g = 0; g < problem.group_size; ++g) {
       const int64_t row = list * problem.group_size + g;
-      const std::vector<double> want = Reference(problem, list, row);
+      const std::vector<double> want = Reference(problem, order, list, row);
       for (int64_t i = 0; i < problem.head_dim; ++i) {
         const double got = Widened((*output)[row * problem.head_dim + i],
                                    problem.element_type);
@@ -188,6 +219,24 @@ TEST_F(KernelStepCasesTest, SinksTakeTheirShare) {
   for (int64_t row = 0; row < std::ssize(problem->lengths) * 3; ++row) {
     EXPECT_LT(size(outputs[1], row), size(outputs[0], row)) << row;
     EXPECT_GT(size(outputs[1], row), 0.5 * size(outputs[0], row)) << row;
+  }
+}
+
+TEST_F(KernelStepCasesTest, DecodeReadsTensorsInEveryOrder) {
+  const auto problem =
+      MakeKernelProblem({.num_heads = 2,
+                         .group_size = 2,
+                         .head_dim = 64,
+                         .mean_length = 40,
+                         .kv_bytes = int64_t{4} * 40 * 256,
+                         .tail_tokens = 17,
+                         .distribution = LengthDistribution::kRagged});
+  ASSERT_TRUE(problem.ok());
+  for (std::size_t i = 0; i < kTensorOrderNames.size(); ++i) {
+    SCOPED_TRACE(kTensorOrderNames[i]);
+    const KvTensorOrder order = TensorOrderNamed(kTensorOrderNames[i]);
+    EXPECT_EQ(order, kAllKvTensorOrders[i]);
+    ExpectDecodeIsAttention(*problem, "decode", 4e-3, order);
   }
 }
 
