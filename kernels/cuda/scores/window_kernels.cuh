@@ -2,6 +2,7 @@
 #ifndef KERNELS_CUDA_SCORES_WINDOW_KERNELS_CUH_
 #define KERNELS_CUDA_SCORES_WINDOW_KERNELS_CUH_
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/cuda/mma_rows.cuh"
