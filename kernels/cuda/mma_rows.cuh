@@ -70,28 +70,6 @@ SIMT_DEVICE void LoadRowsB(const T* tile, int32_t row, int32_t k,
   simt::LoadMatrix4(b, tile + SwizzledChunk<kDim>(r, chunk));
 }
 
-// Loads the same two B operands for many tiles. The places of a lane's rows are
-// computed once.
-template <int kDim>
-struct RowsB {
-  int32_t places[kDim / 16];
-
-  SIMT_DEVICE RowsB() {
-    const int32_t lane = LaneIndex();
-    SIMT_UNROLL
-    for (int32_t k = 0; k < kDim / 16; ++k) {
-      places[k] = SwizzledChunk<kDim>((lane & 7) + (lane / 16) * 8,
-                                      k * 2 + ((lane / 8) & 1));
-    }
-  }
-  // `row` is a multiple of 8, which does not move the chunks.
-  template <typename T>
-  SIMT_DEVICE void Load(const T* tile, int32_t row, int32_t k,
-                        uint32_t (&b)[4]) const {
-    simt::LoadMatrix4(b, tile + places[k] + row * kDim);
-  }
-};
-
 // Loads two B operands whose rows are rows: B[i][n] = tile[row + i][8 c + n].
 // b[0], b[1] have chunk c, b[2], b[3] chunk c + 1.
 template <int kDim, typename T>

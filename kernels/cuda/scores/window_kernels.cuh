@@ -2,6 +2,7 @@
 #ifndef KERNELS_CUDA_SCORES_WINDOW_KERNELS_CUH_
 #define KERNELS_CUDA_SCORES_WINDOW_KERNELS_CUH_
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/cuda/mma_rows.cuh"
@@ -13,29 +14,88 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Adds the keys of a tile to the statistics of a lane's two rows. Each lane
-// keeps its own columns apart until the end.
-SIMT_DEVICE void AddLogits(const TileLogits& logits, float scale_log2,
-                           RowStats (&stats)[2]) {
-  SIMT_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    float max = -INFINITY;
-    SIMT_UNROLL
-    for (int n = 0; n < kEntryTile / 8; ++n) {
-      max = fmaxf(max, fmaxf(logits[n][half * 2], logits[n][half * 2 + 1]));
-    }
-    max = fmaxf(stats[half].max, max * scale_log2);
-    const float base = FiniteMax(max);
-    float sum = stats[half].sum * simt::Exp2(stats[half].max - base);
-    SIMT_UNROLL
-    for (int n = 0; n < kEntryTile / 8; ++n) {
-      sum += simt::Exp2(logits[n][half * 2] * scale_log2 - base) +
-             simt::Exp2(logits[n][half * 2 + 1] * scale_log2 - base);
-    }
-    stats[half].max = max;
-    stats[half].sum = sum;
-  }
+// Returns whether fp32 holds a sum of weights and those of later keys well.
+// NaN is none.
+SIMT_DEVICE bool IsFarFromLimits(float sum) {
+  return sum > 0x1p-64f && sum < 0x1p64f;
 }
+
+// The statistics of a lane's rows. Each lane keeps its own columns apart until
+// the end. A softmax needs no maximum but a reference that keeps its sum in
+// range: this is 0, and moves for sums that come near to the limits of fp32.
+template <int kMTiles>
+struct LaneStats {
+  RowStats rows[kMTiles][2];
+
+  SIMT_DEVICE LaneStats() {
+    SIMT_UNROLL
+    for (int m = 0; m < kMTiles; ++m) rows[m][0].max = rows[m][1].max = 0.0f;
+  }
+
+  // Adds the keys of half a tile.
+  SIMT_DEVICE void Add(const HalfLogits (&logits)[kMTiles], float scale_log2) {
+    float sums[kMTiles][2];
+    bool fit = true;
+    SIMT_UNROLL
+    for (int m = 0; m < kMTiles; ++m) {
+      SIMT_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const RowStats& row = rows[m][half];
+        float sum = row.sum;
+        SIMT_UNROLL
+        for (int n = 0; n < kHalfTile / 8; ++n) {
+          const float* pair = logits[m][n] + half * 2;
+          sum += simt::Exp2(pair[0] * scale_log2 - row.max) +
+                 simt::Exp2(pair[1] * scale_log2 - row.max);
+        }
+        fit = fit & IsFarFromLimits(sum);
+        sums[m][half] = sum;
+      }
+    }
+    if (!fit) {
+      AddAndRebase(logits, scale_log2);
+      return;
+    }
+    SIMT_UNROLL
+    for (int m = 0; m < kMTiles; ++m) {
+      rows[m][0].sum = sums[m][0];
+      rows[m][1].sum = sums[m][1];
+    }
+  }
+
+  // Returns the statistics of the row that lanes of one lane / 4 have.
+  SIMT_DEVICE RowStats Total(int m, int half) const {
+    const RowStats& mine = rows[m][half];
+    return SumOverLanes(mine.sum == 0.0f ? RowStats() : mine, 2);
+  }
+
+ private:
+  // Moves the references to the sums, or to the largest of the keys.
+  SIMT_DEVICE void AddAndRebase(const HalfLogits (&logits)[kMTiles],
+                                float scale_log2) {
+    SIMT_UNROLL
+    for (int i = 0; i < kMTiles * 2; ++i) {
+      RowStats& row = rows[i / 2][i % 2];
+      float max = -INFINITY;
+      SIMT_UNROLL
+      for (int n = 0; n < kHalfTile / 8; ++n) {
+        const float* pair = logits[i / 2][n] + i % 2 * 2;
+        max = fmaxf(max, fmaxf(pair[0], pair[1]));
+      }
+      const float before = row.Lse();
+      row.max = FiniteMax(fmaxf(before, max * scale_log2));
+      row.sum = simt::Exp2(before - row.max);
+      // The products are not those of Add. A compiler would keep them
+      // otherwise, and not fuse them there.
+      SIMT_UNROLL
+      for (int n = 0; n < kHalfTile / 8; ++n) {
+        const float* pair = logits[i / 2][n] + i % 2 * 2;
+        row.sum += simt::Exp2(fmaf(pair[0], scale_log2, -row.max)) +
+                   simt::Exp2(fmaf(pair[1], scale_log2, -row.max));
+      }
+    }
+  }
+};
 
 // Grid: {window_splits.count * WindowShape::RowBlocks}. Blocks of queries that
 // read the same keys are side by side.
@@ -53,30 +113,32 @@ void WindowStats(WindowParams params) {
   const int32_t first_m_tile =
       row_block * Shape::kBlockMTiles + WarpIndex() * Shape::kMTiles;
   WindowQueries<kDim> queries[Shape::kMTiles];
-  RowStats stats[Shape::kMTiles][2];
+  LaneStats<Shape::kMTiles> stats;
   SIMT_UNROLL
   for (int m = 0; m < Shape::kMTiles; ++m) {
     queries[m].Load(params, block, first_m_tile + m);
   }
-  const RowsB<kDim> rows_b;
   const float scale_log2 = params.scale * kLog2E;
+  const int32_t num_m_tiles = block.num_m_tiles(params);
   KeyTiles<Shape, kDim, T> tiles(params, block);
-  tiles.ForEach(block, [&](const T* keys, int32_t first_entry) {
-    ForEachLogits(block, first_m_tile, queries, rows_b, keys, first_entry,
-                  [&](int m, const TileLogits& logits) {
-                    AddLogits(logits, scale_log2, stats[m]);
-                  });
-  });
-  const int64_t rows = int64_t{block.num_m_tiles(params)} * 16;
+  ForEachHalf(
+      tiles, block, first_m_tile < num_m_tiles, queries,
+      [&](HalfLogits(&logits)[Shape::kMTiles], int32_t first_entry) {
+        MaskLogits(block, first_m_tile, first_entry, logits);
+      },
+      [&](const HalfLogits(&logits)[Shape::kMTiles], int32_t) {
+        stats.Add(logits, scale_log2);
+      });
+  const int64_t rows = int64_t{num_m_tiles} * 16;
   float* out = params.partial_stats + split * rows * 2;
   SIMT_UNROLL
   for (int m = 0; m < Shape::kMTiles; ++m) {
     SIMT_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const RowStats total = SumOverLanes(stats[m][half], 2);
+      const RowStats total = stats.Total(m, half);
       const int32_t m_tile = first_m_tile + m;
       const int32_t row = m_tile * 16 + LaneIndex() / 4 + half * 8;
-      if (LaneIndex() % 4 == 0 && m_tile < block.num_m_tiles(params)) {
+      if (LaneIndex() % 4 == 0 && m_tile < num_m_tiles) {
         out[row * 2] = total.max;
         out[row * 2 + 1] = total.sum;
       }
@@ -122,7 +184,7 @@ void MergeWindowStats(WindowParams params) {
 // One step of the reduction below: a lane keeps half of 2 kKeep values and adds
 // its partner's values of this half.
 template <int kKeep>
-SIMT_DEVICE void ScatterStep(uint32_t mask, float (&values)[16]) {
+SIMT_DEVICE void ScatterStep(uint32_t mask, float (&values)[8]) {
   const bool high = (simt::Lane() & mask) != 0;
   SIMT_UNROLL
   for (int i = 0; i < kKeep; ++i) {
@@ -132,40 +194,35 @@ SIMT_DEVICE void ScatterStep(uint32_t mask, float (&values)[16]) {
   }
 }
 
-// Sums 16 values at once over the 8 lanes that hold the rows of a column.
-// Afterwards a lane has two columns, 8 n + 2 (lane % 4) and the next. Bits 16,
-// 8 and 4 of the lane give n, from high to low. This takes 14 shuffles instead
-// of 48.
-SIMT_DEVICE void ScatterColumnSums(float (&values)[16]) {
-  ScatterStep<8>(16, values);
-  ScatterStep<4>(8, values);
-  ScatterStep<2>(4, values);
+// The column of half a tile whose sum a lane gets: 8 n + 2 (lane % 4) + j. Bits
+// 16, 8 and 4 of the lane give 2 n + j, from high to low.
+SIMT_DEVICE int32_t HalfColumn() {
+  const int32_t lane = LaneIndex();
+  return lane / 16 * 16 + (lane / 8 & 1) * 8 + lane % 4 * 2 + (lane / 4 & 1);
 }
 
-// Writes the weights of 16 queries and a tile of keys, summed over the queries,
-// to shared memory.
-template <typename T, int kDim>
-SIMT_DEVICE void StoreColumnSums(const TileLogits& logits, float scale_log2,
-                                 const float (&lse_log2)[2], int32_t place) {
-  using Shape = WindowShape<T, kDim>;
-  float sums[16];
+// C. Returns the sum of the weights of 16 kCount queries for the key
+// HalfColumn. A lane first adds its own rows, 8 columns. The 8 lanes that hold
+// the rows of a column are added for all columns at once, which takes 7
+// shuffles instead of 24.
+template <int kCount>
+SIMT_DEVICE float SumColumns(const HalfLogits* logits, float scale_log2,
+                             const float (*lse_log2)[2]) {
+  float sums[8];
   SIMT_UNROLL
-  for (int n = 0; n < kEntryTile / 8; ++n) {
+  for (int i = 0; i < 8; ++i) {
     SIMT_UNROLL
-    for (int j = 0; j < 2; ++j) {
-      sums[n * 2 + j] = simt::Exp2(logits[n][j] * scale_log2 - lse_log2[0]) +
-                        simt::Exp2(logits[n][j + 2] * scale_log2 - lse_log2[1]);
+    for (int m = 0; m < kCount; ++m) {
+      const float* column = logits[m][i / 2] + i % 2;
+      const float both = simt::Exp2(column[0] * scale_log2 - lse_log2[m][0]) +
+                         simt::Exp2(column[2] * scale_log2 - lse_log2[m][1]);
+      sums[i] = m == 0 ? both : sums[i] + both;
     }
   }
-  ScatterColumnSums(sums);
-  const int32_t lane = LaneIndex();
-  const int32_t n =
-      ((lane >> 4) & 1) * 4 + ((lane >> 3) & 1) * 2 + ((lane >> 2) & 1);
-  const auto columns =
-      simt::Shared<float>(Shape::kTileBytes, Shape::kSumFloats);
-  const int32_t column = place * kEntryTile + n * 8 + lane % 4 * 2;
-  columns.Store(column, sums[0]);
-  columns.Store(column + 1, sums[1]);
+  ScatterStep<4>(16, sums);
+  ScatterStep<2>(8, sums);
+  ScatterStep<1>(4, sums);
+  return sums[0];
 }
 
 // The queries that a CTA has in registers at a time.
@@ -234,6 +291,86 @@ SIMT_DEVICE void AddColumns(const WindowParams& params,
   }
 }
 
+// The queries of a warp, and the logarithms to base 2 of the denominators of a
+// lane's rows.
+template <typename T, int kDim>
+struct WindowWarp {
+  static constexpr int kMTiles = WindowShape<T, kDim>::kMTiles;
+
+  int32_t first_m_tile;
+  bool exists;  // not only padding
+  float scale_log2;
+  WindowQueries<kDim> queries[kMTiles];
+  float lse_log2[kMTiles][2];
+
+  SIMT_DEVICE WindowWarp(const WindowParams& params, const WindowBlock& block,
+                         int32_t m_tile)
+      : first_m_tile(m_tile),
+        exists(m_tile < block.num_m_tiles(params)),
+        scale_log2(params.scale * kLog2E) {
+    SIMT_UNROLL
+    for (int m = 0; m < kMTiles; ++m) {
+      queries[m].Load(params, block, m_tile + m);
+      SIMT_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const WindowRow row(block, m_tile + m, half);
+        // Padding and a query that sees no entry have the weight 0.
+        const float lse = row.Exists(params)
+                              ? params.lse[row.Index(params, block)] * kLog2E
+                              : INFINITY;
+        lse_log2[m][half] = lse == -INFINITY ? INFINITY : lse;
+      }
+    }
+  }
+};
+
+// Writes the means of weights of a split, where the tiles of a warp are one
+// query head: no sums of other warps are needed.
+template <typename Shape, typename T, int kDim>
+SIMT_DEVICE void WriteHead(const WindowParams& params, const WindowBlock& block,
+                           const WindowWarp<T, kDim>& warp, float share,
+                           KeyTiles<Shape, kDim, T>& tiles) {
+  const int32_t num_entries = block.end - block.begin;
+  float* const out =
+      params.attention + block.entries.offset * params.group_size +
+      int64_t{warp.first_m_tile / Shape::kMTiles} * block.entries.size +
+      block.begin;
+  ForEachHalf(
+      tiles, block, warp.exists, warp.queries,
+      // All entries are before the window.
+      [](HalfLogits(&)[Shape::kMTiles], int32_t) {},
+      [&](const HalfLogits(&logits)[Shape::kMTiles], int32_t first_entry) {
+        const float sum =
+            SumColumns<Shape::kMTiles>(logits, warp.scale_log2, warp.lse_log2);
+        const int32_t i = first_entry - block.begin + HalfColumn();
+        if (i >= 0 && i < num_entries) out[i] = sum * share;
+      });
+}
+
+// Writes the weights of a warp's queries and a tile of keys, summed over 16
+// queries, to shared memory.
+template <typename Shape, typename T, int kDim>
+SIMT_DEVICE void StoreColumns(const WindowBlock& block,
+                              const WindowWarp<T, kDim>& warp, const T* keys,
+                              int32_t first_entry) {
+  const auto columns =
+      simt::Shared<float>(Shape::kTileBytes, Shape::kSumFloats);
+  SIMT_UNROLL
+  for (int32_t first = 0; first < kEntryTile; first += kHalfTile) {
+    HalfLogits logits[Shape::kMTiles];
+    MultiplyKeys<Shape>(warp.queries, keys + first * Shape::kRowElements,
+                        logits);
+    MaskLogits(block, warp.first_m_tile, first_entry + first, logits);
+    SIMT_UNROLL
+    for (int m = 0; m < Shape::kMTiles; ++m) {
+      const float sum =
+          SumColumns<1>(logits + m, warp.scale_log2, warp.lse_log2 + m);
+      const int32_t place = WarpIndex() * Shape::kMTiles + m;
+      columns.Store(place * kEntryTile + first + HalfColumn(), sum);
+    }
+  }
+}
+
 // Grid: {window_splits.count}.
 template <typename T, int kDim>
 SIMT_KERNEL(kWindowThreads, 2)
@@ -246,35 +383,21 @@ void WindowColumns(WindowParams params) {
       params.sums == nullptr);
   if (block.begin >= block.end) return;
   const int32_t num_m_tiles = block.num_m_tiles(params);
-  const RowsB<kDim> rows_b;
-  const float scale_log2 = params.scale * kLog2E;
   const float share = 1.0f / static_cast<float>(params.window);
+  const bool warps_are_heads =
+      params.sums == nullptr && block.tiles_per_head == Shape::kMTiles;
   KeyTiles<Shape, kDim, T> tiles(params, block);
   for (int32_t first = 0; first < num_m_tiles; first += Shape::kBlockMTiles) {
-    const WindowPass pass(params, block, first, Shape::kBlockMTiles);
-    const int32_t first_m_tile = first + WarpIndex() * Shape::kMTiles;
-    WindowQueries<kDim> queries[Shape::kMTiles];
-    float lse_log2[Shape::kMTiles][2];
-    SIMT_UNROLL
-    for (int m = 0; m < Shape::kMTiles; ++m) {
-      queries[m].Load(params, block, first_m_tile + m);
-      SIMT_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const WindowRow row(block, first_m_tile + m, half);
-        // Padding and a query that sees no entry have the weight 0.
-        const float lse = row.Exists(params)
-                              ? params.lse[row.Index(params, block)] * kLog2E
-                              : INFINITY;
-        lse_log2[m][half] = lse == -INFINITY ? INFINITY : lse;
-      }
+    const WindowWarp<T, kDim> warp(params, block,
+                                   first + WarpIndex() * Shape::kMTiles);
+    if (warps_are_heads) {
+      WriteHead(params, block, warp, share, tiles);
+      continue;
     }
+    const WindowPass pass(params, block, first, Shape::kBlockMTiles);
     tiles.ForEach(block, [&](const T* keys, int32_t first_entry) {
-      ForEachLogits(block, first_m_tile, queries, rows_b, keys, first_entry,
-                    [&](int m, const TileLogits& logits) {
-                      StoreColumnSums<T, kDim>(
-                          logits, scale_log2, lse_log2[m],
-                          WarpIndex() * Shape::kMTiles + m);
-                    });
+      tiles.CopyNext();
+      if (warp.exists) StoreColumns<Shape>(block, warp, keys, first_entry);
       simt::SyncBlock();
       AddColumns<T, kDim>(params, block, pass, share, first_entry);
     });

@@ -16,13 +16,18 @@ inline namespace SIMT_SPACE {
 // The shared memory: kStages tiles of K that all warps read, the column sums,
 // and the addresses of rows. A warp holds kMTiles times 16 rows of queries in
 // registers.
+//
+// A row is one chunk longer than its key. The eight rows that an ldmatrix reads
+// at one chunk thus lie in different banks, as swizzled rows do (mma_rows.cuh),
+// and the places of a lane differ by constants.
 template <typename T, int kDim>
 struct WindowShape {
   static constexpr int kWarps = kWindowThreads / 32;
   static constexpr int kStages = 3;
   static constexpr int kMTiles = kDim == 256 ? 1 : 2;
   static constexpr int kBlockMTiles = kWarps * kMTiles;  // of one pass
-  static constexpr int kTileElements = kEntryTile * kDim;
+  static constexpr int kRowElements = kDim + kChunk;
+  static constexpr int kTileElements = kEntryTile * kRowElements;
   static constexpr size_t kTileBytes = sizeof(T) * kStages * kTileElements;
   static constexpr int kSumFloats = kBlockMTiles * kEntryTile;
   static constexpr size_t kAddressesAt =
@@ -133,55 +138,62 @@ struct WindowQueries {
   }
 };
 
+// The addresses of two rows.
+struct alignas(16) AddressPair {
+  uint64_t addresses[2];
+};
+
 // Streams the K tiles of a split through shared memory. All threads first find
 // the addresses of the rows, so that no copy waits for a load. Rows after the
-// last entry repeat the last entry and are masked.
+// last entry repeat the last entry.
 template <typename Shape, int kDim, typename T>
 struct KeyTiles {
-  // A warp copies 16 rows, 32 chunks at a time. 32 chunks are kRows rows. After
-  // kPeriod times the rotation of the rows repeats.
+  // A warp copies 16 rows, one chunk of each lane at a time. The kChunks lanes
+  // of a row take kLaneRows rows, one after another.
   static constexpr int32_t kChunks = kDim / kChunk;
-  static constexpr int32_t kRows = 32 / kChunks;
-  static constexpr int32_t kPeriod = 8 / kRows;
+  static constexpr int32_t kLaneRows = 16 / (32 / kChunks);
 
   T* const tiles = reinterpret_cast<T*>(simt::SharedBytes());
   int32_t num_tiles;
-  int32_t first_row = WarpIndex() * 16 + LaneIndex() / kChunks;
-  int32_t chunk_bytes = LaneIndex() % kChunks * 16;
-  int32_t places[kPeriod];  // in a tile, elements
-  int32_t tile = 0;         // the next one to copy
-  int32_t stage = 0;        // where to
+  int32_t first_row = WarpIndex() * 16 + LaneIndex() / kChunks * kLaneRows;
+  int32_t place =
+      first_row * Shape::kRowElements + LaneIndex() % kChunks * kChunk;
+  int32_t tile = 0;   // the next one to copy
+  int32_t stage = 0;  // where to
 
   SIMT_DEVICE KeyTiles(const WindowParams& params, const WindowBlock& block)
       : num_tiles((block.end - block.begin + kEntryTile - 1) / kEntryTile) {
-    SIMT_UNROLL
-    for (int32_t i = 0; i < kPeriod; ++i) {
-      places[i] =
-          SwizzledChunk<kDim>(first_row + i * kRows, LaneIndex() % kChunks);
-    }
     StageAddresses(params, block);
   }
 
-  // A call makes one copy group, which is empty after the last tile.
+  // A call makes one copy group. After the last tile it clears a stage that is
+  // not in use: a branch would keep copies apart from other instructions.
   SIMT_DEVICE void CopyNext() {
-    if (tile < num_tiles) {
-      T* const to = tiles + stage * Shape::kTileElements;
-      SIMT_UNROLL
-      for (int32_t i = 0; i < 16 / kRows; ++i) {
-        // NOLINTNEXTLINE(performance-no-int-to-ptr): as it was stored
-        const char* const row = reinterpret_cast<const char*>(Addresses().Load(
-            static_cast<uint32_t>(tile * kEntryTile + first_row + i * kRows)));
-        simt::CopyAsync16(to + places[i % kPeriod] + i / kPeriod * 8 * kDim,
-                          row + chunk_bytes, true);
-      }
-      ++tile;
+    const bool exists = tile < num_tiles;
+    AddressPair pairs[kLaneRows / 2];
+    SIMT_UNROLL
+    for (int32_t i = 0; i < kLaneRows / 2; ++i) {
+      pairs[i] = Addresses().Load(static_cast<uint32_t>(
+          ((exists ? tile : 0) * kEntryTile + first_row) / 2 + i));
     }
+    T* const to = tiles + stage * Shape::kTileElements + place;
+    SIMT_UNROLL
+    for (int32_t i = 0; i < kLaneRows; ++i) {
+      const uint64_t row = pairs[i / 2].addresses[i % 2];
+      // NOLINTNEXTLINE(performance-no-int-to-ptr): as it was stored
+      const char* const from =
+          reinterpret_cast<const char*>(row) + LaneIndex() % kChunks * 16;
+      simt::CopyAsync16(to + i * Shape::kRowElements, from, exists);
+    }
+    ++tile;
     stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
     simt::CommitCopies();
   }
 
-  // Calls use(tile, first_entry) between barriers. All warps use each tile. All
-  // threads of a block call this function. It ends with a barrier.
+  // Calls use(tile, first_entry) between barriers. All warps use each tile.
+  // `use` calls CopyNext once: copies that begin behind the first products do
+  // not delay these. All threads of a block call this function. It ends with a
+  // barrier.
   template <typename Use>
   SIMT_DEVICE void ForEach(const WindowBlock& block, const Use& use) {
     tile = 0;
@@ -192,16 +204,16 @@ struct KeyTiles {
       simt::WaitCopies<Shape::kStages - 2>();
       // Publishes this tile, and says that the one before is not read any more.
       simt::SyncBlock();
-      CopyNext();
       use(tiles + used * Shape::kTileElements, block.begin + i * kEntryTile);
       used = used + 1 == Shape::kStages ? 0 : used + 1;
     }
+    simt::WaitCopies<0>();  // of cleared stages
     simt::SyncBlock();
   }
 
  private:
-  SIMT_DEVICE static simt::SharedArray<uint64_t> Addresses() {
-    return simt::Shared<uint64_t>(Shape::kAddressesAt, kSplitEntries);
+  SIMT_DEVICE static simt::SharedArray<AddressPair> Addresses() {
+    return simt::Shared<AddressPair>(Shape::kAddressesAt, kSplitEntries / 2);
   }
 
   // Finds the addresses of the block's rows. Contains a barrier.
@@ -218,58 +230,79 @@ struct KeyTiles {
     }
     SIMT_UNROLL
     for (int32_t turn = 0; turn < kTurns; ++turn) {
-      Addresses().Store(
-          static_cast<uint32_t>(turn * kWindowThreads + Thread()),
-          reinterpret_cast<uint64_t>(SlotAddress(params.pool, slots[turn])));
+      simt::Shared<uint64_t>(Shape::kAddressesAt, kSplitEntries)
+          .Store(static_cast<uint32_t>(turn * kWindowThreads + Thread()),
+                 reinterpret_cast<uint64_t>(
+                     SlotAddress(params.pool, slots[turn])));
     }
     simt::SyncBlock();
   }
 };
 
-// The logits of 16 queries and a tile of keys: logits[n][j] is the logit of key
-// 8 n + 2 (lane % 4) + j % 2 and row lane / 4 + 8 (j / 2).
-using TileLogits = float[kEntryTile / 8][4];
+// The logits of 16 queries and half a tile of keys: logits[n][j] is the logit
+// of key 8 n + 2 (lane % 4) + j % 2 and row lane / 4 + 8 (j / 2).
+inline constexpr int32_t kHalfTile = kEntryTile / 2;
+using HalfLogits = float[kHalfTile / 8][4];
 
 // Sets logits to -infinity where the query does not see the key.
+template <int kMTiles>
 SIMT_DEVICE void MaskLogits(const WindowBlock& block, int32_t m_tile,
-                            int32_t first_entry, TileLogits& logits) {
-  if (first_entry + kEntryTile <= block.num_past) return;
-  const int32_t query[2] = {WindowRow(block, m_tile, 0).query,
-                            WindowRow(block, m_tile, 1).query};
+                            int32_t first_entry,
+                            HalfLogits (&logits)[kMTiles]) {
+  if (first_entry + kHalfTile <= block.num_past) return;
+  int32_t last_seen[kMTiles][2];
   SIMT_UNROLL
-  for (int n = 0; n < kEntryTile / 8; ++n) {
+  for (int m = 0; m < kMTiles; ++m) {
     SIMT_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const int32_t entry = first_entry + n * 8 + LaneIndex() % 4 * 2 + j % 2;
-      const bool seen =
-          entry < block.end &&
-          block.entries.positions[entry] <= block.first_position + query[j / 2];
-      if (!seen) logits[n][j] = -INFINITY;
+    for (int half = 0; half < 2; ++half) {
+      last_seen[m][half] =
+          block.first_position + WindowRow(block, m_tile + m, half).query;
+    }
+  }
+  SIMT_UNROLL
+  for (int n = 0; n < kHalfTile / 8; ++n) {
+    SIMT_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      const int32_t entry = first_entry + n * 8 + LaneIndex() % 4 * 2 + j;
+      const bool exists = entry < block.end;
+      const int32_t position = exists ? block.entries.positions[entry] : 0;
+      SIMT_UNROLL
+      for (int m = 0; m < kMTiles; ++m) {
+        SIMT_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const bool seen = exists && position <= last_seen[m][half];
+          if (!seen) logits[m][n][half * 2 + j] = -INFINITY;
+        }
+      }
     }
   }
 }
 
-// Computes the products of a warp's queries, kMTiles times 16 from m_tile on,
-// and a tile of keys, and masks them. The factor scale * log2(e) is applied
-// later, where exponents are taken: one instruction multiplies and subtracts.
-// The fragments of a key are loaded once for all of the queries.
-template <typename T, int kDim, int kMTiles>
-SIMT_DEVICE void WindowLogits(const WindowBlock& block, int32_t m_tile,
-                              const WindowQueries<kDim> (&queries)[kMTiles],
-                              const RowsB<kDim>& rows, const T* keys,
-                              int32_t first_entry,
-                              TileLogits (&logits)[kMTiles]) {
+// Computes the products of a warp's queries, kMTiles times 16, and the keys of
+// half a tile. The factor scale * log2(e) is applied later, where exponents are
+// taken: one instruction multiplies and subtracts. The fragments of a key are
+// loaded once for all of the queries.
+template <typename Shape, typename T, int kDim, int kMTiles>
+SIMT_DEVICE void MultiplyKeys(const WindowQueries<kDim> (&queries)[kMTiles],
+                              const T* keys, HalfLogits (&logits)[kMTiles]) {
+  const int32_t lane = LaneIndex();
+  const T* const fragments =
+      keys + ((lane & 7) + lane / 16 * 8) * Shape::kRowElements +
+      (lane / 8 & 1) * kChunk;
   SIMT_UNROLL
-  for (int n = 0; n < kEntryTile / 8; n += 2) {
+  for (int m = 0; m < kMTiles; ++m) {
     SIMT_UNROLL
-    for (int m = 0; m < kMTiles; ++m) {
+    for (int n = 0; n < kHalfTile / 8; ++n) {
       SIMT_UNROLL
-      for (int j = 0; j < 4; ++j) logits[m][n][j] = logits[m][n + 1][j] = 0.0f;
+      for (int j = 0; j < 4; ++j) logits[m][n][j] = 0.0f;
     }
+  }
+  SIMT_UNROLL
+  for (int i = 0; i < kDim / 16; ++i) {
     SIMT_UNROLL
-    for (int i = 0; i < kDim / 16; ++i) {
+    for (int n = 0; n < kHalfTile / 8; n += 2) {
       uint32_t b[4];
-      rows.Load(keys, n * 8, i, b);
+      simt::LoadMatrix4(b, fragments + n * 8 * Shape::kRowElements + i * 16);
       SIMT_UNROLL
       for (int m = 0; m < kMTiles; ++m) {
         simt::Mma16816<T>(logits[m][n], queries[m].a[i], b[0], b[1]);
@@ -277,23 +310,43 @@ SIMT_DEVICE void WindowLogits(const WindowBlock& block, int32_t m_tile,
       }
     }
   }
-  SIMT_UNROLL
-  for (int m = 0; m < kMTiles; ++m) {
-    MaskLogits(block, m_tile + m, first_entry, logits[m]);
-  }
 }
 
-// Calls use(m, logits) with the logits of each of a warp's kMTiles times 16
-// queries.
-template <typename T, int kDim, int kMTiles, typename Use>
-SIMT_DEVICE void ForEachLogits(const WindowBlock& block, int32_t m_tile,
-                               const WindowQueries<kDim> (&queries)[kMTiles],
-                               const RowsB<kDim>& rows, const T* keys,
-                               int32_t first_entry, const Use& use) {
-  TileLogits logits[kMTiles];
-  WindowLogits(block, m_tile, queries, rows, keys, first_entry, logits);
+// Calls use(logits, first_entry) for every half tile of the split, in order.
+// The logits of a half are used while those of the next half are computed: the
+// two keep different units of a multiprocessor busy. `use` is called once
+// before the first half, with logits of -infinity. mask(logits, first_entry) is
+// called for logits before they are used. All threads of a block call this
+// function. A warp whose queries do not exist copies keys only.
+template <typename Shape, typename T, int kDim, int kMTiles, typename Mask,
+          typename Use>
+SIMT_DEVICE void ForEachHalf(KeyTiles<Shape, kDim, T>& tiles,
+                             const WindowBlock& block, bool queries_exist,
+                             const WindowQueries<kDim> (&queries)[kMTiles],
+                             const Mask& mask, const Use& use) {
+  HalfLogits even[kMTiles];
+  HalfLogits odd[kMTiles];
   SIMT_UNROLL
-  for (int m = 0; m < kMTiles; ++m) use(m, logits[m]);
+  for (int m = 0; m < kMTiles; ++m) {
+    SIMT_UNROLL
+    for (int n = 0; n < kHalfTile / 8; ++n) {
+      SIMT_UNROLL
+      for (int j = 0; j < 4; ++j) odd[m][n][j] = -INFINITY;
+    }
+  }
+  int32_t before = block.begin - kHalfTile;
+  tiles.ForEach(block, [&](const T* keys, int32_t first_entry) {
+    if (!queries_exist) return tiles.CopyNext();
+    MultiplyKeys<Shape>(queries, keys, even);
+    tiles.CopyNext();
+    use(odd, before);
+    mask(even, first_entry);
+    before = first_entry + kHalfTile;
+    MultiplyKeys<Shape>(queries, keys + kHalfTile * Shape::kRowElements, odd);
+    use(even, first_entry);
+    mask(odd, before);
+  });
+  if (queries_exist) use(odd, before);
 }
 
 }  // namespace SIMT_SPACE

@@ -226,6 +226,27 @@ std::string ProbeWindow(const simt::Schedule& schedule) {
   return runner.RunColumns({.schedule = schedule});
 }
 
+// Logits that are far from 0.
+std::string ProbeFarWindow(const simt::Schedule& schedule) {
+  EntryCase<BF16> test(
+      {.num_heads = 1, .group_size = 1, .sizes = {80}, .window = 4}, 12);
+  for (int32_t e = 0; e < test.size(0); ++e) {
+    for (int32_t i = 0; i < 64; ++i) {
+      const float key = test.cache().Value(test.slot(e), false, i);
+      test.cache().SetValue(test.slot(e), false, i, 150.0f * key);
+    }
+  }
+  WindowRunner<BF16> runner(&test);
+  std::string error = runner.RunStats({.schedule = schedule});
+  for (int32_t q = 0; q < 4 && error.empty(); ++q) {
+    double lse = 0.0;
+    test.Weights(0, q, 0, &lse);
+    error = Differs(runner.lse()[test.QueryRow(0, q, 0)], lse,
+                    1e-5 * std::abs(lse));
+  }
+  return error;
+}
+
 std::string ProbePool(const simt::Schedule& schedule) {
   EntryCase<BF16> test(
       {.num_heads = 1, .group_size = 2, .sizes = {60}, .window = 4}, 4);
@@ -350,6 +371,7 @@ std::vector<PlantProbe> AttentionProbes() {
       {"sinks", FindUnderSchedules<ProbeSinks>},
       {"chunk_sinks", FindUnderSchedules<ProbeChunkSinks>},
       {"window", FindUnderSchedules<ProbeWindow>},
+      {"far_window", FindUnderSchedules<ProbeFarWindow>},
       {"pool", FindUnderSchedules<ProbePool>},
       {"keys", FindUnderSchedules<ProbeKeys>},
       {"medians", FindUnderSchedules<ProbeMedians>},

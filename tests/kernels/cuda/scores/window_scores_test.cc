@@ -23,7 +23,8 @@ constexpr double kWindowTolerance = 2e-5;
 
 template <typename T>
 void ExpectAttentionMatches(const EntryCase<T>& test,
-                            std::span<const float> attention) {
+                            std::span<const float> attention,
+                            double tolerance = kWindowTolerance) {
   const int32_t group_size = test.shape().group_size;
   double error = 0.0;
   double norm = 0.0;
@@ -48,12 +49,14 @@ void ExpectAttentionMatches(const EntryCase<T>& test,
       }
     }
   }
-  EXPECT_TRUE(std::sqrt(error) <= kWindowTolerance * std::sqrt(norm))
+  EXPECT_TRUE(std::sqrt(error) <= tolerance * std::sqrt(norm))
       << std::sqrt(error / norm);
 }
 
+// `relative` is for logits that are far from 0.
 template <typename T>
-void ExpectLseMatches(const EntryCase<T>& test, std::span<const float> lse) {
+void ExpectLseMatches(const EntryCase<T>& test, std::span<const float> lse,
+                      double relative = 0.0) {
   for (int32_t list = 0; list < test.num_lists(); ++list) {
     for (int32_t q = 0; q < test.shape().window; ++q) {
       for (int32_t g = 0; g < test.shape().group_size; ++g) {
@@ -63,7 +66,7 @@ void ExpectLseMatches(const EntryCase<T>& test, std::span<const float> lse) {
         if (std::isinf(expected)) {
           ASSERT_EQ(got, expected);
         } else {
-          ASSERT_NEAR(got, expected, 2e-5);
+          ASSERT_NEAR(got, expected, 2e-5 + relative * std::abs(expected));
         }
       }
     }
@@ -107,6 +110,7 @@ TEST_F(WindowScoresTest, MatchFloat64AtOtherSizes) {
   for (const int32_t head_dim : {128, 256}) {
     CheckWindowShape<simt::Half>(head_dim, 8, 32);
     CheckWindowShape<simt::BFloat16>(head_dim, 4, 20);
+    CheckWindowShape<simt::BFloat16>(head_dim, 5, 9);
   }
   for (int32_t group_size = 9; group_size <= 16; ++group_size) {
     CheckWindowShape<simt::BFloat16>(64, group_size, 3);
@@ -127,11 +131,63 @@ TEST_F(WindowScoresTest, MatchFloat64AcrossSplitsAndPasses) {
                                        .group_size = 1,
                                        .sizes = {kSplitEntries + 70},
                                        .window = 8});
+  ExpectWindowMatches<simt::BFloat16>({.num_heads = 1,
+                                       .group_size = 1,
+                                       .sizes = {kSplitEntries + 40},
+                                       .window = 20});
   ExpectWindowMatches<simt::Half>({.group_size = 1,
                                    .sizes = {2 * kSplitEntries + 90, 0, 5, 70},
                                    .window = 4});
   ExpectWindowMatches<simt::BFloat16>(
       {.num_heads = 1, .group_size = 3, .sizes = {200}, .window = 70});
+}
+
+// Multiplies the key of an entry.
+template <typename T>
+void ScaleKey(EntryCase<T>& test, int64_t entry, float factor) {
+  for (int32_t i = 0; i < test.shape().head_dim; ++i) {
+    test.cache().SetValue(
+        test.slot(entry), false, i,
+        factor * test.cache().Value(test.slot(entry), false, i));
+  }
+}
+
+template <typename T>
+void ExpectFarLogitsMatch(EntryCase<T>& test) {
+  WindowRunner<T> runner(&test);
+  ASSERT_EQ(runner.RunStats({}), "");
+  ExpectLseMatches(test, runner.lse(), 4e-6);
+  ASSERT_EQ(runner.RunColumns({}), "");
+  // Errors of logits, which are as large as 600, are errors of weights.
+  ExpectAttentionMatches(test, runner.attention(), 5e-4);
+}
+
+// fp32 holds no sum of the weights without a reference, and not with that of
+// the first keys.
+TEST_F(WindowScoresTest, LogitsMayBeFarFromZero) {
+  EntryCase<simt::Half> test(
+      {.num_heads = 1, .group_size = 2, .sizes = {150, 150}, .window = 20}, 10);
+  for (int32_t e = 0; e < 150; ++e) {
+    ScaleKey(test, test.offset(0) + e, e < 100 ? 1.0f : 150.0f);
+    ScaleKey(test, test.offset(1) + e, e < 100 ? 150.0f : 1.0f);
+  }
+  ExpectFarLogitsMatch(test);
+}
+
+TEST_F(WindowScoresTest, AllLogitsMayBeFarBelowZero) {
+  EntryCase<simt::Half> test(
+      {.num_heads = 1, .group_size = 1, .sizes = {150}, .window = 1}, 11);
+  for (int32_t e = 0; e < 150; ++e) {
+    for (int32_t i = 0; i < 64; ++i) {
+      const float query = simt::ToFloat(test.queries()[i]);
+      const float key = test.cache().Value(test.slot(e), false, i);
+      test.cache().SetValue(test.slot(e), false, i, key - 40.0f * query);
+    }
+  }
+  double lse = 0.0;
+  test.Weights(0, 0, 0, &lse);
+  ASSERT_LT(lse, -100.0);
+  ExpectFarLogitsMatch(test);
 }
 
 TEST_F(WindowScoresTest, TakesTheCallersLogSumExp) {
