@@ -178,8 +178,9 @@ TEST_F(CudaBackendAttentionTest,
       sequence.TakePositions(test.layout,
                              length + RandomInt(test.rng, 0, length), test.rng);
     }
-    ExpectWhatTheCpuComputes(test);
-    test.batch.sinks = RandomFloats(test.rng, test.layout.num_q_heads);
+    if (seed % 2 == 1) {
+      test.batch.sinks = RandomFloats(test.rng, test.layout.num_q_heads);
+    }
     ExpectWhatTheCpuComputes(test);
   }
 }
