@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <numeric>
-#include <utility>
 
 #include <absl/strings/str_format.h>
 
@@ -32,20 +31,21 @@ std::span<const int32_t> KernelLengths::Heads(int32_t prompt,
   return std::span(counts).subspan(row * num_heads, num_heads);
 }
 
-int32_t KernelLengths::MedianLayer() const {
-  std::vector<std::pair<double, int32_t>> layers;
+std::vector<int32_t> KernelLengths::LayersByRaggedness() const {
+  std::vector<double> raggedness(static_cast<std::size_t>(num_layers));
+  std::vector<int32_t> layers;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
-    double raggedness = 0;
     for (int32_t prompt = 0; prompt < num_prompts; ++prompt) {
       const std::span<const int32_t> heads = Heads(prompt, layer);
-      raggedness += static_cast<double>(*std::ranges::max_element(heads)) /
-                    static_cast<double>(Sum(heads));
+      raggedness[layer] +=
+          static_cast<double>(*std::ranges::max_element(heads)) /
+          static_cast<double>(Sum(heads));
     }
-    layers.emplace_back(raggedness, layer);
+    layers.push_back(layer);
   }
-  const auto median = layers.begin() + num_layers / 2;
-  std::ranges::nth_element(layers, median);
-  return median->second;
+  std::ranges::stable_sort(layers, {},
+                           [&](int32_t layer) { return raggedness[layer]; });
+  return layers;
 }
 
 absl::StatusOr<std::vector<int32_t>> KernelLengths::Batch(

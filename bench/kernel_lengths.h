@@ -29,10 +29,10 @@ struct KernelLengths {
 
   // Returns what the heads of a layer keep of a prompt, [num_heads].
   std::span<const int32_t> Heads(int32_t prompt, int32_t layer) const;
-  // Returns the layer whose raggedness is the median of all layers, or the
-  // upper of the middle two. The raggedness of a layer is the mean over prompts
-  // of the largest head's count in those of an average head.
-  int32_t MedianLayer() const;
+  // Returns the layers in the order of their raggedness, the most ragged layer
+  // last. The raggedness of a layer is the mean over prompts of the largest
+  // head's count in those of an average head.
+  std::vector<int32_t> LayersByRaggedness() const;
   // Returns the lengths of the lists of one layer, [sequences, num_heads]: the
   // prompts are its sequences in turn, until there are `min_entries` entries.
   // Returns InvalidArgument if these are more than kMaxDeviceLists lists.

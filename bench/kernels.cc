@@ -68,7 +68,8 @@ void AddLengthsFlags(CLI::App* command, KernelBenchOptions* options) {
   command
       ->add_option("--lengths-layer", options->lengths_layers,
                    "layers of --lengths, from 0, several with commas; without "
-                   "it the layer whose raggedness is the median")
+                   "it those whose raggedness (largest head / mean head) is "
+                   "the median and the most")
       ->delimiter(',')
       ->check(CLI::Range(0, 1 << 16))
       ->needs(lengths);
@@ -168,7 +169,11 @@ absl::Status AddLengths(const KernelBenchOptions& options,
   BM_ASSIGN_OR_RETURN(const KernelLengths kept, ReadKernelLengths(path));
   shape.num_heads = kept.num_heads;
   std::vector<int32_t> layers = options.lengths_layers;
-  if (layers.empty()) layers = {kept.MedianLayer()};
+  if (layers.empty()) {
+    const std::vector<int32_t> sorted = kept.LayersByRaggedness();
+    layers = {sorted[sorted.size() / 2], sorted.back()};
+    if (layers[0] == layers[1]) layers.pop_back();
+  }
   for (const int32_t layer : layers) {
     if (layer < 0 || layer >= kept.num_layers) {
       return Invalid("--lengths-layer: expected 0 to ", kept.num_layers - 1,

@@ -33,7 +33,7 @@ struct KernelBenchOptions {
   // Files of lengths of real models (kernel_lengths.h). If there are some, the
   // problems have these lengths, and the distributions are not read.
   std::vector<std::string> lengths;
-  std::vector<int32_t> lengths_layers;  // empty: of each file the median layer
+  std::vector<int32_t> lengths_layers;  // empty: of each file two
   std::string tensor_order = "pages";
   std::string dtype = "bf16";
   int32_t tail_tokens = 0;

@@ -84,19 +84,24 @@ TEST(KernelLengthsTest, NamesWhatIsWrongInAFile) {
             std::string::npos);
 }
 
-TEST(KernelLengthsTest, TheMedianLayerIsNeitherEvenNorTheMostRagged) {
+TEST(KernelLengthsTest, LayersAreSortedByTheirRaggedness) {
   KernelLengths lengths = SmallLengths();
-  EXPECT_EQ(lengths.MedianLayer(), 0);
-  // Of four layers, the upper of the middle two.
+  EXPECT_EQ(lengths.LayersByRaggedness(), (Ints{2, 0, 1}));
+  // Large counts are not ragged ones.
   lengths = {.name = "four",
              .num_prompts = 1,
              .num_layers = 4,
              .num_heads = 2,
-             .counts = {9, 1, 5, 5, 7, 3, 6, 4}};
-  EXPECT_EQ(lengths.MedianLayer(), 2);
-  // Large counts are not ragged ones.
-  lengths.counts = {9, 1, 5000, 5000, 7, 3, 600, 400};
-  EXPECT_EQ(lengths.MedianLayer(), 2);
+             .counts = {9, 1, 5000, 5000, 7, 3, 600, 400}};
+  EXPECT_EQ(lengths.LayersByRaggedness(), (Ints{1, 3, 2, 0}));
+  // Every prompt counts as much as every other one: layer 1 is as ragged as
+  // layer 0 in long prompts, and more in short ones.
+  lengths = {.name = "prompts",
+             .num_prompts = 2,
+             .num_layers = 2,
+             .num_heads = 2,
+             .counts = {600, 400, 600, 400, 5, 5, 9, 1}};
+  EXPECT_EQ(lengths.LayersByRaggedness(), (Ints{0, 1}));
 }
 
 TEST(KernelLengthsTest, PromptsTakeTurnsUntilThereAreEnoughEntries) {

@@ -1,5 +1,6 @@
 // A whole run of the benchmark on tiny inputs, where there is a GPU.
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -7,9 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/kernel_cases.h"
+#include "bench/kernel_figures.h"
 #include "bench/kernels.h"
+#include "blockmgr/base/npy.h"
 #include "tests/kernels/cuda/test_device.h"
 #include "tests/testing/gpu_test.h"
+#include "tests/testing/temp_folder.h"
 
 namespace blockmgr {
 namespace {
@@ -73,6 +77,31 @@ TEST_F(KernelRunTest, RunsHalfPrecisionWithTails) {
     EXPECT_EQ(result.at("dtype"), "fp16");
     EXPECT_GT(result.at("tail_tokens").get<int64_t>(), 0);
   }
+}
+
+TEST_F(KernelRunTest, RunsLengthsOfAModelOnAnEnginesTensors) {
+  const TempFolder folder;
+  options_.lengths = {folder.Write(
+      "kept.npy", EncodeNpyInts(std::vector<int64_t>{2, 1, 2},
+                                std::vector<int32_t>{900, 130, 700, 290}))};
+  options_.tensor_order = "nhd-pairs";
+  options_.kernels = {"decode"};
+  options_.group_sizes = {4};
+  options_.kv_mib = {1};
+  nlohmann::ordered_json report;
+  const absl::Status status = RunKernels(options_, &report);
+  ASSERT_TRUE(status.ok()) << status;
+  std::vector<std::string> lengths;
+  for (const auto& result : report.at("results")) {
+    EXPECT_EQ(result.at("tensor_order"), "nhd-pairs");
+    if (result.at("kernel") == "decode") {
+      lengths.push_back(result.at("distribution"));
+    }
+  }
+  EXPECT_EQ(lengths, (std::vector<std::string>{"kept layer 0",
+                                               "kept layer 0, uniform"}));
+  EXPECT_EQ(report.at("results").size(), 6u);  // with the ceilings
+  EXPECT_EQ(KernelFigures(report).size(), 2u);
 }
 
 TEST_F(KernelRunTest, HandsTheReportOverAsItGrows) {

@@ -218,6 +218,18 @@ TEST(KernelsTest, ListsHaveTheCountsOfTheFile) {
             (std::vector<int32_t>{500, 500, 400, 410, 700, 710, 500, 500}));
 }
 
+TEST(KernelsTest, WithoutALayerTheMedianAndTheMostRaggedAreTaken) {
+  const TempFolder folder;
+  const std::string path = folder.Write(
+      "kept.npy",
+      EncodeNpyInts(std::vector<int64_t>{1, 3, 2},
+                    std::vector<int32_t>{9000, 1000, 5000, 5000, 6000, 4000}));
+  EXPECT_EQ(
+      ProblemsOf("--kv-mib 1 --group-size 4 --lengths " + path).names,
+      (std::vector<std::string>{"kept layer 2", "kept layer 2, uniform",
+                                "kept layer 0", "kept layer 0, uniform"}));
+}
+
 TEST(KernelsTest, LengthsThatCannotBeAreRefused) {
   const TempFolder folder;
   const std::string path = WriteLengths(folder);
