@@ -268,33 +268,5 @@ TEST_F(KernelStepCasesTest, DecodeReadsTensorsInEveryOrder) {
   }
 }
 
-// The chunk's queries see the tail, too.
-TEST_F(KernelStepCasesTest, AChunkSeesTheTailBeforeIt) {
-  constexpr int32_t kTail = 37;
-  KernelProblemShape shape{.num_heads = 2,
-                           .group_size = 1,
-                           .head_dim = 64,
-                           .mean_length = 40,
-                           .kv_bytes = int64_t{2} * 40 * 256};
-  shape.tail_tokens = kTail;
-  const auto problem = MakeKernelProblem(shape);
-  ASSERT_TRUE(problem.ok());
-  const auto device = MakeKernelTestDevice();
-  const auto on_device = DeviceProblem::Create(
-      *problem, {.rotated_bytes = 1, .model_dim = 64}, device.get());
-  ASSERT_TRUE(on_device.ok()) << on_device.status();
-  // Every slot of the pool's blocks.
-  const int32_t num_queries =
-      problem->num_pages / problem->num_heads * problem->page_size;
-  const std::string kernels[] = {"chunk"};
-  const absl::Status status =
-      (*on_device)->ForEachCase(kernels, [&](const KernelCase& c) {
-        EXPECT_EQ(c.flops, 4.0 * 64 * 2 * num_queries *
-                               (40 + kTail + (num_queries + 1) / 2.0));
-        return c.status;
-      });
-  EXPECT_TRUE(status.ok()) << status;
-}
-
 }  // namespace
 }  // namespace blockmgr
