@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <span>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "blockmgr/base/dtype.h"
+#include "engine/reference/device_forward.h"
 #include "kernels/cuda/host/cuda_backend.h"
 #include "tests/engine/reference/engine_harness.h"
 #include "tests/engine/reference/test_util.h"
@@ -140,6 +142,56 @@ TEST_F(DeviceGraphsTest, PadsToFewNumbersOfRows) {
   EXPECT_EQ(Run({257}, 1), 1);
   EXPECT_EQ(Run({257}, 2), 2);
   EXPECT_EQ(graphs_.num_captures(), 0);
+}
+
+// Whatever memory of the forward pass moves between two decode steps, no graph
+// is replayed that uses the old one, which the emulator would refuse.
+TEST(DecodeArgumentsTest, SayWhereTheMemoryOfThePassIs) {
+  const auto model = RandomModel(ModelShape{.num_layers = 1,
+                                            .num_q_heads = 1,
+                                            .num_heads = 1,
+                                            .head_dim = 64,
+                                            .hidden = 64,
+                                            .mlp = 64,
+                                            .vocabulary = 64},
+                                 7);
+  EmulatedRuntime runtime(1, kMaxBytes);
+  auto forward = DeviceForward::Create(
+      model.get(), MakeLayout(model->shape(), 16, DType::kFloat16, 64),
+      &runtime);
+  ASSERT_OK(forward.status());
+  DeviceGraphs graphs(&runtime);
+  const auto decode = [&](int32_t num_rows) {
+    const std::vector<int32_t> tokens(static_cast<size_t>(num_rows), 1);
+    std::vector<uint64_t> arguments;
+    ASSERT_OK((*forward)->PrepareDecode(tokens, tokens, num_rows, &arguments));
+    graphs.Run(arguments, [&] {
+      (*forward)->BeginDecode();
+      (*forward)->Project(0);
+      (*forward)->FinishDecode();
+    });
+    ASSERT_OK(runtime.status());
+  };
+  const auto decode_twice = [&] {
+    decode(2);
+    decode(2);
+  };
+  decode_twice();
+  EXPECT_EQ(graphs.num_replays(), 1);
+  // More rows than there is room for at first.
+  const std::vector<int32_t> prompt(2500, 1);
+  (*forward)->Begin(prompt, prompt);
+  decode_twice();
+  // More logits.
+  (*forward)->Begin(std::vector<int32_t>(40, 1), std::vector<int32_t>(40, 1));
+  std::vector<size_t> rows(40);
+  std::iota(rows.begin(), rows.end(), size_t{0});
+  (*forward)->ComputeLogits(rows);
+  decode_twice();
+  // More queries.
+  decode(64);
+  decode_twice();
+  EXPECT_EQ(graphs.num_captures(), 4);
 }
 
 // An engine whose calls of the runtime are counted.

@@ -74,6 +74,7 @@ void EmulatedRuntime::Free(char* memory) {
   const auto found = memory_.find(memory);
   BM_CHECK(found != memory_.end());
   num_bytes_ -= found->second.bytes;
+  if (counts_.captures > 0) freed_.push_back(std::move(found->second.owner));
   memory_.erase(found);
   ++counts_.waits;
 }

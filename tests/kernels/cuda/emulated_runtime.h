@@ -178,6 +178,9 @@ class EmulatedRuntime : public DeviceRuntime {
   int64_t bank_conflicts_ = 0;
   absl::Status status_;
   std::map<const char*, Memory> memory_;
+  // Memory that was freed after a capture. No allocation gets its addresses, so
+  // that a graph that uses it is found.
+  std::vector<std::unique_ptr<std::byte[]>> freed_;
   std::unique_ptr<Graph> capture_;  // null if there is none
   bool replays_ = false;
   int64_t captures_to_fail_ = 0;

@@ -222,5 +222,30 @@ TEST_F(DecodeStepTest, ArgumentsChangeWithRoomOnly) {
   EXPECT_LT(num_changes, 30);
 }
 
+// A longer row of the block tables is told, also where memory does not move.
+TEST_F(DecodeStepTest, ArgumentsTellTheRoomOfTables) {
+  Rng rng(1);
+  const auto device = MakeDeviceBackend(DeviceLayout(rng, 0, 600), 1,
+                                        {.decode = Decode::kChunked});
+  DecodeStep& step = *device->decode_step();
+  const std::vector<BlockId> blocks(40, BlockId{1});
+  const auto send = [&](int32_t num_rows, int32_t length) {
+    const std::vector<SequenceKv> sequences = {
+        {.tail_blocks = blocks.data(), .tail_length = length}};
+    const std::vector<int64_t> mapping = {16};
+    step.Begin(num_rows);
+    step.Add({.slot_mapping = mapping, .sequences = sequences});
+    EXPECT_EQ(step.Send(), absl::OkStatus());
+    return std::vector<uint64_t>(step.arguments().begin(),
+                                 step.arguments().end());
+  };
+  send(64, 1);
+  const int64_t capacity = step.capacity_bytes();
+  const std::vector<uint64_t> before = send(2, 1);
+  EXPECT_EQ(send(2, 2), before);
+  EXPECT_NE(send(2, 600), before);
+  EXPECT_EQ(step.capacity_bytes(), capacity);
+}
+
 }  // namespace
 }  // namespace blockmgr
