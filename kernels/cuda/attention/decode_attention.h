@@ -37,9 +37,8 @@ inline constexpr int32_t kDecodeTileRanks = 64;
 // partial results add at most 1.6 % to the bytes read, at 4 query heads of 128.
 inline constexpr int32_t kInvariantChunkTiles = 8;
 // The parts of a list that one block merges. A block adds up 32 parts at a
-// time. Fewer would make more groups, whose sums are added up in the same way:
-// a list of 128 groups has 8M ranks.
-inline constexpr int32_t kMergeParts = 128;
+// time: with more of them, its chain of dependent loads would be longer.
+inline constexpr int32_t kMergeParts = 32;
 
 struct DecodeParams {
   AttentionLists lists;

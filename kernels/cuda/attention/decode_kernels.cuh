@@ -323,6 +323,11 @@ SIMT_DEVICE MergeGroup GroupOfBlock(const DecodeParams& params, int32_t block) {
 
 // The shared memory of the merge: for each warp the weights of 32 parts.
 inline constexpr int kMergeSharedBytes = 4 * kDecodeThreads;
+// The parts of a list whose values are under way at once: first a few, which is
+// all that most lists have, then more, until there are 32.
+inline constexpr int kFirstMergeBatch = 4;
+inline constexpr int kMergeBatch = 14;
+static_assert((32 - kFirstMergeBatch) % kMergeBatch == 0, "parts of a lane");
 
 // The sum of some parts for a query head: a thread's elements, kDecodeThreads
 // apart.
@@ -356,51 +361,61 @@ struct PartSum {
   }
 };
 
-// C. Adds up at most 32 parts, in order. A lane weighs one of them. The loads
-// of 16 values are under way at once, the first of them while parts are
-// weighed. A condition around more than one load would hold them up.
+// Adds the values of the parts [i, i + kBatch) to the sum. weigh() is called
+// before their weights are read. The loads of all of them are under way by
+// then, because no condition is around more than one load.
+template <int kBatch, int kDim, typename Weigh>
+SIMT_DEVICE void AddBatch(const DecodeParams& params, const PartRows& rows,
+                          int32_t i, const simt::SharedArray<float>& weights,
+                          const Weigh& weigh, PartSum<kDim>* sum) {
+  constexpr int kElements = PartSum<kDim>::kElements;
+  float values[kBatch][kElements];
+  SIMT_UNROLL
+  for (int k = 0; k < kBatch; ++k) {
+    const float* const row = params.partial_output + rows.Row(i + k) * kDim +
+                             simt::ThreadIndex() % kDim;
+    SIMT_UNROLL
+    for (int e = 0; e < kElements; ++e) {
+      values[k][e] = i + k < rows.count ? row[e * kDecodeThreads] : 0.0f;
+    }
+  }
+  weigh();
+  SIMT_UNROLL
+  for (int k = 0; k < kBatch; ++k) {
+    const float weight = weights.Load(static_cast<uint32_t>(i + k));
+    SIMT_UNROLL
+    for (int e = 0; e < kElements; ++e) {
+      sum->values[e] += values[k][e] * weight;
+    }
+  }
+}
+
+// C. Adds up at most 32 parts, in order. A lane weighs one of them, while the
+// first values are under way.
 template <int kDim>
 SIMT_DEVICE PartSum<kDim> SumOf32(const DecodeParams& params,
                                   const PartRows& rows) {
-  using Sum = PartSum<kDim>;
-  constexpr int kBatch = 16 / Sum::kElements;
   const auto weights =
       simt::Shared<float>(static_cast<uint32_t>(WarpIndex()) * 32 * 4, 32);
-  float part_max = -INFINITY;
-  float part_sum = 0.0f;
+  float max = -INFINITY;
+  float sum = 0.0f;
   if (LaneIndex() < rows.count) {
     const int64_t row = rows.Row(LaneIndex());
-    part_max = params.partial_stats[row * 2];
-    part_sum = params.partial_stats[row * 2 + 1];
+    max = params.partial_stats[row * 2];
+    sum = params.partial_stats[row * 2 + 1];
   }
-  Sum total;
-  for (int32_t i = 0; i < rows.count; i += kBatch) {
-    float values[kBatch][Sum::kElements];
-    const PartRows batch = rows.Next32(i);
-    SIMT_UNROLL
-    for (int k = 0; k < kBatch; ++k) {
-      const float* const row = params.partial_output + batch.Row(k) * kDim +
-                               simt::ThreadIndex() % kDim;
-      SIMT_UNROLL
-      for (int e = 0; e < Sum::kElements; ++e) {
-        values[k][e] = k < batch.count ? row[e * kDecodeThreads] : 0.0f;
-      }
-    }
-    if (i == 0) {
-      total.max = MaxOverLanes(part_max);
-      const float weight = simt::Exp2(part_max - FiniteMax(total.max));
-      total.sum = SumOverLanes(part_sum * weight);
-      weights.Store(simt::Lane(), weight);
-      simt::SyncWarp();
-    }
-    SIMT_UNROLL
-    for (int k = 0; k < kBatch; ++k) {
-      const float weight = weights.Load(static_cast<uint32_t>(i + k));
-      SIMT_UNROLL
-      for (int e = 0; e < Sum::kElements; ++e) {
-        total.values[e] += values[k][e] * weight;
-      }
-    }
+  PartSum<kDim> total;
+  const auto weigh = [&] {
+    total.max = MaxOverLanes(max);
+    const float weight = simt::Exp2(max - FiniteMax(total.max));
+    total.sum = SumOverLanes(sum * weight);
+    weights.Store(simt::Lane(), weight);
+    simt::SyncWarp();
+  };
+  AddBatch<kFirstMergeBatch>(params, rows, 0, weights, weigh, &total);
+  for (int32_t i = kFirstMergeBatch; i < rows.count; i += kMergeBatch) {
+    AddBatch<kMergeBatch>(
+        params, rows, i, weights, [] {}, &total);
   }
   simt::SyncWarp();
   return total;
@@ -410,8 +425,8 @@ SIMT_DEVICE PartSum<kDim> SumOf32(const DecodeParams& params,
 template <int kDim>
 SIMT_DEVICE PartSum<kDim> SumOfParts(const DecodeParams& params,
                                      const PartRows& rows) {
-  PartSum<kDim> total;
-  for (int32_t i = 0; i < rows.count; i += 32) {
+  PartSum<kDim> total = SumOf32<kDim>(params, rows.Next32(0));
+  for (int32_t i = 32; i < rows.count; i += 32) {
     total.Add(SumOf32<kDim>(params, rows.Next32(i)));
   }
   return total;
@@ -426,7 +441,8 @@ SIMT_DEVICE void MergeGroups(const DecodeParams& params, int32_t list,
                              int32_t q_head) {
   rows.first += q_head;
   if (num_groups > 1) {
-    const PartSum<kDim> sum = SumOfParts<kDim>(params, rows);
+    static_assert(kMergeParts <= 32, "a lane weighs one part");
+    const PartSum<kDim> sum = SumOf32<kDim>(params, rows);
     // Other warps read the stats that the stats of the sum replace.
     simt::SyncBlock();
     sum.ForElements([&](int32_t element, const WeightedSum& total) {
