@@ -194,6 +194,7 @@ int64_t DecodeStep::Place() {
       stat_rows * shape.head_dim * static_cast<int64_t>(sizeof(float)), &size);
   partial_stats_place_ =
       Take(stat_rows * 2 * static_cast<int64_t>(sizeof(float)), &size);
+  merge_counters_place_ = Take(num_lists() * shape.group_size() * kInt, &size);
   return size;
 }
 
@@ -318,6 +319,7 @@ void DecodeStep::Run(size_t index, const DecodeRows& rows) const {
   params.output = rows.output;
   params.partial_output = at(partial_output_place_, float{});
   params.partial_stats = at(partial_stats_place_, float{});
+  params.merge_counters = at(merge_counters_place_, uint32_t{});
   params.group_size = shape.group_size();
   params.num_ctas = choice_.num_ctas;
   params.chunk_tiles = choice_.chunk_tiles;

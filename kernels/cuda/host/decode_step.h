@@ -155,6 +155,7 @@ class DecodeStep {
   int64_t pages_place_ = 0;  // the end of what is uploaded at once
   int64_t partial_output_place_ = 0;
   int64_t partial_stats_place_ = 0;
+  int64_t merge_counters_place_ = 0;
   std::vector<std::byte> host_;
   std::vector<uint64_t> arguments_;
 };
