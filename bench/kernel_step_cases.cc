@@ -91,8 +91,8 @@ void AddDecode(const char* name, int32_t chunk_tiles, CaseBuilder& builder) {
 void AddDecodeSinks(CaseBuilder& builder) {
   const KernelProblem& problem = builder.in.problem;
   DecodeParams params = MakeDecode(0, builder);
-  params.sinks =
-      builder.memory.Allocate<float>(problem.num_heads * problem.group_size);
+  params.sinks = builder.memory.Allocate<float>(int64_t{problem.num_heads} *
+                                                problem.group_size);
   AddDecodeOf("decode_sinks", params, builder);
 }
 

@@ -1,6 +1,7 @@
 #include "engine/reference/query_history.h"
 
 #include "blockmgr/base/check.h"
+#include "blockmgr/base/status_macros.h"
 
 namespace blockmgr {
 
@@ -18,7 +19,7 @@ absl::Status QueryHistory::Prepare(int32_t num_steps, int32_t num_rows,
   ReadAll(&step, wants, keep);
   step.rows.clear();
   step.num_rows = num_rows;
-  const absl::Status reserved =
+  absl::Status reserved =
       step.memory.Reserve(static_cast<size_t>(StepBytes(num_rows)));
   if (reserved.ok()) return reserved;
   for (Step& kept : steps_) ReadAll(&kept, wants, keep);

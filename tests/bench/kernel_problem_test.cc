@@ -121,7 +121,8 @@ TEST(KernelProblemTest, RegionsMayHaveAnyLengths) {
   EXPECT_EQ(problem.page_ids.size(), 7u + 1 + 2 + 1);
   EXPECT_TRUE(problem.Validate().ok());
   const auto refusal = [&](std::vector<int32_t> lengths) {
-    return std::string(MakeProblemOfLengths(shape, lengths).status().message());
+    return std::string(
+        MakeProblemOfLengths(shape, std::move(lengths)).status().message());
   };
   EXPECT_EQ(refusal({}), "lists: expected 1 to 67108864, in 2 heads, got 0");
   EXPECT_EQ(refusal({1, 2, 3}),

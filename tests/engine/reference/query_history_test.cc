@@ -41,7 +41,7 @@ class QueryHistoryTest : public testing::Test {
   }
 
   // Runs a step of these slots, in num_rows rows.
-  void Step(std::vector<int32_t> slots, int32_t num_rows) {
+  void Step(const std::vector<int32_t>& slots, int32_t num_rows) {
     std::vector<QueryHistory::Row> rows;
     std::vector<int32_t> queries(
         static_cast<size_t>(kLayers * kShards * num_rows), -1);
@@ -50,9 +50,9 @@ class QueryHistoryTest : public testing::Test {
       for (int32_t shard = 0; shard < kShards; ++shard) {
         const Query query = QueryOf(slot, position, shard);
         for (int32_t layer = 0; layer < kLayers; ++layer) {
-          queries[static_cast<size_t>((layer * kShards + shard) * num_rows +
-                                      std::ssize(rows))] =
-              query[static_cast<size_t>(layer)];
+          queries[static_cast<size_t>(
+              (int64_t{layer} * kShards + shard) * num_rows +
+              std::ssize(rows))] = query[static_cast<size_t>(layer)];
         }
       }
       rows.push_back({slot, position});
@@ -102,10 +102,10 @@ TEST_F(QueryHistoryTest, ASteadyStepReadsNothing) {
   const int64_t waits = runtime_.counts().waits;
   EXPECT_TRUE(kept_.empty());
   ExpectKept(1);
-  EXPECT_EQ(runtime_.counts().waits, waits + kWindow * kShards);
+  EXPECT_EQ(runtime_.counts().waits, waits + int64_t{kWindow} * kShards);
   // Once.
   ExpectKept(1);
-  EXPECT_EQ(runtime_.counts().waits, waits + kWindow * kShards);
+  EXPECT_EQ(runtime_.counts().waits, waits + int64_t{kWindow} * kShards);
 }
 
 TEST_F(QueryHistoryTest, RowsOfAPausedSequenceAreNotLost) {
@@ -121,7 +121,7 @@ TEST_F(QueryHistoryTest, ASlotMayGetAnotherSequence) {
   length_[1] = 0;
   for (int32_t step = 0; step < 2; ++step) Step({1}, 1);
   ExpectKept(1);
-  EXPECT_EQ(kept_.size(), size_t{2 * kShards});
+  EXPECT_EQ(kept_.size(), size_t{2} * kShards);
 }
 
 TEST_F(QueryHistoryTest, StepsOfAnySize) {
@@ -143,7 +143,7 @@ TEST_F(QueryHistoryTest, AFullDeviceIsNoFailure) {
   EXPECT_EQ(history_.Prepare(kWindow, 1 << 20, wants_, keep_).code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_OK(runtime_.status());
-  EXPECT_EQ(kept_.size(), size_t{kWindow * kShards});
+  EXPECT_EQ(kept_.size(), size_t{kWindow} * kShards);
   ExpectKept(0);
   Step({0}, 1);
   ExpectKept(0);
