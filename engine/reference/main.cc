@@ -490,7 +490,7 @@ absl::Status ServeModel(const Flags& flags,
                      .captures_graphs = flags.cuda_graphs == "on"},
                     *std::move(forward));
   bool captures = true;
-  const absl::Status served = client->Serve(
+  absl::Status served = client->Serve(
       layout,
       {.reset = [&] { engine.Reset(); },
        .run = [&](const StepPlan& plan, StepResult* result) -> absl::Status {

@@ -293,9 +293,11 @@ class PartialResults {
 template <int kHeadDim>
 void CheckMerges(const std::vector<int32_t>& num_parts) {
   std::vector<uint64_t> seeds;
+  seeds.reserve(num_parts.size());
   for (const int32_t count : num_parts) seeds.push_back(1000 + count);
   PartialResults<kHeadDim> all(num_parts, seeds);
   std::vector<std::array<HeadAttention, 2>> expected;
+  expected.reserve(num_parts.size());
   const auto num_lists = static_cast<int32_t>(std::ssize(num_parts));
   for (int32_t list = 0; list < num_lists; ++list) {
     expected.push_back({all.Expected(list, 0), all.Expected(list, 1)});
