@@ -84,11 +84,11 @@ struct SharedSearch {
 
   // `group` is a scope, or num_scopes + a head.
   SIMT_DEVICE SharedSearch(const SelectProblem& p, int64_t group,
-                           uint32_t num_blocks)
+                           uint32_t num_sharing)
       : search(p.searches + group),
         histogram(p.histograms + group * kRadixBins),
         counter(p.counters + group),
-        num_blocks(num_blocks) {}
+        num_blocks(num_sharing) {}
 };
 
 // Returns the search of a head, in which its chunks' blocks take part.
