@@ -60,7 +60,7 @@ absl::StatusOr<cudaGraphExec_t> KernelTimer::Record(const Launch& launch,
   cudaError_t error = cudaStreamEndCapture(stream_, &graph);
   cudaGraphExec_t result = nullptr;
   if (status.ok() && error == cudaSuccess) {
-    error = cudaGraphInstantiate(&result, graph, 0);
+    error = cudaGraphInstantiateWithFlags(&result, graph, 0);
   }
   if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
   BM_RETURN_IF_ERROR(status);

@@ -189,8 +189,12 @@ absl::Status DeviceForward::PrepareDecode(std::span<const int32_t> tokens,
       num_rows_ * static_cast<size_t>(shape.q_width()) * kElementBytes;
   BM_RETURN_IF_ERROR(query_memory_.Reserve(
       static_cast<size_t>(shape.num_layers) * query_stride_));
-  BM_RETURN_IF_ERROR(logit_memory_.Reserve(
-      num_rows_ * static_cast<size_t>(shape.vocabulary) * sizeof(float)));
+  // With the places that ComputeLogits puts behind as many logits: a step that
+  // is no decode step then moves no memory that graphs use.
+  Placer placer;
+  placer.Add(num_rows_ * static_cast<size_t>(shape.vocabulary) * sizeof(float));
+  placer.Add(num_rows_ * sizeof(int32_t));
+  BM_RETURN_IF_ERROR(logit_memory_.Reserve(placer.size()));
   num_decode_logits_ = num_rows_;
   logits_ = reinterpret_cast<float*>(logit_memory_.data());
   arguments->push_back(num_rows_);

@@ -495,12 +495,15 @@ absl::Status ServeModel(const Flags& flags,
       {.reset = [&] { engine.Reset(); },
        .run = [&](const StepPlan& plan, StepResult* result) -> absl::Status {
          BM_RETURN_IF_ERROR(engine.Run(plan, result));
-         if (captures && !engine.graphs().error().ok()) {
+         const absl::Status& error = engine.decode_error().ok()
+                                         ? engine.graphs().error()
+                                         : engine.decode_error();
+         if (captures && !error.ok()) {
            captures = false;
            spdlog::warn(
                "no step was lost, but the host launches every kernel "
                "from now on, as with --cuda-graphs off: {}",
-               engine.graphs().error().ToString());
+               error.ToString());
          }
          return absl::OkStatus();
        }});

@@ -22,9 +22,13 @@ absl::Status QueryHistory::Prepare(int32_t num_steps, int32_t num_rows,
   absl::Status reserved =
       step.memory.Reserve(static_cast<size_t>(StepBytes(num_rows)));
   if (reserved.ok()) return reserved;
+  Flush(wants, keep);
+  return reserved;
+}
+
+void QueryHistory::Flush(const Wants& wants, const Keep& keep) {
   for (Step& kept : steps_) ReadAll(&kept, wants, keep);
   steps_.clear();
-  return reserved;
 }
 
 void QueryHistory::ReadAll(Step* step, const Wants& wants, const Keep& keep) {

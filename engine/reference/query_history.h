@@ -61,6 +61,8 @@ class QueryHistory {
   // Forgets the rows of a sequence.
   void Forget(int32_t slot);
   void Clear() { steps_.clear(); }
+  // Reads all rows that `wants` is true for, and gives the memory back.
+  void Flush(const Wants& wants, const Keep& keep);
 
  private:
   static constexpr int32_t kNoSlot = -1;

@@ -16,7 +16,7 @@
 namespace blockmgr {
 
 bool TinyEngine::CanDecode(const StepPlan& plan) const {
-  if (forward_->device() == nullptr) return false;
+  if (forward_->device() == nullptr || !decode_error_.ok()) return false;
   // One token each, after which one is sampled.
   if (tokens_.size() != plan.slots.size()) return false;
   for (const uint8_t samples : plan.samples) {
@@ -59,14 +59,10 @@ absl::Status TinyEngine::PrepareDecode(const StepPlan& plan,
   }
   if (num_kept == 0) {
     history_rows_.clear();
-  } else if (!history_fits_) {
-    return absl::ResourceExhaustedError("no room for queries");
   } else {
-    const absl::Status prepared = history_->Prepare(
+    BM_RETURN_IF_ERROR(history_->Prepare(
         num_kept, num_rows, [this](const auto& row) { return KeepsQuery(row); },
-        [this](const auto&... row) { KeepQuery(row...); });
-    history_fits_ = prepared.ok();
-    BM_RETURN_IF_ERROR(prepared);
+        [this](const auto&... row) { KeepQuery(row...); }));
   }
   graph_arguments_.clear();
   BM_RETURN_IF_ERROR(forward_->device()->PrepareDecode(
@@ -84,8 +80,15 @@ bool TinyEngine::RunDecode(const StepPlan& plan, const TinyBatch& batch) {
   const int32_t num_rows =
       graphs_.PadRows(static_cast<int32_t>(plan.slots.size()));
   const absl::Status prepared = PrepareDecode(plan, batch, num_rows);
-  // Layer by layer, a step takes less memory.
-  if (absl::IsResourceExhausted(prepared)) return false;
+  // Layer by layer, a step takes less memory, and no history.
+  if (absl::IsResourceExhausted(prepared)) {
+    decode_error_ = prepared;
+    if (history_.has_value()) {
+      history_->Flush([this](const auto& row) { return KeepsQuery(row); },
+                      [this](const auto&... row) { KeepQuery(row...); });
+    }
+    return false;
+  }
   BM_CHECK_OK(prepared);
   decode_rows_ = num_rows;
   pass.runtime().StartTimer();
@@ -111,8 +114,9 @@ void TinyEngine::NoteTime(const StepPlan& plan,
   if (pass == nullptr) return;
   // A step that samples has waited for the device.
   const bool was_idle = device_is_idle_;
-  device_is_idle_ = !logit_rows_.empty() && plan.evictions.empty();
-  if (!was_idle || !device_is_idle_ || plan.slots.empty()) {
+  device_is_idle_ =
+      !plan.slots.empty() && !logit_rows_.empty() && plan.evictions.empty();
+  if (!was_idle || !device_is_idle_) {
     step_times_.Skip();
     return;
   }

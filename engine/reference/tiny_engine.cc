@@ -65,6 +65,8 @@ void TinyEngine::Reset() {
   lost_host_.clear();
   infos_.clear();
   if (history_.has_value()) history_->Clear();
+  decode_error_ = absl::OkStatus();
+  step_times_.Skip();
 }
 
 absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {

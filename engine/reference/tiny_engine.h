@@ -126,6 +126,9 @@ class TinyEngine {
   // Steps on a device that began when it was idle, and waited for it.
   const StepTimes& step_times() const { return step_times_; }
   const DeviceGraphs& graphs() const { return graphs_; }
+  // Returns why decode steps run layer by layer since the last Reset, or OK:
+  // the device has had no room for what they keep.
+  const absl::Status& decode_error() const { return decode_error_; }
 
  private:
   void StartSequences(const StepPlan& plan);
@@ -219,7 +222,7 @@ class TinyEngine {
   std::unique_ptr<ForwardPass> forward_;
   DeviceGraphs graphs_;
   std::optional<QueryHistory> history_;  // on a device
-  bool history_fits_ = true;             // the device, as far as is known
+  absl::Status decode_error_;            // since the last Reset
   StepTimes step_times_;
   // Whether the last step has waited for the device.
   bool device_is_idle_ = true;

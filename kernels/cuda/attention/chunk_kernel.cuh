@@ -86,6 +86,8 @@ void ChunkAttention(ChunkParams params) {
     ChunkSoftmax<kDim>(logits, &state);
     ChunkOutput<T, kDim>(logits, keys + Shape::kTileElements, &state);
   }
+  // Without tiles, the queries may still be under way.
+  simt::WaitCopies<0>();
   StoreChunk<T, kDim>(params, block, state);
 }
 

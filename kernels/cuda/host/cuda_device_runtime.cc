@@ -227,7 +227,8 @@ class CudaRuntime final : public DeviceRuntime {
     Keep(cudaStreamEndCapture(stream_, &graph), "ending a capture");
     cudaGraphExec_t exec = nullptr;
     if (status_.ok()) {
-      Keep(cudaGraphInstantiate(&exec, graph, 0), "making a graph");
+      // cudaGraphInstantiate has other parameters before CUDA 12.
+      Keep(cudaGraphInstantiateWithFlags(&exec, graph, 0), "making a graph");
     }
     if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
     BM_RETURN_IF_ERROR(TakeStatus());

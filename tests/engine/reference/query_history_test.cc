@@ -138,6 +138,15 @@ TEST_F(QueryHistoryTest, StepsOfAnySize) {
   for (int32_t slot = 0; slot < kSlots; ++slot) ExpectKept(slot);
 }
 
+TEST_F(QueryHistoryTest, AFlushReadsWhatIsWanted) {
+  for (int32_t step = 0; step < 9; ++step) Step({0}, 1);
+  history_.Flush(wants_, keep_);
+  EXPECT_EQ(kept_.size(), size_t{kWindow} * kShards);
+  const int64_t waits = runtime_.counts().waits;
+  ExpectKept(0);
+  EXPECT_EQ(runtime_.counts().waits, waits);
+}
+
 TEST_F(QueryHistoryTest, AFullDeviceIsNoFailure) {
   for (int32_t step = 0; step < 9; ++step) Step({0}, 1);
   EXPECT_EQ(history_.Prepare(kWindow, 1 << 20, wants_, keep_).code(),

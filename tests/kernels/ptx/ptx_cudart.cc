@@ -309,9 +309,9 @@ cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t stream,
                                            cudaGraph_t* graph) {
   return Do([&](Device& device) { return device.EndCapture(stream, graph); });
 }
-cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* exec,
-                                           cudaGraph_t graph,
-                                           unsigned long long) {
+cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec,
+                                                    cudaGraph_t graph,
+                                                    unsigned long long) {
   return Do([&](Device&) {
     auto made = std::make_unique<CUgraphExec_st>();
     made->work = graph->work;

@@ -85,7 +85,7 @@ TEST_F(PtxDeviceTest, AGraphRunsWhatWasCaptured) {
   ASSERT_EQ(cudaMemsetAsync(memory_, 1, kBytes, stream_), cudaSuccess);
   EXPECT_EQ(FirstByte(), 1);
   cudaGraphExec_t exec = nullptr;
-  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiateWithFlags(&exec, graph, 0), cudaSuccess);
   ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
   EXPECT_EQ(FirstByte(), 8);

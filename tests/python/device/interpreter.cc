@@ -58,7 +58,7 @@ uintptr_t EndCapture(uintptr_t stream) {
   cudaGraph_t graph = nullptr;
   Check(cudaStreamEndCapture(reinterpret_cast<cudaStream_t>(stream), &graph));
   cudaGraphExec_t exec = nullptr;
-  Check(cudaGraphInstantiate(&exec, graph, 0));
+  Check(cudaGraphInstantiateWithFlags(&exec, graph, 0));
   Check(cudaGraphDestroy(graph));
   return NumberOf(exec);
 }
