@@ -29,9 +29,9 @@ Usage: gpu.sh pack [--output FILE] [--built FOLDER] [--wheel FILE]
 
 pack  makes a bundle for a machine that has a GPU and its driver, a distribution
       as old as this one or newer, and neither compilers nor packages: programs,
-      their libraries, and this script. Builds the programs first, in build/dev,
-      or takes them from FOLDER as they are. Writes build/blockmgr-gpu.tar.xz,
-      or FILE. There:
+      their libraries, and this script. Builds the programs first, in
+      build/release, or takes them from FOLDER as they are. Writes
+      build/blockmgr-gpu.tar.xz, or FILE. There:
 
         tar -xf blockmgr-gpu.tar.xz && blockmgr-gpu/gpu.sh run --time-limit 580
 
@@ -166,6 +166,8 @@ pack() {
       --wheel)
         [[ ${2:-} == *.whl && -f $2 ]] ||
           wrong_usage "--wheel: expected a wheel, got '${2:-}'"
+        [[ $2 == *-abi3-* ]] ||
+          echo "gpu.sh: $2 works with the Python of its name alone" >&2
         wheel=$2
         ;;
       --lengths)
@@ -191,10 +193,10 @@ pack() {
     shift 2
   done
   if [[ -z ${built} ]]; then
-    built=build/dev
-    cmake --preset dev -DBLOCKMGR_CUDA=ON "-DBLOCKMGR_CUDA_TARGETS=80;90;100" \
+    built=build/release
+    cmake --preset release -DBLOCKMGR_CUDA=ON "-DBLOCKMGR_CUDA_TARGETS=80;90;100" \
       >/dev/null
-    cmake --build --preset dev --parallel "$(nproc)" --target "${programs[@]}"
+    cmake --build --preset release --parallel "$(nproc)" --target "${programs[@]}"
   fi
 
   temporary=$(mktemp --directory)

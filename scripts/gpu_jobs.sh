@@ -32,13 +32,17 @@ add_job profiles 90 20 "${kernel_sources}" \
   "as uneven as real models, if the bundle has their lengths"
 add_job layouts 60 20 "${kernel_sources}" \
   "vLLM's order of tensors beside ours"
+add_job huge 40 20 "${kernel_sources}" \
+  "one list as long as all others, a head of a million"
+add_job graphs 180 120 "${line_sources} scripts/gpu_jobs.sh" \
+  "decode steps in CUDA graphs beside --cuda-graphs off"
 add_job python 60 20 "kernels blockmgr python tests/python" \
   "tests of blockmgr.cuda, if the bundle has a wheel"
-add_job kernels 150 30 "${kernel_sources}" \
+add_job kernels 450 60 "${kernel_sources}" \
   "every kernel, in all sizes, next to what the memory gives"
-add_job model 480 90 "${line_sources} scripts/gpu_jobs.sh" \
+add_job model 480 150 "${line_sources} scripts/gpu_jobs.sh" \
   "Llama-3.1-8B's shape serves; measured beside simulated"
-add_job papers 360 90 "${line_sources} python scripts/gpu_jobs.sh" \
+add_job papers 300 150 "${line_sources} python scripts/gpu_jobs.sh" \
   "papers' figures: time and memory by context and chunk"
 for tool in memcheck racecheck synccheck; do
   add_job "${tool}" 180 60 "kernels blockmgr tests/kernels" \
@@ -77,12 +81,26 @@ path_of_script() {
   done
 }
 
+# stopped: 1 after a SIGTERM, which timeout sends to the whole group. A second one
+# ends an engine before it has logged what its steps took.
 children=()
+engine='' engine_name='' stopped=''
 stop_children() {
+  local child
   if ((${#children[@]} == 0)); then return; fi
-  kill "${children[@]}" 2>/dev/null || true
+  for child in "${children[@]}"; do
+    if [[ -n ${stopped} && ${child} == "${engine}" ]]; then continue; fi
+    kill "${child}" 2>/dev/null || true
+  done
   wait "${children[@]}" 2>/dev/null || true
   children=()
+  if [[ -n ${engine_name} ]]; then
+    grep --no-filename --extended-regexp \
+      'matrix products|steps of|other steps|CUDA graphs' \
+      "${out}/${engine_name}.engine.log" | cut -d ']' -f 4- |
+      tee "${results}${engine_name}_steps.txt" || true
+  fi
+  engine='' engine_name=''
 }
 
 # A command that runs tests, in shards: how each ended, and all of those that
@@ -228,6 +246,37 @@ run_layouts() {
   return "${status}"
 }
 
+# What one SM did alone before: lists that are far longer than all others.
+run_huge() {
+  local status=0
+  local kernels=decode,decode_invariant,decode_sinks,index_entries,snapkv,keydiff
+  kernels+=,select_uniform,select_global,select_adakv,select_critical,select_floor
+  kernels+=,plan_moves,compact
+  bench_kernels huge_list --distribution one-huge --kv-mib 1024 \
+    --group-size 1,4 --kernels "${kernels}" || status=1
+  bench_kernels huge_head --distribution prompt --num-heads 1 \
+    --prompt-length 1048576 --group-size 4 --kernels "${kernels}" || status=1
+  bench_kernels huge_sinks --distribution uniform,ragged --kv-mib 256,1024 \
+    --group-size 4,8 --kernels decode,decode_sinks || status=1
+  return "${status}"
+}
+
+# Steps of one, 16 and 256 rows. What they take is in the engine's log.
+run_graphs() {
+  local status=0 blocks mode rows
+  for mode in on off; do
+    start_llama "graphs_${mode}" --cuda-graphs "${mode}" || return 1
+    for rows in 1 16 256; do
+      measure "graphs_${mode}_${rows}" --request-rate inf \
+        --num-prompts "$(requests "${rows}")" \
+        --random-input-len "$(scaled 512)" --random-output-len "$(scaled 256)" ||
+        status=1
+    done
+    stop_children
+  done
+  return "${status}"
+}
+
 run_python() {
   if ((bundled)); then
     [[ -d ${root}/python ]] || {
@@ -283,6 +332,7 @@ count_blocks() {
 start_engine() {
   local name=$1 waited
   shift
+  engine_name=${name}
   if [[ -n ${rehearse} ]]; then
     set -- --mode tiny --num-blocks 2048
   else
@@ -307,13 +357,13 @@ start_engine() {
   return 1
 }
 
-# start_llama NAME: start_engine with the shape of Llama-3.1-8B, and as many
+# start_llama NAME FLAG..: start_engine with the shape of Llama-3.1-8B, and as many
 # blocks as there is room for.
 start_llama() {
   blocks=$(count_blocks) || return 1
   echo "${blocks} blocks"
   start_engine "$1" --random-weights llama-3.1-8b --num-blocks "${blocks}" \
-    --cuda-decode balanced
+    --cuda-decode balanced "${@:2}"
 }
 
 # measure NAME FLAG..: a workload, served by the engine, until one of the two
@@ -424,7 +474,7 @@ serve_workloads() {
   # Of an H200, the pool is full without eviction.
   flags=(--request-rate inf --num-prompts "$(requests 256)"
     --max-concurrency "$(requests 256)" --random-input-len "$(scaled 512)"
-    --random-output-len "$(scaled 3072)")
+    --random-output-len "$(scaled 4096)")
   measure_and_simulate long_full "${flags[@]}" || status=1
   measure_and_simulate long_keydiff "${flags[@]}" "${keydiff[@]}" "${decode[@]}" ||
     status=1
@@ -479,7 +529,7 @@ run_model() {
       '{"kernel": "chunk", "tflop_per_s": 1e6}' >"${results}model_ceilings.json"
   else
     bench_kernels model_ceilings --kv-mib 1024 --distribution uniform \
-      --group-size 4 --kernels decode,chunk || return 1
+      --group-size 4 --kernels decode,chunk || status=1
   fi
   start_llama llama-8b || return 1
   calibrate || status=1
@@ -541,14 +591,13 @@ run_hf() {
     --head-dim 128 --chunk 4096 --contexts "4096,32768,131072")
   if [[ -n ${rehearse} ]]; then flags=(--layers 2 --contexts 64); fi
   if ((bundled)); then export PYTHONPATH=${root}/python; fi
-  if ! LD_LIBRARY_PATH=${system_libraries} python3 -c \
-    "import kvpress, torch, blockmgr.hf"; then
+  # The module of the wheel needs the libraries of the bundle.
+  if ! python3 -c "import kvpress, torch, blockmgr.hf"; then
     echo "blockmgr.hf: not measured, expected a bundle with a wheel, and the" \
       "packages of python/requirements-hf.txt on this machine"
     return
   fi
-  LD_LIBRARY_PATH=${system_libraries} python3 "$(path_of_script hf_memory.py)" \
-    "${flags[@]}" | tee "${results}papers_hf.txt"
+  python3 "$(path_of_script hf_memory.py)" "${flags[@]}" | tee "${results}papers_hf.txt"
 }
 
 run_papers() {
@@ -562,23 +611,45 @@ run_papers() {
   return "${status}"
 }
 
+# Prints the folder of the cuBLAS of Python's packages, if there is one: a machine
+# with PyTorch often has no other.
+find_cublas() {
+  python3 -c '
+import glob, sys
+for path in sys.path:
+    for found in sorted(glob.glob(path + "/nvidia/*/lib/libcublas.so.*")):
+        print(found.rpartition("/")[0])
+        sys.exit()' 2>/dev/null || true
+}
+
 # Runs a job to its end. Nothing that it has started is left.
 run_job() {
   system_libraries=${LD_LIBRARY_PATH:-}
   if ((bundled)); then
     export LD_LIBRARY_PATH=${root}/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}
   fi
+  local cublas
+  cublas=$(find_cublas)
+  if [[ -n ${cublas} ]]; then
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+${LD_LIBRARY_PATH}:}${cublas}
+  fi
   local folder
   folder=$(mktemp --directory)
   address=unix:${folder}/blockmgr.sock
   # shellcheck disable=SC2064  # The folder is local.
   trap "stop_children; rm -rf '${folder}'" EXIT
-  trap 'exit 143' TERM
+  trap 'stopped=1; exit 143' TERM
   case "$1" in
     tests) BLOCKMGR_TEST_SMALL=1 run_tests ;;
     long) run_tests ;;
     figures) bench_kernels figures --check ;;
-    kernels) bench_kernels kernels ;;
+    # Those that were never timed come first.
+    kernels)
+      bench_kernels kernels --num-samples 15 \
+        --distribution one-huge,prompt,ragged,uniform
+      ;;
+    huge) run_huge ;;
+    graphs) run_graphs ;;
     compare) run_compare ;;
     profiles) run_profiles ;;
     layouts) run_layouts ;;

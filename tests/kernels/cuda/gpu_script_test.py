@@ -18,8 +18,9 @@ import unittest
 import zipfile
 
 SOURCE = pathlib.Path(sys.argv[1])
-JOBS = ["tests", "figures", "compare", "profiles", "layouts", "python",
-        "kernels", "model", "papers", "memcheck", "racecheck", "synccheck", "long"]
+JOBS = ["tests", "figures", "compare", "profiles", "layouts", "huge", "graphs",
+        "python", "kernels", "model", "papers", "memcheck", "racecheck", "synccheck",
+        "long"]
 
 # Logs how it was called. HANG and FAIL are patterns of command lines that never
 # end, or fail; of those of CRASH the engine ends.
@@ -432,7 +433,7 @@ class GpuLimitTest(Checkout):
     def test_a_signal_ends_the_job_and_keeps_results(self):
         process = subprocess.Popen(
             [self.root / "scripts/gpu.sh", "run", "--out", self.out, "figures",
-             "kernels"], env={**self.environment, "HANG": "kernels --output"},
+             "kernels"], env={**self.environment, "HANG": "kernels --num-samples"},
             stdout=subprocess.DEVNULL)
         hung = self.folder / "log.hung"
         while not hung.exists() or not hung.read_text().strip():
