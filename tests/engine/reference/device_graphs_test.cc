@@ -197,6 +197,8 @@ TEST(DecodeArgumentsTest, SayWhereTheMemoryOfThePassIs) {
 // An engine whose calls of the runtime are counted.
 class CountedEngine {
  public:
+  static constexpr int32_t kSlots = 5;
+
   CountedEngine(int32_t num_layers, bool captures_graphs,
                 int32_t query_window = 0,
                 ScorerState state = ScorerState::kNone) {
@@ -239,7 +241,6 @@ class CountedEngine {
   EngineHarness& engine() { return *engine_; }
 
  private:
-  static constexpr int32_t kSlots = 5;
   std::shared_ptr<EmulatedRuntime> runtime_;
   std::unique_ptr<EngineHarness> engine_;
 };
@@ -301,6 +302,34 @@ TEST(DecodeCountsTest, AStepThatSumsQueriesUpIsNotCaptured) {
     EXPECT_GT(got.launches, CountKernels(kLayers));
     EXPECT_GT(got.waits, kLayers);
   }
+}
+
+// The history of queries asks for memory in every step until it is whole.
+TEST(DecodeMemoryTest, AFullDeviceComputesLayerByLayerFromThenOn) {
+  constexpr int32_t kLayers = 2;
+  constexpr int32_t kWindow = 4;
+  CountedEngine roomy(kLayers, true, kWindow);
+  CountedEngine full(kLayers, true, kWindow);
+  int64_t num_allocations = 0;
+  for (int32_t step = 0; step < 8; ++step) {
+    SCOPED_TRACE(step);
+    if (step == 2) full.runtime().FailAllocations(1);
+    roomy.Decode();
+    EXPECT_EQ(full.Decode().graphs, step == 1 ? 1 : 0);
+    for (int32_t slot = 0; slot < CountedEngine::kSlots; ++slot) {
+      EXPECT_EQ(full.engine().tokens(slot), roomy.engine().tokens(slot));
+      EXPECT_EQ(full.engine().logits(slot), roomy.engine().logits(slot));
+    }
+    const absl::Status& error = full.engine().engine().decode_error();
+    EXPECT_EQ(absl::IsResourceExhausted(error), step >= 2) << error;
+    // It is not tried again.
+    if (step > 2) {
+      EXPECT_EQ(full.runtime().num_allocations(), num_allocations);
+    }
+    num_allocations = full.runtime().num_allocations();
+  }
+  full.engine().engine().Reset();
+  EXPECT_OK(full.engine().engine().decode_error());
 }
 
 }  // namespace

@@ -49,7 +49,9 @@ absl::Status EmulatedRuntime::Failure(const std::string& error) {
 absl::StatusOr<char*> EmulatedRuntime::Allocate(int64_t bytes) {
   BM_CHECK(bytes > 0);
   if (BreaksCapture()) return status_;
-  if (num_bytes_ + bytes > max_bytes_) {
+  const bool is_full = allocations_to_fail_ > 0;
+  if (is_full) --allocations_to_fail_;
+  if (is_full || num_bytes_ + bytes > max_bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("device memory: expected at most ",
                      max_bytes_ - num_bytes_, " bytes, got ", bytes));

@@ -119,6 +119,8 @@ class EmulatedRuntime : public DeviceRuntime {
   const Counts& counts() const { return counts_; }
   // The next captures fail.
   void FailCaptures(int64_t count) { captures_to_fail_ = count; }
+  // The next allocations find the device full.
+  void FailAllocations(int64_t count) { allocations_to_fail_ = count; }
 
   int64_t num_allocations() const { return num_allocations_; }
   // See simt::LaunchReport; of all kernels together.
@@ -184,6 +186,7 @@ class EmulatedRuntime : public DeviceRuntime {
   std::unique_ptr<Graph> capture_;  // null if there is none
   bool replays_ = false;
   int64_t captures_to_fail_ = 0;
+  int64_t allocations_to_fail_ = 0;
   Counts counts_;
   int64_t timer_begin_ = 0;
   int64_t timer_end_ = 0;
