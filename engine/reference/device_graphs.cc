@@ -14,25 +14,29 @@ int32_t DeviceGraphs::PadRows(int32_t num_rows) const {
   return num_rows == 3 ? 4 : num_rows;
 }
 
-void DeviceGraphs::Run(const std::vector<uint64_t>& arguments,
+bool DeviceGraphs::Run(const std::vector<uint64_t>& arguments,
                        const std::function<void()>& enqueue) {
   BM_CHECK(!arguments.empty());
   const uint64_t num_rows = arguments.front();
-  if (runtime_ == nullptr || num_rows > uint64_t{kMaxRows} ||
-      warm_rows_.insert(num_rows).second) {
+  if (runtime_ == nullptr || num_rows > uint64_t{kMaxRows}) {
     enqueue();
-    return;
+    return true;
+  }
+  if (warm_rows_.insert(num_rows).second) {
+    enqueue();
+    return false;
   }
   const auto found = graphs_.find(arguments);
-  const DeviceGraph* const graph = found == graphs_.end()
-                                       ? Capture(arguments, enqueue)
-                                       : found->second.get();
+  const bool is_captured = found != graphs_.end();
+  const DeviceGraph* const graph =
+      is_captured ? found->second.get() : Capture(arguments, enqueue);
   if (graph == nullptr) {
     enqueue();
-    return;
+    return false;
   }
   runtime_->Launch(*graph);
   ++num_replays_;
+  return is_captured;
 }
 
 const DeviceGraph* DeviceGraphs::Capture(const std::vector<uint64_t>& arguments,

@@ -40,8 +40,9 @@ class DeviceGraphs {
 
   // Runs enqueue(), or what it would enqueue. REQUIRES: enqueue() only launches
   // kernels, and equal ones for equal `arguments`; arguments begin with the
-  // number of rows.
-  void Run(const std::vector<uint64_t>& arguments,
+  // number of rows. Returns false for a step that took longer than further
+  // ones will: the first of its number of rows, and one that was captured.
+  bool Run(const std::vector<uint64_t>& arguments,
            const std::function<void()>& enqueue);
 
   int64_t num_captures() const { return num_captures_; }

@@ -92,7 +92,7 @@ bool TinyEngine::RunDecode(const StepPlan& plan, const TinyBatch& batch) {
   BM_CHECK_OK(prepared);
   decode_rows_ = num_rows;
   pass.runtime().StartTimer();
-  graphs_.Run(graph_arguments_, [&] {
+  is_steady_ = graphs_.Run(graph_arguments_, [&] {
     pass.BeginDecode();
     for (int32_t layer = 0; layer < model_->shape().num_layers; ++layer) {
       forward_->Project(layer);
@@ -116,7 +116,7 @@ void TinyEngine::NoteTime(const StepPlan& plan,
   const bool was_idle = device_is_idle_;
   device_is_idle_ =
       !plan.slots.empty() && !logit_rows_.empty() && plan.evictions.empty();
-  if (!was_idle || !device_is_idle_) {
+  if (!was_idle || !device_is_idle_ || !is_steady_) {
     step_times_.Skip();
     return;
   }

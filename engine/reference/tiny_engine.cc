@@ -93,6 +93,7 @@ absl::Status TinyEngine::Run(const StepPlan& plan, StepResult* result) {
                           .query_offsets = query_offsets_};
     for (TinyShard& shard : shards_) shard.BeginStep(plan, batch);
     decode_rows_ = 0;
+    is_steady_ = true;
     if (!RunDecode(plan, batch)) RunLayers(plan, batch);
     Sample(plan, result);
   }

@@ -240,6 +240,7 @@ class TinyEngine {
   std::vector<std::vector<int64_t>> slot_mappings_;
   std::vector<int32_t> query_offsets_;  // [scheduled + 1]
   int32_t decode_rows_ = 0;  // of RunDecode; 0 if it has returned false
+  bool is_steady_ = true;    // false: the step was the first, or captured
   std::vector<uint64_t> graph_arguments_;
   std::vector<QueryHistory::Row> history_rows_;  // empty: none keeps queries
   std::vector<size_t> logit_rows_;
