@@ -286,7 +286,7 @@ run_limited() {
   local job=$1 limit=$2 status=0 until=$((SECONDS + $2))
   exec 3> >(exec tee "${out}/${job}.log")
   local log=$!
-  # It begins a process group.
+  # The job begins a process group.
   timeout --kill-after="${grace}" "${limit}" "${here}/gpu.sh" job "${job}" \
     </dev/null >&3 2>&1 3>&- &
   running=$!

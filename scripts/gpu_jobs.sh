@@ -216,7 +216,7 @@ run_compare() {
   return "${status}"
 }
 
-# Of each model all lengths, and what is promised of decode on them.
+# Measures decode on the lengths of each model, and checks what is promised.
 run_profiles() {
   local status=0 found=0 name file
   local -a files shape flags
@@ -246,7 +246,8 @@ run_layouts() {
   return "${status}"
 }
 
-# What one SM did alone before: lists that are far longer than all others.
+# Measures lists that are far longer than all others: one SM did much of them
+# alone before.
 run_huge() {
   local status=0
   local kernels=decode,decode_invariant,decode_sinks,index_entries,snapkv,keydiff
@@ -471,7 +472,7 @@ serve_workloads() {
   measure_and_simulate closed_full "${flags[@]}" || status=1
   measure_and_simulate closed_keydiff "${flags[@]}" "${keydiff[@]}" || status=1
   measure_and_simulate closed_snapkv "${flags[@]}" "${snapkv[@]}" || status=1
-  # Of an H200, the pool is full without eviction.
+  # By simulation, these requests fill the pool of an H200 without eviction.
   flags=(--request-rate inf --num-prompts "$(requests 256)"
     --max-concurrency "$(requests 256)" --random-input-len "$(scaled 512)"
     --random-output-len "$(scaled 4096)")
@@ -643,7 +644,7 @@ run_job() {
     tests) BLOCKMGR_TEST_SMALL=1 run_tests ;;
     long) run_tests ;;
     figures) bench_kernels figures --check ;;
-    # Those that were never timed come first.
+    # Distributions with kernels that were never timed come first.
     kernels)
       bench_kernels kernels --num-samples 15 \
         --distribution one-huge,prompt,ragged,uniform

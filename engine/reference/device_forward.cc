@@ -189,8 +189,8 @@ absl::Status DeviceForward::PrepareDecode(std::span<const int32_t> tokens,
       num_rows_ * static_cast<size_t>(shape.q_width()) * kElementBytes;
   BM_RETURN_IF_ERROR(query_memory_.Reserve(
       static_cast<size_t>(shape.num_layers) * query_stride_));
-  // With the places that ComputeLogits puts behind as many logits: a step that
-  // is no decode step then moves no memory that graphs use.
+  // There is also room for the places that ComputeLogits puts behind as many
+  // logits. A step that is no decode step then moves no memory of graphs.
   Placer placer;
   placer.Add(num_rows_ * static_cast<size_t>(shape.vocabulary) * sizeof(float));
   placer.Add(num_rows_ * sizeof(int32_t));

@@ -32,21 +32,6 @@ using Decode = CudaBackendOptions::Decode;
 // Weights and inputs of products are rounded to fp16, too.
 constexpr ReferenceMargins kHalfMargins = {.logits = 0.03, .scores = 5e-3};
 
-// The smallest that kernels exist for, with a layer for each of the windows.
-std::shared_ptr<const LanguageModel> Model(
-    int32_t num_shards, const std::vector<int32_t>& windows) {
-  return RandomModel(
-      ModelShape{.num_layers = static_cast<int32_t>(windows.size()),
-                 .num_q_heads = 4 * num_shards,
-                 .num_heads = 2 * num_shards,
-                 .head_dim = 64,
-                 .hidden = 64,
-                 .mlp = 128,
-                 .vocabulary = kVocabulary,
-                 .windows = windows},
-      7);
-}
-
 BackendFactory OnDevice(Decode decode) {
   return [decode](const ModelLayout& layout)
              -> absl::StatusOr<std::vector<std::unique_ptr<Backend>>> {
@@ -62,7 +47,7 @@ BackendFactory OnDevice(Decode decode) {
 }
 
 LineOptions Options(Decode decode, int32_t num_shards, int32_t num_blocks) {
-  return {.model = Model(num_shards, {0, 0}),
+  return {.model = SmallDeviceModel(num_shards, {0, 0}),
           .num_blocks = num_blocks,
           .page_size = 16,
           .num_shards = num_shards,
@@ -177,7 +162,7 @@ TEST_F(CudaLineTest, ComputesHybridModelsAndDrafts) {
   std::vector<v1::SubmitRequest> requests = Requests(2, 24, &random);
   SetPolicy("keydiff | adakv", v1::EVICTION_MODE_AFTER_PREFILL, &requests[0]);
   LineOptions options = Options(Decode::kInvariant, 2, 64);
-  options.model = Model(2, {32, 0, 20});
+  options.model = SmallDeviceModel(2, {32, 0, 20});
   options.query_stats.clear();
   options.scheduler.num_speculative_tokens = 3;
   options.max_drafts = 3;
@@ -203,7 +188,7 @@ TEST_F(CudaLineTest, EvictsFromWindowsWhatTheDenseModelSays) {
           ->set_window_keep_ratio("0.3");
     }
     LineOptions options = Options(Decode::kInvariant, 1, 96);
-    options.model = Model(1, {96, 0, 64});
+    options.model = SmallDeviceModel(1, {96, 0, 64});
     options.query_stats.clear();
     EXPECT_GE(Serve(options, requests).checked.window_evictions, 4);
   }

@@ -57,8 +57,8 @@ struct DecodeSumParams {
   Divider num_heads;
   const int32_t* tile_offsets = nullptr;  // [num_lists + 1], of DecodeParams
   const float* logits = nullptr;          // [64 * max_tiles, group_size]
-  // Of DecodeParams: if they have sinks, the weights of a row share less
-  // than 1.
+  // DecodeParams::lse. If it includes sinks, the weights of a row add up to
+  // less than 1.
   const float* lse = nullptr;  // [num_sequences, num_q_heads]
   int32_t max_tiles = 0;       // the grid
   int32_t group_size = 1;

@@ -97,7 +97,7 @@ struct MarkedWords {
   uint32_t* marks;
   IndexWord* words;
   int32_t count;
-  // Those that the CTA counts.
+  // The CTA counts the words [first, end).
   int32_t first;
   int32_t end;
 

@@ -54,7 +54,7 @@ TEST_F(DeviceGraphsTest, TheSecondStepIsCaptured) {
     EXPECT_EQ(graphs_.num_captures(), step > 0 ? 1 : 0);
     EXPECT_EQ(graphs_.num_replays(), step);
   }
-  // Of this number of rows, all is loaded. Not of that one.
+  // A step of 8 rows has run before, one of 16 rows has not.
   EXPECT_EQ(Run({8, 2}, 6), 6);
   EXPECT_EQ(graphs_.num_captures(), 2);
   EXPECT_EQ(Run({16, 2}, 7), 7);
@@ -64,8 +64,7 @@ TEST_F(DeviceGraphsTest, TheSecondStepIsCaptured) {
   EXPECT_EQ(graphs_.num_captures(), 2);
 }
 
-// Whoever forgets one of the arguments gets the old one, and other results than
-// without graphs.
+// A caller that leaves an argument out of `arguments` gets what was captured.
 TEST_F(DeviceGraphsTest, AReplayHasTheArgumentsOfTheCapture) {
   EXPECT_EQ(Run({8}, 5), 5);
   EXPECT_EQ(Run({8}, 5), 5);
@@ -202,14 +201,8 @@ class CountedEngine {
   CountedEngine(int32_t num_layers, bool captures_graphs,
                 int32_t query_window = 0,
                 ScorerState state = ScorerState::kNone) {
-    const auto model = RandomModel(ModelShape{.num_layers = num_layers,
-                                              .num_q_heads = 4,
-                                              .num_heads = 2,
-                                              .head_dim = 64,
-                                              .hidden = 64,
-                                              .mlp = 64,
-                                              .vocabulary = 64},
-                                   7);
+    const auto model = SmallDeviceModel(
+        1, std::vector<int32_t>(static_cast<size_t>(num_layers)));
     runtime_ = std::make_shared<EmulatedRuntime>(1, kMaxBytes);
     std::vector<std::unique_ptr<Backend>> backends;
     auto backend = CudaBackend::Create(

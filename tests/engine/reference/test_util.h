@@ -51,6 +51,22 @@ inline std::shared_ptr<const LanguageModel> SmallWindowModel(
       seed);
 }
 
+// The smallest model that device kernels exist for, with a layer for each of
+// these windows, to be divided among so many shards.
+inline std::shared_ptr<const LanguageModel> SmallDeviceModel(
+    int32_t num_shards, const std::vector<int32_t>& windows) {
+  return RandomModel(
+      ModelShape{.num_layers = static_cast<int32_t>(windows.size()),
+                 .num_q_heads = 4 * num_shards,
+                 .num_heads = 2 * num_shards,
+                 .head_dim = 64,
+                 .hidden = 64,
+                 .mlp = 128,
+                 .vocabulary = 64,
+                 .windows = windows},
+      7);
+}
+
 inline std::vector<int32_t> RandomTokens(int32_t count, int32_t vocabulary,
                                          std::mt19937_64* random) {
   std::uniform_int_distribution<int32_t> token(0, vocabulary - 1);

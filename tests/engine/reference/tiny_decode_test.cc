@@ -31,20 +31,6 @@ constexpr int32_t kDecodeVocabulary = 64;
 // The queries that sequences in odd slots keep.
 constexpr int32_t kDecodeWindow = 8;
 
-std::shared_ptr<const LanguageModel> DecodeModel(
-    int32_t num_shards, const std::vector<int32_t>& windows) {
-  return RandomModel(
-      ModelShape{.num_layers = static_cast<int32_t>(windows.size()),
-                 .num_q_heads = 4 * num_shards,
-                 .num_heads = 2 * num_shards,
-                 .head_dim = 64,
-                 .hidden = 64,
-                 .mlp = 64,
-                 .vocabulary = kDecodeVocabulary,
-                 .windows = windows},
-      7);
-}
-
 std::unique_ptr<EngineHarness> MakeEngine(
     const std::shared_ptr<const LanguageModel>& model, Decode decode,
     int32_t num_shards, bool captures_graphs) {
@@ -165,7 +151,7 @@ void ExpectSameScores(const EngineHarness& eager, const EngineHarness& graphs,
     if (one.order.policy.query_window() > 0) ++num_observed;
     std::vector<float> expected = one.scores;
     std::vector<float> got = graphs.evictions()[i].scores;
-    // Of entries that are always kept.
+    // Entries that are always kept have infinite scores.
     std::ranges::replace(expected, INFINITY, 0.0f);
     std::ranges::replace(got, INFINITY, 0.0f);
     EXPECT_LE(Difference(expected, got), limit);
@@ -177,7 +163,7 @@ void ExpectSameScores(const EngineHarness& eager, const EngineHarness& graphs,
 // prompts between decode steps use the same buffers.
 TEST_P(TinyDecodeKernelTest, AReplayedStepIsTheStep) {
   const auto& [decode, windows, num_shards] = GetParam();
-  const auto model = DecodeModel(num_shards, windows);
+  const auto model = SmallDeviceModel(num_shards, windows);
   // Dead rows are rows of the batch: the bits may depend on them where they
   // depend on the batch.
   const bool is_exact = decode != Decode::kBalanced &&
@@ -213,7 +199,7 @@ TEST_P(TinyDecodeKernelTest, AReplayedStepIsTheStep) {
 // Tables have room for 16 pages at first. A longer list comes to a batch of as
 // many rows.
 TEST_F(TinyDecodeTest, ListsGrowOutOfTheirRoom) {
-  const auto model = DecodeModel(1, {0, 0});
+  const auto model = SmallDeviceModel(1, {0, 0});
   const bool is_exact = !MakeTestRuntime(1)->UseProductLibrary().ok();
   const auto eager = MakeEngine(model, Decode::kInvariant, 1, false);
   const auto graphs = MakeEngine(model, Decode::kInvariant, 1, true);

@@ -99,7 +99,7 @@ class EmulatedRuntime : public DeviceRuntime {
   void EditLogits(const EditParams& params) override;
   void DrawTokens(const DrawParams& params) override;
 
-  // What the host has asked for since the start.
+  // The calls of the host since the start.
   struct Counts {
     int64_t launches = 0;  // of kernels and fills, one by one
     int64_t graphs = 0;    // that were launched

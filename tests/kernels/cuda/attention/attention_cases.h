@@ -112,7 +112,8 @@ class AttentionCase {
   // of, of the last one's query, which is of query head `q_head` of the group.
   HeadAttention Reference(const ListRows& rows, int32_t list, int32_t q_head,
                           int64_t num_rows, const T* query) const;
-  // Of all query heads, or none. The last head has none: -infinity.
+  // The sinks of all query heads, or an empty vector. The sink of the last head
+  // is -infinity, which means none.
   SharedVector<float>& sinks() { return sinks_; }
   const float* SinkPointer() const {
     return sinks_.empty() ? nullptr : sinks_.data();

@@ -122,7 +122,7 @@ class StepCase {
       runtime.Upload(memory, bytes);
       return memory;
     }
-    // Of the sequences, without dead rows.
+    // Returns the output of the sequences, without dead rows.
     std::vector<uint16_t> Output() {
       std::vector<uint16_t> values(owner.queries_.size() / kRows * kSequences);
       runtime.Download(std::as_writable_bytes(std::span(values)), output);
