@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Times FlashInfer's decode attention on a problem of `blockmgr-bench kernels`.
+r"""Times FlashInfer's decode attention on a problem of `blockmgr-bench kernels`.
 
-  blockmgr-bench kernels --kv-mib 256 --problem ragged.bin --json > ours.json
+  blockmgr-bench kernels --kv-mib 256 --distribution ragged --group-size 4 \
+      --problem ragged.bin --json > ours.json
   bench/compare_flashinfer.py --problem ragged.bin > theirs.json
 
 FlashInfer has one page list for all heads of a request. So each list of the
 problem is a request with one KV head here, on the pool as it is: a page is
-[2, page_size, head_dim]. Planning is not timed. --mode cores has
+[2, page_size, head_dim]. Planning is not timed. The mode `cores` has
 use_tensor_cores=True, as FlashInfer advises for groups of query heads. A mode
 is timed only if some of its rows are those of PyTorch's attention. FlashInfer
 has no tails behind a page that is not full: problems with tails are refused.
-The report has the keys of compare_pytorch.py.
+Its results have the keys of compare_pytorch.py.
 """
 import argparse
 import json

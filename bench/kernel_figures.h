@@ -29,8 +29,9 @@ struct KernelFigure {
 
 // The runs whose results, in one report, have all figures. Device, elements,
 // order of tensors, seed and samples are those of `options`. With lengths of
-// real models there is one run, of decode on these lengths, in the shape of
-// `options`.
+// real models there is one run, of decode, batch-invariant decode and
+// compaction on these lengths, in the shape of `options`. Only decode has
+// limits.
 std::vector<KernelBenchOptions> FigureRuns(const KernelBenchOptions& options);
 
 // Reads a report as kernel_report.h has it. One entry per promise, met or not.

@@ -211,8 +211,9 @@ class Backend {
   // Returns the device that the backend computes on, or null for the CPU. Work
   // that is enqueued on it runs in order with the backend's calls.
   virtual DeviceRuntime* device_runtime() { return nullptr; }
-  // Returns what computes steps of single queries with kernels alone between
-  // their layers (kernels/cuda/host/decode_step.h), or null for the CPU.
+  // Returns the device's steps of single queries
+  // (kernels/cuda/host/decode_step.h), or null for the CPU. Their tables are
+  // uploaded before the first layer, so that a layer only launches kernels.
   virtual DecodeStep* decode_step() { return nullptr; }
   virtual void Append(const AppendBatch& batch) = 0;
   // Computes decode (one query per sequence) and causal chunked prefill.

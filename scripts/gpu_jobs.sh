@@ -21,6 +21,7 @@ add_job() {
 }
 
 kernel_sources="kernels blockmgr bench/kernel* bench/ceiling_kernels*"
+kernel_sources+=" scripts/gpu_jobs.sh"
 line_sources="kernels blockmgr scheduler wire proto engine bench"
 test_sources="${line_sources} tests/kernels tests/bench tests/e2e tests/testing"
 add_job tests 120 20 "${test_sources}" "all tests for GPUs, on short lists"
@@ -205,8 +206,8 @@ find_lengths() {
 run_compare() {
   local status=0 name file
   local -a files shape
-  compare_problem compare --kv-mib 256 --distribution ragged --group-size 4 ||
-    status=1
+  compare_problem compare --kv-mib 256 --distribution ragged --group-size 4 \
+    --kernels decode || status=1
   for name in "${!model_shapes[@]}"; do
     if find_lengths "${name}"; then
       compare_problem "compare_${name}" --lengths "${files[0]}" "${shape[@]}" \

@@ -160,21 +160,22 @@ void DeviceForward::UploadInputs(std::span<const int32_t> tokens,
   runtime_.Upload(rows_.inputs, host_inputs_);
 }
 
-void DeviceForward::Prepare(std::span<const int32_t> tokens,
-                            std::span<const int32_t> positions,
-                            size_t num_rows) {
+absl::Status DeviceForward::Prepare(std::span<const int32_t> tokens,
+                                    std::span<const int32_t> positions,
+                                    size_t num_rows) {
   BM_CHECK(tokens.size() == positions.size());
   num_rows_ = num_rows;
   logit_rows_.clear();
   num_decode_logits_ = 0;
   query_stride_ = 0;
-  BM_CHECK_OK(PlaceRows(num_rows_));
+  BM_RETURN_IF_ERROR(PlaceRows(num_rows_));
   UploadInputs(tokens, positions);
+  return absl::OkStatus();
 }
 
 void DeviceForward::Begin(std::span<const int32_t> tokens,
                           std::span<const int32_t> positions) {
-  Prepare(tokens, positions, tokens.size());
+  BM_CHECK_OK(Prepare(tokens, positions, tokens.size()));
   BeginDecode();
 }
 
@@ -183,7 +184,7 @@ absl::Status DeviceForward::PrepareDecode(std::span<const int32_t> tokens,
                                           int32_t num_rows,
                                           std::vector<uint64_t>* arguments) {
   const ModelShape& shape = model_.shape();
-  Prepare(tokens, positions, static_cast<size_t>(num_rows));
+  BM_RETURN_IF_ERROR(Prepare(tokens, positions, static_cast<size_t>(num_rows)));
   BM_CHECK(tokens.size() <= num_rows_);
   query_stride_ =
       num_rows_ * static_cast<size_t>(shape.q_width()) * kElementBytes;

@@ -105,8 +105,9 @@ class DeviceForward final : public ForwardPass, public DevicePass {
   // Lays inputs_ and rows_ out for so many rows. Fails like Reserve.
   absl::Status PlaceRows(size_t num_rows);
   // Lays out and uploads the inputs of a pass of num_rows rows.
-  void Prepare(std::span<const int32_t> tokens,
-               std::span<const int32_t> positions, size_t num_rows);
+  [[nodiscard]] absl::Status Prepare(std::span<const int32_t> tokens,
+                                     std::span<const int32_t> positions,
+                                     size_t num_rows);
   void UploadInputs(std::span<const int32_t> tokens,
                     std::span<const int32_t> positions);
   // Computes output = weights * operand.

@@ -18,13 +18,10 @@ bool DeviceGraphs::Run(const std::vector<uint64_t>& arguments,
                        const std::function<void()>& enqueue) {
   BM_CHECK(!arguments.empty());
   const uint64_t num_rows = arguments.front();
-  if (runtime_ == nullptr || num_rows > uint64_t{kMaxRows}) {
+  const bool is_first = warm_rows_.insert(num_rows).second;
+  if (runtime_ == nullptr || num_rows > uint64_t{kMaxRows} || is_first) {
     enqueue();
-    return true;
-  }
-  if (warm_rows_.insert(num_rows).second) {
-    enqueue();
-    return false;
+    return !is_first;
   }
   const auto found = graphs_.find(arguments);
   const bool is_captured = found != graphs_.end();

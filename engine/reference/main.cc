@@ -492,7 +492,11 @@ absl::Status ServeModel(const Flags& flags,
   bool captures = true;
   absl::Status served = client->Serve(
       layout,
-      {.reset = [&] { engine.Reset(); },
+      {.reset =
+           [&] {
+             engine.Reset();
+             captures = engine.graphs().error().ok();
+           },
        .run = [&](const StepPlan& plan, StepResult* result) -> absl::Status {
          BM_RETURN_IF_ERROR(engine.Run(plan, result));
          const absl::Status& error = engine.decode_error().ok()
@@ -501,8 +505,8 @@ absl::Status ServeModel(const Flags& flags,
          if (captures && !error.ok()) {
            captures = false;
            spdlog::warn(
-               "no step was lost, but the host launches every kernel "
-               "from now on, as with --cuda-graphs off: {}",
+               "no step was lost, but the host launches the kernels of "
+               "decode steps one by one from now on: {}",
                error.ToString());
          }
          return absl::OkStatus();

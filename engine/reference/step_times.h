@@ -21,8 +21,9 @@ struct StepTime {
   int32_t num_rows = 0;
 };
 
-// StepTimes adds up steps by their number of rows, of which there are few
-// (DeviceGraphs::PadRows). Costs some nanoseconds per step. Thread-compatible.
+// StepTimes adds up steps by their number of rows. There are few such numbers
+// if steps are padded (DeviceGraphs::PadRows). Costs some nanoseconds per step.
+// Thread-compatible.
 class StepTimes {
  public:
   struct Sums {

@@ -123,7 +123,8 @@ class TinyEngine {
   const EngineTables& tables() const { return tables_; }
   const LanguageModel& model() const { return *model_; }
   const QueryStatsTables& query_stats() const { return query_stats_; }
-  // Steps on a device that began when it was idle, and waited for it.
+  // Returns the times of steps on a device. Steps that begin before the device
+  // is idle, do not wait for it, or load or capture kernels are left out.
   const StepTimes& step_times() const { return step_times_; }
   const DeviceGraphs& graphs() const { return graphs_; }
   // Returns why decode steps run layer by layer since the last Reset, or OK:

@@ -15,12 +15,14 @@
 // also cut every chunk_tiles tiles and merged by chunk. The bits of a list then
 // depend on its own rows alone, not on batch or grid.
 //
-// A block merges kMergeParts parts. A list of more parts has a block for each
-// group of so many. The block that ends last merges the results of the groups,
-// in order. The tree depends on the number of parts alone.
+// A block merges at most kMergeParts parts. A longer list is divided into
+// groups of kMergeParts parts, with a block for each. The block that ends last
+// merges the results of the groups, in order. The tree depends on the number of
+// parts alone.
 //
 // Bytes: K and V once, and 2 * 8 * head_dim floats of workspace per CTA
-// (stream-K). The sum of a group takes the place of its first part.
+// (stream-K), twice as many for groups of more than 8 query heads. The sum of a
+// group takes the place of its first part.
 #ifndef KERNELS_CUDA_ATTENTION_DECODE_ATTENTION_H_
 #define KERNELS_CUDA_ATTENTION_DECODE_ATTENTION_H_
 
@@ -65,7 +67,7 @@ struct DecodeParams {
   // a row for each q_head of a group, rounded up to 8 rows.
   float* partial_output = nullptr;  // [slots, q_rows, head_dim]
   float* partial_stats = nullptr;   // [slots, q_rows, {max, sum}] in log2
-  // Also workspace, of any content.
+  // Workspace of any content, not null. DecodeAttention sets it to 0.
   uint32_t* merge_counters = nullptr;  // [num_lists, group_size]
   int32_t group_size = 1;              // 1 .. 16
   int32_t num_ctas = 1;                // CTAs in the attention kernel's grid

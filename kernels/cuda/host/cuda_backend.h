@@ -76,9 +76,10 @@ struct CudaBackendOptions {
 // results abort on it, and also abort when the device fails.
 //
 // decode_step() computes a step of single queries with one upload for all
-// layers.
+// layers, or two if there are regions.
 //
-// Cost: a batch is one upload, one to five launches and, if it has results, one
+// Cost: a batch is one upload, one to five launches (a selection up to twelve,
+// see device_selector.h) and, if it has results, one
 // download. A move takes 16 bytes of upload. Moves in place take an upload and
 // two launches for every staged_bytes of rows. Device memory grows to the
 // largest call and is kept: a steady step allocates nothing. Thread-compatible.
@@ -132,7 +133,9 @@ class CudaBackend final : public Backend {
   absl::Status Flush();
 
   // Device memory beside the pool, bytes.
-  int64_t scratch_bytes() const { return memory_.capacity_bytes(); }
+  int64_t scratch_bytes() const {
+    return memory_.capacity_bytes() + decode_step_.capacity_bytes();
+  }
 
  private:
   // The sequences of a batch that one kernel computes.

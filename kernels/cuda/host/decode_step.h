@@ -57,6 +57,9 @@ struct DecodeRows {
 // for lists to grow, and is kept: a steady step allocates nothing. The pool and
 // its parts are borrowed. Thread-compatible.
 //
+// Learned sinks are not supported: Backend::Attention computes layers with
+// sinks.
+//
 // Rows behind the last sequence are dead. They append nothing and attend to
 // nothing, so that a step can be padded to a number of rows that a graph was
 // captured for.
@@ -82,8 +85,10 @@ class DecodeStep {
   // the step cannot be run. Other errors are the runtime's.
   [[nodiscard]] absl::Status Send();
 
-  // Returns numbers that are equal for two steps if Run passes equal arguments
-  // to all kernels, given equal rows. REQUIRES: Send was successful.
+  // Returns numbers that describe the arguments of all kernels. If they are
+  // equal for two steps with equal rows, Run passes equal arguments. REQUIRES:
+  // a layer has the same group, window and scale in every step; Send was
+  // successful.
   std::span<const uint64_t> arguments() const { return arguments_; }
   // Enqueues appends and attention of the layer that was added as the index-th.
   // Does not wait.

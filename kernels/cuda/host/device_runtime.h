@@ -78,7 +78,8 @@ class DeviceRuntime {
   virtual void Fill(char* to, uint8_t byte, int64_t bytes) = 0;
 
   // From BeginCapture to EndCapture, fills and kernels are recorded instead of
-  // run. Allocations, uploads, and calls that wait fail in between.
+  // run. Allocations, uploads, copies and calls that wait must not be made in
+  // between. The runtimes of tests fail on all of them.
   virtual void BeginCapture() = 0;
   // Returns what was recorded, or the first error since BeginCapture. The
   // runtime works as before the capture, also after an error.

@@ -5,8 +5,9 @@
 // There are three kernels. The first two kernels find the softmax statistics of
 // each query. A caller whose attention kernel returns the log-sum-exp of the
 // window's queries skips them. The third kernel computes the weights and adds
-// them up over queries. Each kernel that reads K reads it once. Weights are in
-// fp32 and are never stored one by one.
+// them up over queries. Each kernel that reads K reads it once for every 128
+// rows of queries (64 with head_dim 256). Weights are in fp32 and are never
+// stored one by one.
 //
 // The kernels are deterministic. The results of a list depend on its own
 // entries and queries alone: keys are cut into splits of kSplitEntries, and the
@@ -35,7 +36,8 @@ struct WindowParams {
   // at positions up to the query's own. MergeWindowStats or the caller writes
   // it.
   float* lse = nullptr;  // [sequences, window, num_q_heads]
-  // The workspace of WindowStats: {max, sum} in log2.
+  // The workspace of WindowStats: {reference, sum} in log2. The sum is relative
+  // to 2^reference.
   float* partial_stats = nullptr;  // [window_splits.count, WindowRows, 2]
   // One of `attention` and `sums` is set. `attention` gets per query head the
   // mean of the weights over the window, for entries before the window only.

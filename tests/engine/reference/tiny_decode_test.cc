@@ -136,12 +136,13 @@ double Difference(const std::vector<float>& a, const std::vector<float>& b) {
   double difference = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     const double one = std::abs(double{a[i]} - double{b[i]});
-    if (!(one <= difference)) difference = one;
+    if (std::isnan(one)) return HUGE_VAL;
+    difference = std::max(difference, one);
   }
   return difference;
 }
 
-// Scores of the queries that were left on the device, too.
+// Expects equal scores, also where queries were left on the device.
 void ExpectSameScores(const EngineHarness& eager, const EngineHarness& graphs,
                       double limit) {
   ASSERT_EQ(eager.evictions().size(), graphs.evictions().size());
