@@ -30,8 +30,8 @@ struct KernelLengths {
   // Returns what the heads of a layer keep of a prompt, [num_heads].
   std::span<const int32_t> Heads(int32_t prompt, int32_t layer) const;
   // Returns the layers in the order of their raggedness, the most ragged layer
-  // last. The raggedness of a layer is the mean over prompts of the largest
-  // head's count in those of an average head.
+  // last. The raggedness of a layer is the mean over prompts of (largest head's
+  // count / mean head's count).
   std::vector<int32_t> LayersByRaggedness() const;
   // Returns the lengths of the lists of one layer, [sequences, num_heads]: the
   // prompts are its sequences in turn, until there are `min_entries` entries.

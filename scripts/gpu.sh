@@ -99,7 +99,7 @@ wrong_usage() {
   exit 2
 }
 
-# The value of an option that takes a file, or the words for what is wrong.
+# Ends the script unless the value of an option is a file.
 need_file() {
   [[ -f ${2:-} ]] || wrong_usage "$1: expected a file, got '${2:-}'"
 }
@@ -216,8 +216,8 @@ pack() {
     cp tests/python/device/*.py "${folder}/tests/python/device/"
     cp docs/python.md "${folder}/docs/"
   fi
-  # All but what is of one piece with the system (the loader, the libraries of C
-  # and C++: one that is newer than this one's will do) and the driver.
+  # Libraries of the system (loader, C, C++) and of the driver stay out: newer
+  # ones will do.
   local binary
   for binary in "${binaries[@]}"; do ldd "${binary}"; done |
     awk '$3 ~ /^\// { print $3 }' | sort -u |

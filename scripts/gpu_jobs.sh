@@ -104,8 +104,8 @@ stop_children() {
   engine='' engine_name=''
 }
 
-# A command that runs tests, in shards: how each ended, and all of those that
-# failed.
+# Runs a command that runs tests, in shards. Prints how each ended, and all output
+# of shards that failed.
 run_shards() {
   local name=$1 shard log
   shift
@@ -148,14 +148,16 @@ run_tests() {
   return "${status}"
 }
 
-# In no more shards than have tests of kernels: the tools fail without any.
+# Runs tests in at most 16 shards: the tools fail in a shard without tests of
+# kernels.
 run_sanitizer() {
   local tool=$1 sanitizer shards=$((shards < 16 ? shards : 16)) found_no_gpu=0
   sanitizer=$(PATH=${PATH}:/usr/local/cuda/bin command -v compute-sanitizer) || {
     echo "compute-sanitizer: not found in PATH or /usr/local/cuda/bin"
     return 1
   }
-  # 77, no success either: no device, or not one that the tool knows.
+  # Exit status 77 (no device, or one that the tool does not know) is a failure,
+  # too.
   run_shards "kernels_gpu_test.${tool}" \
     python3 "$(path_of_script sanitize_gpu_tests.py)" "${sanitizer}" \
     --tool "${tool}" --error-exitcode 99 "${bin}/kernels_gpu_test" --gtest_brief=1

@@ -32,8 +32,8 @@ v1::SubmitRequest ToProto(const WorkloadRequest& request,
       SynthesizeTokens(request.prompt, plan.vocab_size);
   message.mutable_prompt_token_ids()->Add(tokens.begin(), tokens.end());
   message.set_max_tokens(request.output_tokens);
-  // Greedy, and as long as the workload says: a request that ended where the
-  // model ends it would be another load under each policy.
+  // Requests are greedy and as long as the workload says. If the model could
+  // end them, each policy would have another load.
   message.mutable_sampling()->set_temperature(0);
   message.mutable_sampling()->set_ignore_eos(true);
   // Set in any case: none is none, whatever the daemon's default.

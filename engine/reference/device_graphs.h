@@ -38,10 +38,11 @@ class DeviceGraphs {
   // captured.
   int32_t PadRows(int32_t num_rows) const;
 
-  // Runs enqueue(), or what it would enqueue. REQUIRES: enqueue() only launches
-  // kernels, and equal ones for equal `arguments`; arguments begin with the
-  // number of rows. Returns false for a step that took longer than further
-  // ones will: the first of its number of rows, and one that was captured.
+  // Runs enqueue(), or replays the graph of what it enqueued. REQUIRES:
+  // enqueue() only launches kernels, and equal ones for equal `arguments`;
+  // arguments begin with the number of rows. Returns false if later steps will
+  // be faster: the step was the first of its number of rows, was captured, or
+  // its capture failed.
   bool Run(const std::vector<uint64_t>& arguments,
            const std::function<void()>& enqueue);
 

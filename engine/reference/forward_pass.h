@@ -58,7 +58,7 @@ class DevicePass {
 
   // Returns what computes matrix products, for people.
   virtual const std::string& products() const = 0;
-  // Returns the device, whose timer runs at most until the last draw.
+  // Returns the device. Its timer runs at most until the last draw.
   virtual DeviceRuntime& runtime() = 0;
 
   // The parts of a pass that a graph can be captured of, instead of Begin and

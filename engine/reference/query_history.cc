@@ -9,7 +9,8 @@ absl::Status QueryHistory::Prepare(int32_t num_steps, int32_t num_rows,
                                    const Wants& wants, const Keep& keep) {
   BM_CHECK(num_steps > 0);
   if (std::ssize(steps_) < num_steps) {
-    // Behind the others, in whatever order they are.
+    // The order of steps does not matter: rows are read before they are
+    // overwritten.
     next_ = steps_.size();
     steps_.emplace_back(runtime_);
   } else {

@@ -1,4 +1,4 @@
-// Decode steps on a device, which graphs are captured of, and their times.
+// Decode steps on a device: graphs are captured of them, and they are timed.
 
 #include <algorithm>
 #include <chrono>

@@ -83,23 +83,22 @@ class TinyShard {
   void RunLayer(const StepPlan& plan, const TinyBatch& batch, int32_t layer,
                 ForwardPass* forward);
 
-  // Compute a step in which every sequence has one token, on a device, instead
-  // (tiny_shard_device.cc). CanDecode returns whether this can be: no queries
-  // are summed up for scores, and no region is under a window.
-  // PrepareDecode uploads the tables of a step of num_rows rows, or returns
-  // ResourceExhausted, and appends to `arguments` (DecodeStep::arguments).
-  // RunDecode then only launches kernels.
+  // CanDecode returns whether RunDecode can compute a step on a device: every
+  // sequence has one token, no queries are summed up for scores, and no region
+  // is under a window (tiny_shard_device.cc). PrepareDecode uploads the tables
+  // of a step of num_rows rows, or returns ResourceExhausted, and appends to
+  // `arguments` (DecodeStep::arguments). RunDecode then only launches kernels.
   bool CanDecode(const StepPlan& plan) const;
   absl::Status PrepareDecode(const StepPlan& plan, const TinyBatch& batch,
                              int32_t num_rows,
                              std::vector<uint64_t>* arguments);
   void RunDecode(int32_t layer, DevicePass* pass);
-  // Returns how many of a sequence's last queries are kept for scores, and
-  // keeps the query of a position in all layers, [layers, q_width] in the
-  // pool's elements, which RunDecode does not do.
+  // Returns how many of a sequence's last queries are kept for scores.
   int32_t CountKeptQueries(SequenceSlot slot) const {
     return sequence(slot).scoring.num_rows;
   }
+  // Keeps the query of a position in all layers, [layers, q_width] in the
+  // pool's elements. RunDecode keeps none.
   void KeepDecoded(SequenceSlot slot, int32_t position,
                    std::span<const std::byte> queries);
 

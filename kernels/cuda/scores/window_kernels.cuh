@@ -14,15 +14,16 @@
 namespace blockmgr {
 inline namespace SIMT_SPACE {
 
-// Returns whether fp32 holds a sum of weights and those of later keys well.
-// NaN is none.
+// Returns whether a sum of weights is so far from the limits of fp32 that more
+// keys can be added. Returns false for NaN.
 SIMT_DEVICE bool IsFarFromLimits(float sum) {
   return sum > 0x1p-64f && sum < 0x1p64f;
 }
 
 // The statistics of a lane's rows. Each lane keeps its own columns apart until
-// the end. A softmax needs no maximum but a reference that keeps its sum in
-// range: this is 0, and moves for sums that come near to the limits of fp32.
+// the end. A softmax needs no maximum, only a reference that keeps its sum in
+// range. The reference is 0 at first, and moves when a sum comes near to the
+// limits of fp32.
 template <int kMTiles>
 struct LaneStats {
   RowStats rows[kMTiles][2];

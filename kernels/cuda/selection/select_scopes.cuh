@@ -61,8 +61,9 @@ struct ScopeChunk : EntryChunk<false> {
 
 // Adds the digits of one chunk of a head's past to the bins, which are zero
 // before. In the last pass also adds the number of keys above all counted keys
-// to heads[].above. With kFloors every pass adds the keys that the pass before
-// it has put above. All threads of a block call it. Contains a barrier.
+// to heads[].above. With kFloors every pass instead adds the keys that the
+// previous digit has put above the threshold. All threads of a block call it.
+// Contains a barrier.
 template <int kDigit, bool kFloors>
 SIMT_DEVICE void CountChunk(const SelectProblem& p, ScopeChunk* chunk,
                             const SelectHead& state, uint32_t prefix) {
@@ -134,7 +135,8 @@ SIMT_DEVICE bool KeepPool(const SelectProblem& p, const ScopeChunk& chunk,
   if (EndsFloor<kDigit>(head, prefix)) {
     return TakeFloor<kDigit>(p, chunk, head.floor_count, prefix);
   }
-  // All of the counted keys are below the floor's, or all are the floor's.
+  // The floor ended in an earlier pass. It took all keys that this pass counts,
+  // or none of them.
   return head.floor_key > prefix;
 }
 

@@ -257,7 +257,7 @@ TEST(DecodeCountsTest, AStepIsAGraphAndADraw) {
     // The draws, and before the first step more room for logits.
     EXPECT_EQ(got.waits, step == 0 ? 2 : 1);
   }
-  // Without the first, and the one that was captured.
+  // The first step and the captured step are not counted.
   EXPECT_EQ(counted.engine().engine().step_times().sums().at(8).num_steps, 1);
 }
 
@@ -316,7 +316,7 @@ TEST(DecodeMemoryTest, AFullDeviceComputesLayerByLayerFromThenOn) {
     }
     const absl::Status& error = full.engine().engine().decode_error();
     EXPECT_EQ(absl::IsResourceExhausted(error), step >= 2) << error;
-    // It is not tried again.
+    // The engine does not ask for memory again.
     if (step > 2) {
       EXPECT_EQ(full.runtime().num_allocations(), num_allocations);
     }

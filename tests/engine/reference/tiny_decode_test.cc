@@ -185,7 +185,7 @@ TEST_P(TinyDecodeKernelTest, AReplayedStepIsTheStep) {
         is_equal &= eager.engine().tokens(slot) == graphs.engine().tokens(slot);
       }
     }
-    // Else one of two tokens that are as likely was drawn.
+    // If bits may differ, another token that is as likely may have been drawn.
     EXPECT_TRUE(is_equal || !is_exact);
     if (!is_equal) continue;
     ExpectSameScores(eager.engine(), graphs.engine(), is_exact ? 0.0 : 1e-2);

@@ -108,8 +108,9 @@ class AttentionCase {
   void DropBefore(int32_t sequence, int32_t row);
   // The rows of a list, as they are now.
   ListRows Rows(int32_t list) const;
-  // The attention over the first `num_rows` rows of a list, which `rows` are
-  // of, of the last one's query, which is of query head `q_head` of the group.
+  // Returns the attention of one query over the first `num_rows` of `rows`, the
+  // rows of `list`. The query is that of the last of these rows, and of query
+  // head `q_head` of the group.
   HeadAttention Reference(const ListRows& rows, int32_t list, int32_t q_head,
                           int64_t num_rows, const T* query) const;
   // The sinks of all query heads, or an empty vector. The sink of the last head
