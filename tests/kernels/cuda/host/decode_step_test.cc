@@ -116,8 +116,9 @@ class StepCase {
       output = Upload(std::vector<uint16_t>(owner.queries_.size(), 0xFFFF));
     }
     ~Rows() {
-      for (char* memory : {queries, keys, value_rows, output})
+      for (char* memory : {queries, keys, value_rows, output}) {
         runtime.Free(memory);
+      }
     }
     char* Upload(const std::vector<uint16_t>& values) {
       const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
